@@ -1,0 +1,46 @@
+# Every target makes its own environment first: a fresh checkout needs no earlier step.
+
+.DEFAULT_GOAL := help
+.PHONY: help env check fix test bench docs lock clean
+
+PYTHON := .venv/bin/python
+# Which tests, and how: make test T="tests/unit -k clock" N=0
+T ?=
+N ?= 2
+COMPILE := .venv/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+env: ## make or refresh .venv with the locked packages and the tools of the developers
+	@SHOAL_DEV=1 ./shoal --version >/dev/null
+
+check: env ## format, lint, types, import walls, generated files: changes nothing
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --no-logo
+	$(PYTHON) -m tools.generate --check
+
+fix: env ## format, repair what ruff can repair, regenerate
+	$(PYTHON) -m ruff check --fix-only --quiet .
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m tools.generate
+
+test: env ## everything, with real servers; T="tests/unit -k name" picks, N=0 runs in one process
+	$(PYTHON) -m pytest -n $(N) $(T)
+
+bench: env ## measure; T="name" picks one benchmark
+	@if [ -d bench ]; then $(PYTHON) -m bench $(T); else echo "there is no benchmark yet: bench/ is empty"; fi
+
+docs: env ## regenerate the reference pages and .env.example
+	$(PYTHON) -m tools.generate
+
+lock: env ## resolve the dependencies again and write both locks
+	$(PYTHON) -m pip install --quiet uv
+	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
+	$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+
+clean: ## remove .venv and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

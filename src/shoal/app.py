@@ -1,0 +1,127 @@
+"""The composition root: the only place that names a driver, wires the rooms, and registers job kinds."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.base.clock import Clock, SystemClock
+from shoal.base.database import Tx
+from shoal.base.errors import BadConfig
+from shoal.base.signals import Signals
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawls import KIND, Crawls
+from shoal.crawl.frontier import Settled
+from shoal.crawl.store import FrontierStore
+from shoal.crawl.walker import Walker
+from shoal.egress import AddressRule, Egress, Limits, endpoint
+from shoal.pages.store import PageStore
+from shoal.queue.janitor import Janitor
+from shoal.queue.job import Holder, Lease
+from shoal.queue.queue import Queue
+from shoal.settings import Settings
+from shoal.store.sql.crawls import SqlCrawlStore
+from shoal.store.sql.frontier import SqlFrontier
+from shoal.store.sql.hosts import SqlHostStore
+from shoal.store.sql.jobs import SqlJobStore
+from shoal.store.sql.outbox import SqlOutbox
+from shoal.store.sql.pages import SqlPageStore
+from shoal.store.sql.postgres import PostgresDatabase
+from shoal.store.sql.sqlite import SqliteDatabase
+
+SqlDatabase = SqliteDatabase | PostgresDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """The rooms of one process, on one store."""
+
+    settings: Settings
+    clock: Clock
+    signals: Signals
+    database: SqlDatabase
+    queue: Queue
+    crawls: Crawls
+    frontier: FrontierStore
+    pages: PageStore
+
+    def janitor(self) -> Janitor:
+        return Janitor(self.database, self.queue, self.clock)
+
+    async def check_store(self) -> None:
+        async def look(tx: Tx) -> None:
+            await tx.value("now")
+
+        await self.database.read(look)
+
+
+def database_of(url: str, settings: Settings, clock: Clock) -> SqlDatabase:
+    """The driver that a store's address names."""
+    if url.startswith("sqlite:///"):
+        return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
+    if url.startswith(("postgresql://", "postgres://")):
+        return PostgresDatabase(url, pool_size=settings.database.pool_size)
+    raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
+
+
+@asynccontextmanager
+async def opened(settings: Settings, signals: Signals | None = None, *, upgrade: bool = False) -> AsyncIterator[App]:
+    """The wired rooms on an open store; it is closed at the end. An embedded store always upgrades itself."""
+    clock = SystemClock()
+    signals = signals or Signals()
+    database = database_of(settings.database.url, settings, clock)
+    await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
+    try:
+        yield _wire(settings, clock, signals, database)
+    finally:
+        await database.close()
+
+
+def _wire(settings: Settings, clock: Clock, signals: Signals, database: SqlDatabase) -> App:
+    pages = SqlPageStore()
+    frontier = SqlFrontier(database.dialect, SqlHostStore(), pages)
+    queue = Queue(database, SqlJobStore(), settings.queue, signals)
+    crawls = Crawls(
+        database,
+        SqlCrawlStore(),
+        frontier,
+        queue,
+        SqlOutbox(),
+        AddressRule(allow=settings.egress.allow_networks),
+        signals,
+    )
+    queue.register({KIND: crawls})
+    return App(settings, clock, signals, database, queue, crawls, frontier, pages)
+
+
+async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
+    """The run of a leased job, ready to start in this process."""
+    seen = await app.crawls.get(lease.run_id or "")
+    return walker_of(app, seen.crawl, lease.holder, alive)
+
+
+def walker_of(
+    app: App,
+    crawl: Crawl,
+    holder: Holder,
+    alive: Callable[[], bool],
+    settled: Callable[[list[Settled]], None] = lambda settled: None,
+) -> Walker:
+    """A walker of a crawl in this process, going out under the crawl's own address rule."""
+    named = frozenset(endpoint(Url(url)) for url in crawl.named)
+    rule = AddressRule(allow=app.settings.egress.allow_networks, named=named)
+    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock)
+    return Walker(
+        app.database,
+        app.crawls,
+        app.frontier,
+        app.queue,
+        egress,
+        app.settings,
+        app.clock,
+        crawl,
+        holder,
+        alive,
+        settled,
+    )

@@ -1,0 +1,48 @@
+"""The database port: how rooms open a transaction. What runs inside is the stores' business (`store/`)."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Tx(Protocol):
+    """An open transaction. Rooms pass it on to their stores; only stores call the query verbs."""
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        """Every row of a named query."""
+        ...
+
+    async def one(self, query: str, **values: Any) -> Any | None:
+        """The first row, or None."""
+        ...
+
+    async def value(self, query: str, **values: Any) -> Any:
+        """The first column of the first row, or None."""
+        ...
+
+    async def execute(self, query: str, **values: Any) -> int:
+        """Run a statement; how many rows it touched."""
+        ...
+
+    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+        """Run a statement once for all rows of a batch; how many rows it touched."""
+        ...
+
+
+Work = Callable[[Tx], Awaitable[T]]
+
+
+class Database(Protocol):
+    """One store of record. A unit of work awaits nothing but its transaction: the driver may run it on another
+    thread, together with other units, and may run it again after a conflict, so it must not touch anything else."""
+
+    async def run(self, work: Work[T]) -> T:
+        """Run `work` in one write transaction: all of it is committed, or nothing and an error is raised."""
+        ...
+
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` on one consistent snapshot; it must not write."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,268 @@
+"""Every error that Shoal raises on purpose. Page failures are values, not exceptions, and are not here.
+
+    ShoalError
+    ├── CallerError               the caller must change something
+    │   ├── InvalidInput          a field cannot be taken as it is
+    │   ├── UsageError            the command's words are off
+    │   ├── NotFound              no such thing
+    │   ├── AlreadyExists         the id is taken
+    │   ├── StateConflict         the thing is in a state that does not allow this
+    │   ├── NotAllowed            this caller may not
+    │   ├── Unauthenticated       no valid credential
+    │   └── TooLarge              more than is taken at once
+    ├── LostError                 nobody must act: somebody else was first
+    │   └── LeaseLost             the job is no longer ours
+    ├── TimeError                 time helps: try again
+    │   ├── BackendUnavailable    a store or service does not answer
+    │   ├── WaitTimedOut          it did not happen in the time given
+    │   ├── RateLimited           too many, too fast
+    │   └── Interrupted           stopped by a signal; can be resumed
+    └── OperatorError             whoever runs Shoal must act
+        ├── BadConfig             a setting cannot be used
+        ├── SchemaMismatch        the store has another version
+        ├── StorageFull           no room to write
+        └── NothingCrawled        no seed gave a page
+
+A class takes facts, words its own message (*thing + what is so + what to do*) and has a stable `code`. `RESPONSES` at
+the end maps each to its HTTP status, exit code and gRPC status; a test holds that none is missing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class ShoalError(Exception):
+    """Base of everything raised on purpose."""
+
+    code = "error"
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    @property
+    def response(self) -> "Response":
+        return RESPONSES[type(self)]
+
+    def problem(self) -> dict[str, Any]:
+        """The RFC 9457 problem document."""
+        facts = {name: value for name, value in self.facts.items() if value is not None}
+        return {
+            "type": f"https://shoal.invalid/errors/{self.code}",
+            "title": self.code.replace("_", " "),
+            "status": self.response.http_status,
+            "code": self.code,
+            "detail": self.message,
+            **facts,
+        }
+
+
+class CallerError(ShoalError):
+    """The caller must change something."""
+
+
+class InvalidInput(CallerError):
+    """A field cannot be taken as it is; nothing was stored."""
+
+    code = "invalid_input"
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        super().__init__(f"{field} {problem}; {fix}.", field=field)
+
+
+class UsageError(CallerError):
+    """The command's words are off."""
+
+    code = "usage"
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}.")
+
+
+class NotFound(CallerError):
+    """No such thing."""
+
+    code = "not_found"
+
+    def __init__(self, kind: str, key: str, fix: str | None = None) -> None:
+        super().__init__(f'{kind} "{key}" does not exist{"; " + fix if fix else ""}.', kind=kind, id=key)
+
+
+class AlreadyExists(CallerError):
+    """The id is taken."""
+
+    code = "already_exists"
+
+    def __init__(self, kind: str, key: str, fix: str) -> None:
+        super().__init__(f'{kind} "{key}" exists already; {fix}.', kind=kind, id=key)
+
+
+class StateConflict(CallerError):
+    """The thing is in a state that does not allow this; nothing was changed."""
+
+    code = "state_conflict"
+
+    def __init__(self, kind: str, key: str, state: str, wish: str, fix: str | None = None) -> None:
+        tail = f"; {fix}" if fix else ""
+        super().__init__(f'{kind} "{key}" is {state}, so it cannot {wish}{tail}.', kind=kind, id=key, state=state)
+
+
+class NotAllowed(CallerError):
+    """This caller may not."""
+
+    code = "not_allowed"
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}; {fix}.")
+
+
+class Unauthenticated(CallerError):
+    """No valid credential."""
+
+    code = "unauthenticated"
+
+    def __init__(self, fix: str = "send a valid token as `Authorization: Bearer shl_…`") -> None:
+        super().__init__(f"This needs a credential; {fix}.")
+
+
+class TooLarge(CallerError):
+    """More than is taken at once."""
+
+    code = "too_large"
+
+    def __init__(self, what: str, limit: str, fix: str) -> None:
+        super().__init__(f"{what} is larger than {limit}; {fix}.")
+
+
+class LostError(ShoalError):
+    """Nobody must act: somebody else was first."""
+
+
+class LeaseLost(LostError):
+    """The job is no longer ours: its lease ran out, or it was ended, and its epoch moved on."""
+
+    code = "lease_lost"
+
+    def __init__(self, job_id: str, epoch: int) -> None:
+        super().__init__(
+            f'job "{job_id}" is no longer leased with epoch {epoch}; drop this work, somebody else has it.',
+            job_id=job_id,
+            epoch=epoch,
+        )
+
+
+class TimeError(ShoalError):
+    """Time helps: try again."""
+
+
+class BackendUnavailable(TimeError):
+    """A store or service does not answer."""
+
+    code = "backend_unavailable"
+
+    def __init__(self, backend: str, why: str, fix: str) -> None:
+        super().__init__(f"{backend} is not available ({why}); {fix}.", backend=backend)
+
+
+class WaitTimedOut(TimeError):
+    """It did not happen in the time given."""
+
+    code = "wait_timed_out"
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} did not happen within {seconds:g} s; wait longer or look at its state.")
+
+
+class RateLimited(TimeError):
+    """Too many, too fast."""
+
+    code = "rate_limited"
+
+    def __init__(self, what: str, retry_after_seconds: float) -> None:
+        super().__init__(f"{what}; try again in {retry_after_seconds:g} s.", retry_after_seconds=retry_after_seconds)
+
+
+class Interrupted(TimeError):
+    """Stopped by a signal; can be resumed."""
+
+    code = "interrupted"
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what} was interrupted; {fix}.")
+
+
+class OperatorError(ShoalError):
+    """Whoever runs Shoal must act."""
+
+
+class BadConfig(OperatorError):
+    """A setting cannot be used."""
+
+    code = "bad_config"
+
+    def __init__(self, key: str, problem: str, fix: str) -> None:
+        super().__init__(f"{key} {problem}; {fix}.", key=key)
+
+
+class SchemaMismatch(OperatorError):
+    """The store has another version than this program."""
+
+    code = "schema_mismatch"
+
+    def __init__(self, store: str, found: int, wanted: int, fix: str) -> None:
+        super().__init__(
+            f"{store} has schema version {found}, this Shoal needs {wanted}; {fix}.",
+            found=found,
+            wanted=wanted,
+        )
+
+
+class StorageFull(OperatorError):
+    """No room to write; what was committed before is safe."""
+
+    code = "storage_full"
+
+    def __init__(self, store: str) -> None:
+        super().__init__(
+            f"{store} has no room left to write; free some space and try again, nothing committed is lost."
+        )
+
+
+class NothingCrawled(OperatorError):
+    """No seed gave a page."""
+
+    code = "nothing_crawled"
+
+    def __init__(self, crawl_id: str, why: str) -> None:
+        super().__init__(f'crawl "{crawl_id}" found no page ({why}); check the address and try again.')
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How an error leaves the process: over HTTP, from the command line, over gRPC."""
+
+    http_status: int
+    exit_code: int
+    grpc_status: str
+
+
+RESPONSES: dict[type[ShoalError], Response] = {
+    InvalidInput: Response(422, 2, "INVALID_ARGUMENT"),
+    UsageError: Response(400, 2, "INVALID_ARGUMENT"),
+    NotFound: Response(404, 5, "NOT_FOUND"),
+    AlreadyExists: Response(409, 7, "ALREADY_EXISTS"),
+    StateConflict: Response(409, 7, "FAILED_PRECONDITION"),
+    NotAllowed: Response(403, 7, "PERMISSION_DENIED"),
+    Unauthenticated: Response(401, 7, "UNAUTHENTICATED"),
+    TooLarge: Response(413, 2, "RESOURCE_EXHAUSTED"),
+    LeaseLost: Response(409, 1, "ABORTED"),
+    BackendUnavailable: Response(503, 8, "UNAVAILABLE"),
+    WaitTimedOut: Response(504, 6, "DEADLINE_EXCEEDED"),
+    RateLimited: Response(429, 8, "RESOURCE_EXHAUSTED"),
+    Interrupted: Response(503, 11, "CANCELLED"),
+    BadConfig: Response(500, 4, "FAILED_PRECONDITION"),
+    SchemaMismatch: Response(503, 4, "FAILED_PRECONDITION"),
+    StorageFull: Response(507, 8, "RESOURCE_EXHAUSTED"),
+    NothingCrawled: Response(502, 3, "UNAVAILABLE"),
+}

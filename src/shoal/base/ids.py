@@ -1,0 +1,41 @@
+"""Ids: a prefix that says what it names, then 26 characters that sort by the time they were made."""
+
+import os
+import time
+from typing import NewType
+
+CrawlId = NewType("CrawlId", str)
+JobId = NewType("JobId", str)
+NodeId = NewType("NodeId", str)
+PolicyId = NewType("PolicyId", str)
+EventId = NewType("EventId", str)
+AnalysisId = NewType("AnalysisId", str)
+
+PREFIXES = {
+    "crl": "crawl",
+    "job": "job",
+    "pol": "policy",
+    "evt": "event",
+    "anl": "analysis",
+    "whk": "webhook",
+    "tok": "token",
+    "grp": "job group",
+    "nod": "node session",
+}
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id: 48 bits of milliseconds, then 80 random bits."""
+    if prefix not in PREFIXES:
+        raise KeyError(prefix)
+    number = time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10))
+    return f"{prefix}_{_encode(number)}"
+
+
+def _encode(number: int) -> str:
+    digits = []
+    for _ in range(26):
+        digits.append(_ALPHABET[number & 31])
+        number >>= 5
+    return "".join(reversed(digits))

@@ -1,0 +1,249 @@
+"""Text that people write, read into values and written back: durations, sizes, addresses, networks, URLs.
+
+Readers raise `ValueError` with the end of a sentence ("is not a duration"); who asked, and what to do now,
+is said by the caller.
+"""
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from shoal.base.text import shorten, visible
+
+FOREVER = timedelta.max
+LONGEST = timedelta(days=3650)
+
+_MICROSECOND = timedelta(microseconds=1)
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)")
+_NODE_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+class Address(NamedTuple):
+    """Where to listen or connect. An empty host means every interface."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Network = IPv4Network | IPv6Network
+
+
+def read_duration(value: object) -> timedelta:
+    """`500ms 10s 2m 1h 7d`: longer than nothing, at most ten years."""
+    duration = read_pause(value)
+    if not duration:
+        raise ValueError("is not longer than zero")
+    return duration
+
+
+def read_pause(value: object) -> timedelta:
+    """A duration that may also be `0s`."""
+    if isinstance(value, timedelta):
+        return value
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
+        raise ValueError("is not a duration")
+    if match[2] not in _UNITS:
+        raise ValueError("is a duration without a known unit")
+    micros = round(Decimal(match[1]) * (_UNITS[match[2]] // _MICROSECOND))
+    if micros > LONGEST // _MICROSECOND:
+        raise ValueError("is longer than ten years")
+    return timedelta(microseconds=micros)
+
+
+def read_patience(value: object) -> timedelta:
+    """A duration, `0s`, or `inf`."""
+    return FOREVER if value == "inf" else read_pause(value)
+
+
+def read_milliseconds(value: object) -> timedelta:
+    """A bare number of milliseconds, as the seeds write it."""
+    return value if isinstance(value, timedelta) else timedelta(milliseconds=read_whole(value))
+
+
+def read_size(value: object) -> int:
+    """`10MB` (powers of 1000), `10MiB` (powers of 1024), or bare bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
+        raise ValueError("is not a size")
+    if match[2].upper() not in _BYTES:
+        raise ValueError("is a size without a known unit")
+    return round(Decimal(match[1]) * _BYTES[match[2].upper()])
+
+
+def read_whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value.strip()):
+        return int(value)
+    raise ValueError("is not a whole number")
+
+
+def read_yes_or_no(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else value
+    if word in ("true", "1", "yes", "on"):
+        return True
+    if word in ("false", "0", "no", "off"):
+        return False
+    raise ValueError("is neither true nor false")
+
+
+def read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    if visible(value) != value:
+        raise ValueError("has a control character in it")
+    return value.strip()
+
+
+def read_choice(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def read_address(value: object) -> Address:
+    """`HOST:PORT`, `[IPv6]:PORT` or `:PORT`."""
+    if isinstance(value, Address):
+        return value
+    host, colon, port = read_text(value).rpartition(":")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ValueError("has no port")
+    if int(port) > 65535:
+        raise ValueError("has a port above 65535")
+    return Address(_read_host(host), int(port))
+
+
+def _read_host(host: str) -> str:
+    if not host or _HOST.fullmatch(host):
+        return host
+    try:
+        return str(IPv6Address(host.removeprefix("[").removesuffix("]") if host[0] == "[" else ""))
+    except ValueError:
+        raise ValueError("has a host that is neither a name nor an address (IPv6 goes in brackets)") from None
+
+
+def read_address_or_none(value: object) -> Address | None:
+    return None if value in (None, "") else read_address(value)
+
+
+def read_networks(value: object) -> tuple[Network, ...]:
+    if isinstance(value, str):
+        value = [part for part in re.split(r"[,\s]+", value) if part]
+    if not isinstance(value, list | tuple):
+        raise ValueError("is not a list of networks")
+    return tuple(_read_network(part) for part in value)
+
+
+def _read_network(part: object) -> Network:
+    if isinstance(part, IPv4Network | IPv6Network):
+        return part
+    try:
+        return ip_network(read_text(part))
+    except ValueError:
+        raise ValueError(f'has the entry "{shorten(part)}", which is no network{_meant(part)}') from None
+
+
+def _meant(part: object) -> str:
+    try:
+        return f" (did you mean {ip_network(str(part), strict=False)}?)"
+    except ValueError:
+        return ""
+
+
+def read_store_url(value: object) -> str:
+    url = read_text(value)
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        if not rest.startswith("/") or len(rest) < 2 or rest.endswith((":memory:", "/")):
+            raise ValueError("names no file")
+    elif scheme in ("postgresql", "postgres"):
+        _check_network_url(url)
+    else:
+        raise ValueError("is not a store address")
+    return url
+
+
+def read_service_url(value: object, *schemes: str) -> str:
+    """The address of a service that is reached over the network; empty means none."""
+    url = read_text(value)
+    if url and url.partition("://")[0] not in schemes:
+        raise ValueError("is not an address of this kind")
+    _check_network_url(url)
+    return url
+
+
+def read_redis_url(value: object) -> str:
+    return read_service_url(value, "redis", "rediss", "unix")
+
+
+def read_http_url(value: object) -> str:
+    return read_service_url(value, "http", "https")
+
+
+def _check_network_url(url: str) -> None:
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is the check
+    except ValueError:
+        raise ValueError("has a host or port that cannot be read") from None
+
+
+def read_path(value: object) -> Path | None:
+    text = str(value) if isinstance(value, Path) else read_text(value)
+    return Path(text).expanduser().absolute() if text else None
+
+
+def read_node_id(value: object) -> str:
+    text = read_text(value)
+    if not _NODE_ID.fullmatch(text):
+        raise ValueError("is not made of letters, digits and hyphens only")
+    return text
+
+
+def show_duration(duration: timedelta) -> str:
+    """The shortest form that reads back as the same duration."""
+    if duration == FOREVER:
+        return "inf"
+    for unit in ("d", "h", "m", "s"):
+        if duration and duration % _UNITS[unit] == timedelta(0):
+            return f"{duration // _UNITS[unit]}{unit}"
+    return f"{Decimal(duration // _MICROSECOND) / 1000:f}ms" if duration else "0s"
+
+
+def show_size(size: int) -> str:
+    """The shortest form that reads back as the same size."""
+    for unit in ("GB", "MB", "KB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return f"{size}B"
+
+
+def show(value: object) -> str:
+    """A value as it may be written down."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, timedelta):
+        return show_duration(value)
+    if isinstance(value, tuple) and not isinstance(value, Address):
+        return ",".join(map(str, value))
+    return str(value)

@@ -1,0 +1,98 @@
+"""The one shell around every chore: it loops, staggers, backs off and stops. What to do is the chore's `run_once`."""
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import Protocol
+
+from shoal.base.clock import Clock
+from shoal.base.errors import ShoalError
+from shoal.base.signals import ChoreDone, ChoreFailed, Signals
+
+FIRST_BACKOFF = 0.5
+LONGEST_BACKOFF = 30.0
+
+
+class Pass:
+    """What one pass of a chore did, and when it wants to be called again (None: after its usual interval)."""
+
+    __slots__ = ("again_in", "did")
+
+    def __init__(self, did: str = "", again_in: timedelta | None = None) -> None:
+        self.did = did
+        self.again_in = again_in
+
+
+class Chore(Protocol):
+    """Work done again and again. `run_once` may be repeated at any time and after any failure."""
+
+    name: str
+
+    async def run_once(self) -> Pass: ...
+
+
+class Service:
+    """Runs one chore until stopped.
+
+    `start` begins with a random part of the interval, so that many processes do not work in step. `stop` lets the
+    pass under way finish, may be called twice, and before `start` makes `start` a no-op.
+    """
+
+    def __init__(self, chore: Chore, interval: timedelta, clock: Clock, signals: Signals) -> None:
+        self._chore = chore
+        self._interval = interval.total_seconds()
+        self._clock = clock
+        self._signals = signals
+        self._stopping = asyncio.Event()
+        self._nudged = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    def start(self) -> None:
+        if self._task is None and not self._stopping.is_set():
+            self._task = asyncio.create_task(self._loop(), name=f"chore:{self._chore.name}")
+
+    def nudge(self) -> None:
+        """Call the chore soon, without waiting for its interval."""
+        self._nudged.set()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        self._nudged.set()
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _loop(self) -> None:
+        await self._pause(random.random() * self._interval)
+        while not self._stopping.is_set():
+            self._nudged.clear()
+            await self._pause(await self._once())
+
+    async def _once(self) -> float:
+        try:
+            done = await self._chore.run_once()
+        except (ShoalError, OSError, TimeoutError) as error:
+            return self._failed(str(error))
+        except Exception as error:  # a chore must outlive any single bad pass
+            return self._failed(repr(error))
+        self._failures = 0
+        if done.did:
+            self._signals.emit(ChoreDone(chore=self._chore.name, did=done.did))
+        return self._interval if done.again_in is None else done.again_in.total_seconds()
+
+    def _failed(self, error: str) -> float:
+        self._failures += 1
+        pause = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** (self._failures - 1))
+        self._signals.emit(
+            ChoreFailed(chore=self._chore.name, error=error, failures=self._failures, retry_in_seconds=pause)
+        )
+        return pause
+
+    async def _pause(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        nudged = asyncio.ensure_future(self._nudged.wait())
+        try:
+            await asyncio.wait({sleeping, nudged}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            nudged.cancel()

@@ -1,0 +1,100 @@
+"""Untrusted text made safe to show: control characters visible, secrets hidden, length bounded.
+
+For log lines, error sentences and tables. HTML, CSV and other formats that quote in their own way escape by
+themselves.
+"""
+
+import re
+from typing import Final
+
+HIDDEN: Final = "***"
+LONGEST: Final = 4096
+_READ_AT_MOST: Final = 4 * LONGEST
+_LONGEST_SECRET: Final = 4400
+
+# What moves the cursor, ends a line, turns the direction of writing, is invisible, or cannot be encoded. The
+# two joiners of emoji and of several scripts (U+200C, U+200D) change nothing but shape and stay.
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+_QUOTED = r"""(?:"(?:\\.|[^"\\\r\n])*|'(?:\\.|[^'\\\r\n])*|[^\r\n]*)"""
+_PART = r"(?:api[_-]?key|apikey|token|password|passwd|pwd|secret|signature|credentials?)"
+_SECRET_WORDS = rf"(?:[\w-]{{0,40}}{_PART}|sig|key|auth)"
+_SECRET_NAME = re.compile(rf"(?i){_SECRET_WORDS}|(?:proxy-|proxy_)?authorization|(?:set-|set_)?cookies?")
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # Headers, alone, in a dump of headers, or in a dictionary that somebody printed.
+    (
+        re.compile(
+            rf"""(?i)((?:authorization|(?<![\w-])(?:set-)?cookie|x-api-key)["']?\s{{0,9}}[:=]\s{{0,9}}){_QUOTED}"""
+        ),
+        rf"\g<1>{HIDDEN}",
+    ),
+    (re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{6,}"), rf"\g<1>{HIDDEN}"),
+    # Our own tokens and webhook secrets, wherever they stand.
+    (re.compile(r"(shl_|whsec_)[\w+/=-]+"), rf"\g<1>{HIDDEN}"),
+    # Name and password in an address; then those whose password has a / ? or # in it (a port is no password).
+    (re.compile(r"""(://)[^\s/?#"'<>\\]*@"""), rf"\g<1>{HIDDEN}@"),
+    (
+        re.compile(r"""(://)[^\s/?#@:]{0,256}:(?![0-9]{1,5}(?:[/?#\s"'<>]|$))[^\s"'<>]{0,4096}@"""),
+        rf"\g<1>{HIDDEN}@",
+    ),
+    # name=value in a query, a form or a connection string, and "name": "value".
+    (re.compile(rf"""(?i)(?<![\w-])({_SECRET_WORDS}=)[^\s&#"'<>]+"""), rf"\g<1>{HIDDEN}"),
+    (
+        re.compile(rf"""(?i)(?<![\w-])({_SECRET_WORDS}["']\s{{0,9}}:\s{{0,9}}){_QUOTED}"""),
+        rf"\g<1>{HIDDEN}",
+    ),
+)
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether what is kept under this name must never be shown."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def visible(text: str) -> str:
+    """The text on one line, with every character that could fool a reader or a terminal written out."""
+    return _INVISIBLE.sub(_written_out, text)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)  # the pictures ␀ … ␟
+    return "␡" if code == 0x7F else f"<U+{code:04X}>"
+
+
+def redact(text: str) -> str:
+    """The text without credentials: headers, our tokens, passwords in addresses, secret parameters."""
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def clean(text: str, longest: int = LONGEST) -> str:
+    """Redacted, visible and bounded: what may be written to a log or a terminal."""
+    over = len(text) > _READ_AT_MOST
+    safe = redact(text[:_READ_AT_MOST])
+    if over:  # what the cut split in two could be half of a secret
+        safe = safe[:-_LONGEST_SECRET]
+    safe = visible(safe)
+    return safe if len(safe) <= longest and not over else safe[:longest] + "…"
+
+
+def shorten(value: object, longest: int = 60) -> str:
+    """A value somebody gave, to be quoted in a sentence."""
+    return clean(str(value), longest)
+
+
+def redact_url(url: str) -> str:
+    """An address of ours without its password; the name stays, so that one can tell which account it is."""
+    head, mark, rest = url.partition("://")
+    if not mark:
+        return HIDDEN if "@" in url else redact(url)
+    userinfo, at, address = rest.rpartition("@")
+    user, colon, _ = userinfo.partition(":")
+    if re.search(r"[/?#@]", userinfo):  # where the name ends cannot be told, so more is hidden than needed
+        user, colon = HIDDEN, ""
+    return f"{head}://{user}{':' + HIDDEN if colon else ''}{at}{redact(address)}"

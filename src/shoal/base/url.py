@@ -1,0 +1,378 @@
+"""Canonical URLs: one text per address, or the reason why a link is refused.
+
+The parsing is WHATWG's, done by ada. On top of it comes what a crawler needs: no fragment, no empty query,
+no trailing dot after the host, no tracking and session parameters. Scope, traps and addresses are judged by
+others.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NewType, cast
+
+from ada_url import idna, join_url, normalize_url
+
+if TYPE_CHECKING:
+    from publicsuffixlist import PublicSuffixList
+
+Url = NewType("Url", str)
+"""An absolute http or https URL in canonical form: `canonical(url) == url`."""
+
+TRACKING: Final = (
+    "utm_*",  # Google Analytics and everybody who copied it
+    "mtm_*",  # Matomo
+    "pk_*",  # Matomo, older
+    "hsa_*",  # HubSpot ads
+    "_hsenc",
+    "_hsmi",
+    "gclid",  # Google Ads
+    "gclsrc",
+    "dclid",
+    "gbraid",
+    "wbraid",
+    "_ga",
+    "_gl",
+    "fbclid",  # Meta
+    "igshid",
+    "msclkid",  # Microsoft
+    "yclid",  # Yandex
+    "ysclid",
+    "twclid",  # X
+    "ttclid",  # TikTok
+    "li_fat_id",  # LinkedIn
+    "mc_cid",  # Mailchimp
+    "mc_eid",
+    "mkt_tok",  # Marketo
+    "vero_id",
+    "oly_anon_id",
+    "oly_enc_id",
+    "wickedid",
+)
+"""Query parameters that say where a visitor came from and not what the page shows. `*` matches any rest."""
+
+SESSION: Final = (
+    "jsessionid",
+    "phpsessid",
+    "aspsessionid*",
+    "asp.net_sessionid",
+    "sessionid",
+    "session_id",
+    "sessid",
+    "sid",
+    "cfid",  # ColdFusion
+    "cftoken",
+    "oscsid",  # osCommerce
+    "zenid",  # Zen Cart
+)
+"""Query parameters, and `;name=value` path parameters, that name a visit and not a page."""
+
+
+class Refusal(IntEnum):
+    """Why a link does not become a URL; the number is what the frontier stores."""
+
+    INVALID_URL = 1
+    SCHEME_NOT_ALLOWED = 2
+    URL_TOO_LONG = 3
+    HOST_TOO_LONG = 4
+    CREDENTIALS_IN_URL = 5
+    CONTROL_CHARACTERS = 6
+    BACKSLASH_IN_URL = 7
+
+    @property
+    def code(self) -> str:
+        """The stable name that people and programs see."""
+        return self.name.lower()
+
+    @property
+    def problem(self) -> str:
+        """The reason in words, to follow the name of a field."""
+        return _PROBLEMS[self]
+
+
+_PROBLEMS: Final = {
+    Refusal.INVALID_URL: "is not an absolute http or https URL",
+    Refusal.SCHEME_NOT_ALLOWED: "has a scheme other than http and https",
+    Refusal.URL_TOO_LONG: "is longer than the limit",
+    Refusal.HOST_TOO_LONG: "has a host name that DNS cannot hold",
+    Refusal.CREDENTIALS_IN_URL: "carries a user name or a password",
+    Refusal.CONTROL_CHARACTERS: "contains control characters",
+    Refusal.BACKSLASH_IN_URL: "contains a backslash",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UrlRules:
+    """What counts as the same page. Names are compared without regard to case; a final `*` is any rest."""
+
+    max_length: int = 2083
+    tracking: tuple[str, ...] = TRACKING
+    session: tuple[str, ...] = SESSION
+    sort_query: bool = False
+
+
+DEFAULT_RULES: Final = UrlRules()
+
+
+def canonical(url: str, rules: UrlRules = DEFAULT_RULES) -> Url | Refusal:
+    """The canonical form of an absolute URL, or why there is none. Idempotent."""
+    return _canonicalizer(rules).canonical(url)
+
+
+def origin(url: Url) -> str:
+    """`scheme://host[:port]` of a canonical URL; the port is absent when it is the scheme's default."""
+    return url[: url.index("/", 8)]
+
+
+def authority(url: Url) -> str:
+    """`host[:port]` of a canonical URL."""
+    return url[url.index("/") + 2 : url.index("/", 8)]
+
+
+def hostname(url: Url) -> str:
+    """The host of a canonical URL as an A-label or an address; IPv6 keeps its brackets."""
+    return _without_port(authority(url))
+
+
+@lru_cache(maxsize=4096)
+def registrable_domain(host: str) -> str:
+    """What somebody registered: `shop.example.co.uk` → `example.co.uk`. Addresses and suffixes stay whole."""
+    if host.startswith("[") or _ENDS_IN_NUMBER.search(host):
+        return host
+    return _suffixes().privatesuffix(host) or host
+
+
+# Proof that the parser would leave a URL as it is: safe characters only, no dot segment (none starts with a dot
+# or an encoded one), no `;` that may start a session parameter, no `//` that may precede a host. Whether the
+# origin is canonical is looked up.
+_SEGMENT: Final = r"(?!\.|%2[eE])[A-Za-z0-9\-._~!$&'()*+,=@%]++"
+_PLAIN_URL: Final = re.compile(
+    rf"(https?://[a-z0-9.\-]++(?::[0-9]++)?)/(?:{_SEGMENT}(?:/++{_SEGMENT})*+/*+)?"
+    r"(\?[A-Za-z0-9\-._~!$&()*+,;=:@/?%]++)?"
+)
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_WITH_HOST: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
+_WITHOUT_HOST: Final = re.compile(r"https?:///", re.IGNORECASE)
+_SAME_FOR_ALL_PAGES: Final = re.compile(r"/|https?://|(?!https?:)[a-z][a-z0-9+.\-]*:", re.IGNORECASE)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_ENDS_IN_NUMBER: Final = re.compile(r"(?:\A|\.)[0-9]+\Z")
+_PORT: Final = re.compile(r":[0-9]+\Z")
+_WHITESPACE: Final = " \t\n\r\f"
+
+_Links = dict[str, Url | Refusal]
+
+_HOST_LIMIT: Final = 253
+_LABEL_LIMIT: Final = 63
+_CACHE_LIMIT: Final = 32_768
+_CACHED_LENGTH: Final = 512
+
+
+class Canonicalizer:
+    """Canonical URLs under one set of rules. Keeps bounded caches, so it belongs to one thread."""
+
+    def __init__(self, rules: UrlRules = DEFAULT_RULES) -> None:
+        self.rules = rules
+        names = rules.tracking + rules.session
+        self._suspect = re.compile(_choice(names, "[?&]", ""))
+        self._dropped = re.compile(_choice(names, r"(?:\A|&)", r"(?:=[^&]*)?(?=&|\Z)"), re.IGNORECASE)
+        self._sessions = re.compile(_choice(rules.session, ";", r"(?:=[^;/]*)?(?=[;/]|\Z)"), re.IGNORECASE)
+        self._links: dict[str, _Links] = {}
+        self._link_count = 0
+        self._known: dict[str, Url] = {}
+        self._origins: set[str] = set()
+
+    def canonical(self, url: str) -> Url | Refusal:
+        """The canonical form of an absolute URL, or why there is none."""
+        return self._parse(url, None)
+
+    def base(self, page: Url, href: str | None) -> Url:
+        """What the links of a page are relative to: its `<base href>` when that is usable, else the page."""
+        found = page if href is None else self._parse(href, page)
+        return page if isinstance(found, Refusal) else found
+
+    def resolve(self, base: Url, hrefs: Sequence[str]) -> list[Url | Refusal]:
+        """The canonical form of each link of a page, in order. `base` is canonical under the same rules."""
+        home = origin(base)
+        links = self._links.get(home)
+        if links is None:
+            links = self._links[home] = {}
+        found = list(map(links.get, hrefs))
+        if None in found:
+            self._resolve_missing(base, home, hrefs, found, links)
+        return cast("list[Url | Refusal]", found)
+
+    def _resolve_missing(
+        self, base: Url, home: str, hrefs: Sequence[str], found: list[Url | Refusal | None], links: _Links
+    ) -> None:
+        self._make_room()
+        self._origins.add(home)
+        known = self._known
+        query = base.find("?")
+        directory = base[: base.rindex("/", 0, query if query > 0 else None) + 1]
+        for index, href in enumerate(hrefs):
+            if found[index] is None:
+                text = _glue(href, base, home, directory)
+                url = known.get(text)
+                if url is None:
+                    found[index] = self._prove(text) or self._parse_link(href, base, links)
+                else:
+                    found[index] = url
+                    if (href[0] == "/" or text is href) and len(href) <= _CACHED_LENGTH:
+                        links[href] = url
+                        self._link_count += 1
+
+    def _prove(self, text: str) -> Url | None:
+        """The text itself if it is provably canonical; None when only the parser can tell."""
+        match = _PLAIN_URL.fullmatch(text)
+        if match is None or match[1] not in self._origins or len(text) > self.rules.max_length:
+            return None
+        query = match[2]
+        if query is None:
+            if len(text) <= _CACHED_LENGTH:
+                self._known[text] = cast("Url", text)
+        elif self.rules.sort_query or self._suspect.search(query.lower()):
+            return None
+        return cast("Url", text)
+
+    def _parse_link(self, href: str, base: Url, links: _Links) -> Url | Refusal:
+        url = self._parse(href, base)
+        if isinstance(url, str):
+            self._origins.add(origin(url))
+        if len(href) <= _CACHED_LENGTH and _SAME_FOR_ALL_PAGES.match(href):
+            links[href] = url
+            self._link_count += 1
+        return url
+
+    def _make_room(self) -> None:
+        if self._link_count + len(self._links) + len(self._known) + len(self._origins) > _CACHE_LIMIT:
+            self._links.clear()
+            self._known.clear()
+            self._origins.clear()
+            self._link_count = 0
+
+    def _parse(self, text: str, base: Url | None) -> Url | Refusal:
+        text, mark, _ = text.strip(_WHITESPACE).partition("#")
+        refusal = self._refusal(text, base)
+        if refusal is not None:
+            return refusal
+        try:
+            # The mark stays: without it the parser would take a space before the fragment for one at the end.
+            url = normalize_url(text + mark) if base is None else join_url(base, text + mark)
+        except ValueError:
+            return Refusal.INVALID_URL
+        return self._reduce(url.partition("#")[0])
+
+    def _refusal(self, text: str, base: Url | None) -> Refusal | None:
+        scheme = _SCHEME.match(text)
+        if scheme and scheme[1].lower() not in ("http", "https"):
+            return Refusal.SCHEME_NOT_ALLOWED
+        if len(text) > self.rules.max_length:
+            return Refusal.URL_TOO_LONG
+        if _CONTROL.search(text):
+            return Refusal.CONTROL_CHARACTERS
+        if "\\" in text:
+            return Refusal.BACKSLASH_IN_URL
+        # The standard would take the next name for the host: nobody who writes `http:///x` means that.
+        malformed = _WITHOUT_HOST.match(text) if base else not _WITH_HOST.match(text)
+        return Refusal.INVALID_URL if malformed else None
+
+    def _reduce(self, url: str) -> Url | Refusal:
+        """From the standard's form to ours; parsed again after a cut that could have made a dot segment."""
+        head, _, query = url.partition("?")
+        slash = head.index("/", 8)
+        scheme, _, host = head[:slash].partition("://")
+        refusal = _host_refusal(host)
+        if refusal is not None:
+            return refusal
+        bare = _without_trailing_dots(host)
+        path = self._sessions.sub("", head[slash:])
+        if bare != host or path != head[slash:]:
+            try:
+                again = normalize_url(f"{scheme}://{bare}{path}")
+            except ValueError:
+                return Refusal.INVALID_URL
+            return self._reduce(f"{again}?{query}" if query else again)
+        query = self._reduced_query(query)
+        reduced = f"{head}?{query}" if query else head
+        return Refusal.URL_TOO_LONG if len(reduced) > self.rules.max_length else Url(reduced)
+
+    def _reduced_query(self, query: str) -> str:
+        kept = self._dropped.sub("", query)
+        if kept != query:
+            kept = kept.lstrip("&")
+        return "&".join(sorted(kept.split("&"), key=_parameter_name)) if self.rules.sort_query else kept
+
+
+@lru_cache(maxsize=64)
+def _canonicalizer(rules: UrlRules) -> Canonicalizer:
+    return Canonicalizer(rules)
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> "PublicSuffixList":
+    from publicsuffixlist import PublicSuffixList
+
+    return PublicSuffixList()
+
+
+def _choice(names: tuple[str, ...], before: str, after: str) -> str:
+    if not names:
+        return "(?!)"
+    parts = (re.escape(name.lower().removesuffix("*")) + "[^=&;/]*" * name.endswith("*") for name in names)
+    return f"{before}(?:{'|'.join(parts)}){after}"
+
+
+def _parameter_name(parameter: str) -> str:
+    return parameter.partition("=")[0]
+
+
+def _glue(href: str, base: Url, home: str, directory: str) -> str:
+    """The absolute URL that a plain link means; for any other link a text that fails the proof."""
+    first = href[:1]
+    if first == "/":
+        text = home + href
+    elif first == "h" and href.startswith(("http://", "https://")):
+        text = href
+    elif first == "." and len(href) <= _CACHED_LENGTH:
+        text = _climb(href, home, directory)
+    elif first == "#":
+        return base
+    elif first in ("", "?", "."):
+        return ""
+    else:
+        text = directory + href
+    mark = text.find("#")
+    return text if mark < 0 else text[:mark]
+
+
+def _climb(href: str, home: str, directory: str) -> str:
+    while href[:3] == "../":
+        href = href[3:]
+        if len(directory) > len(home) + 1:
+            directory = directory[: directory.rindex("/", 0, -1) + 1]
+    return directory + (href[2:] if href[:2] == "./" else href)
+
+
+def _without_port(host: str) -> str:
+    return _PORT.sub("", host)
+
+
+def _without_trailing_dots(host: str) -> str:
+    bare = _without_port(host)
+    return bare.rstrip(".") + host[len(bare) :]
+
+
+def _host_refusal(host: str) -> Refusal | None:
+    if "@" in host:
+        return Refusal.CREDENTIALS_IN_URL
+    name = _without_port(host).rstrip(".")
+    labels = name.split(".")
+    if not all(labels):
+        return Refusal.INVALID_URL
+    if len(name) > _HOST_LIMIT or len(max(labels, key=len)) > _LABEL_LIMIT:
+        return Refusal.HOST_TOO_LONG
+    # The parser lets ASCII names through; what decodes to itself is no punycode.
+    if any(label.startswith("xn--") and idna.decode(label) == label for label in labels):
+        return Refusal.INVALID_URL
+    return None

@@ -1,0 +1,23 @@
+"""`shoal config`: the effective settings and where each comes from. Secrets are never shown."""
+
+import click
+
+from shoal.cli.frame import Group
+from shoal.cli.output import print_json, print_table
+from shoal.settings import load
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show the effective settings and where they come from."""
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def show(as_json: bool) -> None:
+    """Print every setting, its value and its source: flag, env, the path of a file, or default."""
+    rows = load().shown()
+    if as_json:
+        print_json({row.env: {"value": row.value, "source": row.source} for row in rows})
+    else:
+        print_table(["setting", "value", "source"], [(row.env, row.value, row.source) for row in rows])

@@ -1,0 +1,43 @@
+"""`shoal db`: which schema the store has, and the migrations it lacks."""
+
+import asyncio
+
+import click
+
+from shoal.app import database_of
+from shoal.base.clock import SystemClock
+from shoal.cli.frame import Group
+from shoal.cli.output import print_json
+from shoal.settings import load
+from shoal.store.sql import migrations
+
+
+@click.group(cls=Group)
+def db() -> None:
+    """Look at the store's schema and upgrade it."""
+
+
+@db.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def current(as_json: bool) -> None:
+    """Print the schema version of the store and the one that this Shoal needs."""
+    asyncio.run(_report(upgrade=False, as_json=as_json))
+
+
+@db.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def upgrade(as_json: bool) -> None:
+    """Bring the store's schema to the version that this Shoal needs."""
+    asyncio.run(_report(upgrade=True, as_json=as_json))
+
+
+async def _report(*, upgrade: bool, as_json: bool) -> None:
+    settings = load().settings
+    database = database_of(settings.database.url, settings, SystemClock())
+    version = await (database.upgrade() if upgrade else database.current())
+    wanted = migrations.newest(database.dialect)
+    if as_json:
+        print_json({"store": database.name, "version": version, "wanted": wanted})
+    else:
+        state = "up to date" if version == wanted else f"this Shoal needs {wanted}: run `shoal db upgrade`"
+        print(f"{database.name}: schema version {version} ({state})")

@@ -1,0 +1,129 @@
+"""`shoal demo`: the whole platform on a store that vanishes, crawling a small site of its own while you watch."""
+
+import asyncio
+import socket
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import uvloop
+
+from shoal.app import App, opened
+from shoal.base.errors import BackendUnavailable, NothingCrawled
+from shoal.base.reading import Address
+from shoal.cli.crawl import summary
+from shoal.cli.output import note, print_json
+from shoal.cli.serve import Controller, open_door
+from shoal.cli.watching import watched
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.crawls import Seen
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.demo.server import DemoSite
+from shoal.settings import load
+
+LOOK_SECONDS = 0.5
+
+
+@click.command()
+@click.option("--exit", "leave", is_flag=True, help="End when the crawl has ended, instead of at Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address and the summary as JSON, one object a line.")
+def demo(leave: bool, as_json: bool) -> None:
+    """Crawl a small site of its own, live, to have a look. Nothing stays behind."""
+    with TemporaryDirectory(prefix="shoal-demo-", ignore_cleanup_errors=True) as folder:
+        uvloop.run(_demo(Path(folder), leave=leave, as_json=as_json))
+
+
+async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
+    flags = {
+        "SHOAL_DATA_DIR": str(folder),
+        "DATABASE_URL": f"sqlite:///{folder}/shoal.db",
+        "SHOAL_LOG_LEVEL": "warning",
+    }
+    settings = load(flags).settings
+    door = _door(settings.serve.listen)
+    _say_address(door, as_json=as_json)
+    signals, metrics = watched(settings)
+    async with opened(settings, signals) as app, DemoSite(app.clock) as site:
+        controller = Controller(app, metrics, door, flags, workers=1)
+        tour = Tour(app, controller, site.address)
+        await tour.run(leave=leave, as_json=as_json)
+
+
+def _door(listen: Address) -> socket.socket:
+    """The usual port, or a free one if somebody has it; listening at once, so that nobody else gets it."""
+    try:
+        door = open_door(listen)
+        door.listen()
+    except (BackendUnavailable, OSError):
+        door = open_door(Address("127.0.0.1", 0))
+        door.listen()
+    return door
+
+
+def _say_address(door: socket.socket, *, as_json: bool) -> None:
+    host, port = door.getsockname()[:2]
+    address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    if as_json:
+        print_json({"console": address})
+    else:
+        print(f"Console: {address}", flush=True)
+
+
+class Tour:
+    """The demo's crawl, from submission to its numbers, beside the controller that serves it."""
+
+    def __init__(self, app: App, controller: Controller, seed: str) -> None:
+        self._app = app
+        self._controller = controller
+        self._seed = seed
+
+    async def run(self, *, leave: bool, as_json: bool) -> None:
+        serving = asyncio.create_task(self._controller.run())
+        crawling = asyncio.create_task(self._crawl(as_json=as_json))
+        try:
+            await asyncio.wait({serving, crawling}, return_when=asyncio.FIRST_COMPLETED)
+            if crawling.done():
+                self._after(crawling.result(), leave=leave)
+            await serving
+        finally:
+            crawling.cancel()
+            self._controller.stop()
+            await asyncio.gather(serving, crawling, return_exceptions=True)
+
+    async def _crawl(self, *, as_json: bool) -> Seen:
+        # The person who started the demo named this host and port by it; no other of loopback is open to the crawl.
+        config = CrawlConfig.model_validate({"seeds": [self._seed], "speed": "max", "project": "demo"})
+        crawl = await self._app.crawls.submit(config, named=[self._seed])
+        note(f"Crawling a demo site on {self._seed}")
+        seen = await self._ended(crawl.id)
+        if as_json:
+            print_json(summary(seen))
+        note(_told(seen))
+        return seen
+
+    async def _ended(self, crawl_id: str) -> Seen:
+        """The crawl when it has ended; what it does until then is told whenever it changed."""
+        said = ""
+        while True:
+            seen = await self._app.crawls.get(crawl_id)
+            if seen.crawl.state in TERMINAL:
+                return seen
+            line = f"  {seen.crawl.state.value}: {seen.counts.pages} pages, {seen.counts.queued} waiting"
+            if line != said:
+                note(line)
+            said = line
+            await self._app.clock.sleep(LOOK_SECONDS)
+
+    def _after(self, seen: Seen, *, leave: bool) -> None:
+        if seen.crawl.state is CrawlState.FAILED:
+            raise NothingCrawled(seen.crawl.id, seen.crawl.state_reason or "unknown")
+        if leave:
+            self._controller.stop()
+        else:
+            note(f"The console stays up at {self._controller.address}/ until Ctrl-C; then the demo's store is removed.")
+
+
+def _told(seen: Seen) -> str:
+    told = summary(seen)
+    done = f"{told['state'].capitalize()}: {told['pages']} pages, {told['errors']} errors, {told['bytes']} bytes"
+    return f"{done} in {told['duration_seconds']} s ({told['pages_per_second']} pages/s)."

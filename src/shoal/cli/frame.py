@@ -1,0 +1,175 @@
+"""The frame around every command: the table of commands, global flags, and how an error leaves the process.
+
+A command is imported when it is called, not before. It raises a `ShoalError` or returns its exit code.
+"""
+
+import errno
+import json
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from shoal import __version__
+from shoal.base.errors import ShoalError, StorageFull, UsageError
+from shoal.base.text import clean, shorten
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """Where a command lives, and the line that `shoal --help` says about it."""
+
+    where: str
+    says: str
+
+    def load(self) -> click.Command:
+        module, _, name = self.where.partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+COMMANDS: dict[str, Lazy] = {
+    "crawl": Lazy("shoal.cli.crawl:crawl", "Crawl a site here and now."),
+    "serve": Lazy("shoal.cli.serve:serve", "Run the controller: API, console, chores."),
+    "worker": Lazy("shoal.cli.worker:worker", "Run a worker that takes jobs from the store."),
+    "crawls": Lazy("shoal.cli.crawls:crawls", "List and manage crawls."),
+    "db": Lazy("shoal.cli.db:db", "Look at the store's schema and upgrade it."),
+    "config": Lazy("shoal.cli.config:config", "Show the effective settings and where they come from."),
+    "demo": Lazy("shoal.cli.demo:demo", "Crawl a small site of its own, live, to have a look."),
+}
+
+
+class Group(click.Group):
+    """A group that suggests the nearest command for one it does not know."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            path = ctx.command_path
+            raise UsageError(f'"{path} {shorten(name)}" is not a command', _hint(name, path, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+class Root(Group):
+    """The top group: its commands are in the table and stay unimported until they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return COMMANDS[cmd_name].load() if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.says) for name, lazy in COMMANDS.items()])
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="shoal %(version)s", help="Show the version and exit.")
+@click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere in the line.")
+def shoal(debug: bool) -> None:
+    """Shoal, a self-hosted crawl platform."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Carry out one command line. Never raises, except for a reader that went away."""
+    words, debug = _without_debug(words)
+    try:
+        with shoal.make_context("shoal", words or ["--help"]) as context:
+            outcome = shoal.invoke(context)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if debug and not isinstance(error, click.ClickException):
+            traceback.print_exc()
+        return _tell(error, as_json="--json" in words)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
+    end = list(words).index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return kept + list(words[end:]), len(kept) < end
+
+
+def _tell(error: BaseException, as_json: bool) -> int:
+    """Say what went wrong in one sentence on stderr, and answer with the exit code."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        _to_stderr(error.format_message())
+        return error.exit_code
+    known = _known(error)
+    if known is None:
+        _say(
+            "unexpected",
+            f"{_name(error)}; please run it again with --debug and report what it says.",
+            as_json,
+        )
+        return 1
+    _say_known(known, as_json)
+    return known.response.exit_code
+
+
+def _known(error: BaseException) -> ShoalError | None:
+    """The error of ours behind what was raised: the first of a group; click's own in our words."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_known, error.exceptions)), None)
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return StorageFull("the disk or the output")
+    return error if isinstance(error, ShoalError) else None
+
+
+def _usage(error: click.ClickException) -> UsageError:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "shoal"
+    problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
+    return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _say_known(error: ShoalError, as_json: bool) -> None:
+    if as_json:
+        _to_stderr(json.dumps(_cleaned(error.problem())))
+    else:
+        _to_stderr(f"shoal: {clean(error.message)}")
+
+
+def _say(code: str, message: str, as_json: bool) -> None:
+    problem = {"title": code, "status": 500, "code": code, "detail": clean(message)}
+    _to_stderr(json.dumps(problem) if as_json else f"shoal: {clean(message)}")
+
+
+def _cleaned(problem: dict[str, Any]) -> dict[str, Any]:
+    return {name: clean(value) if isinstance(value, str) else value for name, value in problem.items()}
+
+
+def _to_stderr(text: str) -> None:
+    try:
+        print(text, file=sys.stderr)
+    except (OSError, ValueError):  # stderr is closed: the exit code has to do
+        return
+
+
+def _hint(name: str, path: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f'the nearest one is "{path} {close[0]}"' if close else f'see "{path} --help" for all of them'

@@ -1,0 +1,126 @@
+"""`shoal serve`: the controller. REST, console, janitor, and workers in the same process if asked for."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+
+import click
+import uvicorn
+import uvloop
+
+from shoal.app import App, opened
+from shoal.base.errors import BackendUnavailable, NotAllowed
+from shoal.base.reading import Address
+from shoal.base.service import Service
+from shoal.cli.output import note
+from shoal.cli.watching import on_stop, watched
+from shoal.cli.worker import worker_of
+from shoal.observe.metrics import Metrics
+from shoal.serve.console import ConsoleRoutes
+from shoal.serve.crawls import CrawlRoutes
+from shoal.serve.health import HealthRoutes
+from shoal.serve.site import is_loopback, site
+from shoal.settings import load
+
+
+@click.command()
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen; beats SHOAL_LISTEN.")
+@click.option("--workers", type=click.IntRange(0, 64), default=0, show_default=True, help="Workers in this process.")
+@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+def serve(listen: str | None, workers: int, store: str | None) -> None:
+    """Run the controller: API, console and chores. SIGTERM ends it in good order."""
+    flags = {"SHOAL_LISTEN": listen, "DATABASE_URL": store}
+    uvloop.run(_serve(flags, workers))
+
+
+async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
+    settings = load(flags).settings
+    door = open_door(settings.serve.listen)
+    signals, metrics = watched(settings)
+    async with opened(settings, signals) as app:
+        await Controller(app, metrics, door, flags, workers).run()
+
+
+def open_door(listen: Address) -> socket.socket:
+    """The listening socket, opened before anything else so that a taken port is the first thing said."""
+    host = listen.host or "127.0.0.1"
+    if not is_loopback(host):
+        raise NotAllowed(
+            f"listening on {host} would let anybody on the network in, and there are no tokens yet",
+            "listen on 127.0.0.1 and put a proxy with a password in front",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        door.bind((host, listen.port))
+    except OSError as error:
+        door.close()
+        raise BackendUnavailable(
+            f"port {listen.port}",
+            error.strerror or "taken",
+            "stop what uses it, or choose another with --listen",
+        ) from None
+    return door
+
+
+class Controller:
+    """Everything that one `shoal serve` runs, started and stopped together."""
+
+    def __init__(
+        self, app: App, metrics: Metrics, door: socket.socket, flags: Mapping[str, str | None], workers: int
+    ) -> None:
+        self._app = app
+        self._door = door
+        node_id = app.settings.grpc.node_id
+        names = [node_id if place == 1 else f"{node_id}-{place}" for place in range(1, workers + 1)]
+        self._workers = [worker_of(app, flags, name) for name in names]
+        self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
+        self._server = uvicorn.Server(self._config(metrics))
+        self._stopped = False
+
+    @property
+    def address(self) -> str:
+        host, port = self._door.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def run(self) -> None:
+        on_stop(self.stop)
+        note(f"Shoal listens on {self.address}")
+        if self._app.database.warning:
+            note(self._app.database.warning)
+        for chore in self._chores:
+            chore.start()
+        working = [asyncio.create_task(worker.run()) for worker in self._workers]
+        try:
+            await self._server.serve(sockets=[self._door])
+        finally:
+            self.stop()
+            await asyncio.gather(*working)
+            for chore in self._chores:
+                await chore.stop()
+
+    def stop(self) -> None:
+        """Once: in good order. Twice: without waiting for what is under way."""
+        if self._stopped:
+            self._server.force_exit = True
+        for worker in self._workers if not self._stopped or self._server.force_exit else []:
+            worker.stop()
+        self._stopped = True
+        self._server.should_exit = True
+
+    def _config(self, metrics: Metrics) -> uvicorn.Config:
+        app = self._app
+        routes = [
+            *CrawlRoutes(app.crawls, app.settings.serve.max_request_bytes).routes(),
+            *HealthRoutes(app.check_store, lambda: (metrics.render(), metrics.content_type)).routes(),
+            *ConsoleRoutes(app.crawls).routes(),
+        ]
+        return uvicorn.Config(
+            site(routes, app.clock, app.signals),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+        )

@@ -1,0 +1,36 @@
+"""What every long-running command has: log lines and metrics from its signals, and a way to be told to stop."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from shoal.base.clock import SystemClock
+from shoal.base.signals import Signals
+from shoal.observe.logs import Logs, capture_stdlib
+from shoal.observe.metrics import Metrics
+from shoal.settings import Settings
+
+
+def watched(settings: Settings) -> tuple[Signals, Metrics]:
+    """A bus with logs and metrics listening."""
+    logs = Logs(settings.log, SystemClock())
+    capture_stdlib(logs)
+    metrics, signals = Metrics(), Signals()
+    signals.subscribe(logs.listen)
+    signals.subscribe(metrics.listen)
+    return signals, metrics
+
+
+def quiet(settings: Settings) -> Signals:
+    """A bus for a command with a person in front of it: only warnings are logged."""
+    level = settings.log.model_copy(update={"level": "warning"})
+    logs, signals = Logs(level, SystemClock()), Signals()
+    signals.subscribe(logs.listen)
+    return signals
+
+
+def on_stop(stop: Callable[[], None]) -> None:
+    """Call `stop` on each SIGTERM and each Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, stop)

@@ -1,0 +1,1 @@
+"""A site crawl: its life, its frontier, what belongs to it, and the engine that walks it."""

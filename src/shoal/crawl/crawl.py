@@ -1,0 +1,114 @@
+"""What a crawl is: what a caller asks for, and what Shoal answers."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from shoal.base.clock import moment
+from shoal.base.ids import CrawlId
+from shoal.crawl.states import CrawlState
+from shoal.settings import Speed
+
+Scope = Literal["page", "prefix", "host", "domain", "any"]
+Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class CrawlConfig(BaseModel):
+    """What a caller asks for. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_max_length=10_000)
+
+    seeds: list[str] = Field(min_length=1, max_length=10_000, description="Where the crawl begins.")
+    depth: int = Field(3, ge=0, le=10_000, description="How many links away from a seed a page may be.")
+    max_pages: int | None = Field(None, ge=1, le=10**12, description="Pages after which the crawl completes.")
+    scope: Scope = Field("host", description="What belongs to the crawl, seen from its seeds.")
+    include: list[Pattern] = Field([], max_length=1000, description="Only URLs that match one of these are crawled.")
+    exclude: list[Pattern] = Field([], max_length=1000, description="URLs that match one of these are skipped.")
+    speed: Speed = Field("normal", description="How hard one host is asked.")
+    concurrency: int | None = Field(None, ge=1, le=1000, description="Fetches in flight; beats the speed profile.")
+    delay_seconds: float | None = Field(None, ge=0, le=3600, description="Pause between requests to one host.")
+    user_agent: str | None = Field(None, min_length=1, max_length=500, description="How Shoal names itself.")
+    project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")
+    labels: dict[str, str] = Field({}, max_length=64, description="Words of your own.")
+    workers: int = Field(1, ge=1, le=64, description="Walkers over the one frontier.")
+    priority: int = Field(50, ge=0, le=100, description="Higher first.")
+    start: bool = Field(True, description="False: store it, and start it later.")
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _patterns_compile(cls, patterns: list[str]) -> list[str]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is not a regular expression ({error})") from None
+        return patterns
+
+    @field_validator("user_agent")
+    @classmethod
+    def _one_line(cls, text: str | None) -> str | None:
+        if text is not None and not text.isprintable():
+            raise ValueError("must be one line of printable text")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a crawl has done so far: the sum over its walkers."""
+
+    opened: int = 0
+    settled: int = 0
+    pages: int = 0
+    errors: int = 0
+    bytes: int = 0
+    depth_reached: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def queued(self) -> int:
+        return self.opened - self.settled
+
+    @property
+    def drained(self) -> bool:
+        return self.opened == self.settled
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """A crawl as its row says."""
+
+    number: int
+    id: CrawlId
+    state: CrawlState
+    state_reason: str | None
+    project: str
+    config: CrawlConfig
+    named: frozenset[str]
+    priority: int
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+
+    def answer(self, counts: Counts) -> dict[str, Any]:
+        """The crawl as the API and the CLI show it."""
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "state_reason": self.state_reason,
+            "seeds": self.config.seeds,
+            "project": self.project,
+            "labels": self.config.labels,
+            "priority": self.priority,
+            "created_at": moment(self.created_at),
+            "started_at": moment(self.started_at),
+            "finished_at": moment(self.finished_at),
+            "pages": counts.pages,
+            "errors": counts.errors,
+            "queued": counts.queued,
+            "skipped": counts.skipped,
+            "bytes": counts.bytes,
+            "depth_reached": counts.depth_reached,
+            "config": self.config.model_dump(mode="json", exclude={"seeds", "project", "labels", "priority", "start"}),
+        }

@@ -1,0 +1,266 @@
+"""The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
+
+from dataclasses import dataclass
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.ids import CrawlId, JobId, new_id
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Refusal, Url, canonical
+from shoal.crawl import states
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.store import CrawlStore, FrontierStore
+from shoal.egress.address import AddressRule, endpoint, literal
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.queue.job import LOCAL_LANE, SHARED_LANE, NewJob
+from shoal.queue.queue import Queue
+from shoal.queue.states import JobState, Move
+
+KIND = "crawl"
+BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlMoved(Signal):
+    """A crawl changed its state."""
+
+    crawl_id: str
+    state: CrawlState
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A crawl with what it has done so far, read together."""
+
+    crawl: Crawl
+    counts: Counts
+
+
+class Crawls:
+    """The verbs on crawls, and the keeper of their runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: CrawlStore,
+        frontier: FrontierStore,
+        queue: Queue,
+        outbox: OutboxStore,
+        rule: AddressRule,
+        signals: Signals,
+    ) -> None:
+        self._database = database
+        self.store = store
+        self._frontier = frontier
+        self._queue = queue
+        self._outbox = outbox
+        self._rule = rule
+        self._signals = signals
+
+    async def submit(
+        self,
+        config: CrawlConfig,
+        *,
+        crawl_id: CrawlId | None = None,
+        named: list[str] | None = None,
+        here: bool = False,
+    ) -> Crawl:
+        """Store a crawl with its seeds and its jobs. `named`: hosts that a person named on this machine's command
+        line; `here`: its job waits in a lane that no worker takes from."""
+        seeds = seeds_of(config)
+        if named is None:
+            self._check_addresses(seeds)
+        wanted = crawl_id or CrawlId(new_id("crl"))
+        state = CrawlState.QUEUED if config.start else CrawlState.PENDING
+        jobs = self._walkers(wanted, config, here) if config.start else []
+
+        async def commit(tx: Tx) -> Crawl:
+            crawl = await self.store.insert(tx, wanted, config, named or [], state)
+            if crawl is None:
+                raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
+            await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.number))
+            for job in jobs:
+                await self._queue.enqueue_in(tx, job)
+            return crawl
+
+        crawl = await self._database.run(commit)
+        self._tell(crawl.id, CrawlMove(state))
+        for job in jobs:
+            self._queue.announce(job)
+        return crawl
+
+    def _check_addresses(self, seeds: list[Url]) -> None:
+        """Refuse addresses that will never be fetched; names are judged when they are."""
+        for place, seed in enumerate(seeds):
+            host, port = endpoint(seed)
+            address = literal(host)
+            if address is not None and self._rule.judge(address, port, host) is not None:
+                raise InvalidInput(f"seeds[{place}]", "names an address that may not be crawled", ADDRESS_FIX)
+
+    async def get(self, crawl_id: str) -> Seen:
+        async def look(tx: Tx) -> Seen:
+            crawl = await self.store.get(tx, crawl_id)
+            if crawl is None:
+                raise NotFound("crawl", crawl_id)
+            return Seen(crawl, await self.store.counts(tx, crawl.number))
+
+        return await self._database.read(look)
+
+    async def newest(self, *, after: int | None = None, limit: int = 50, state: str | None = None) -> list[Seen]:
+        async def look(tx: Tx) -> list[Seen]:
+            crawls = await self.store.page_of(tx, after, limit, state)
+            return [Seen(crawl, await self.store.counts(tx, crawl.number)) for crawl in crawls]
+
+        return await self._database.read(look)
+
+    async def start(self, crawl_id: str) -> CrawlState:
+        """Submit a crawl that was only stored."""
+        return await self._enqueue(crawl_id, {CrawlState.PENDING}, "start")
+
+    async def resume(self, crawl_id: str, *, here: bool = False) -> CrawlState:
+        return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "resume", here=here)
+
+    async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
+        return await self._quiet(crawl_id, states.ask_to_pause(reason), states.pause(reason))
+
+    async def stop(self, crawl_id: str, reason: str = "asked") -> CrawlState:
+        return await self._quiet(crawl_id, states.ask_to_stop(reason), states.stop(reason))
+
+    async def started(self, tx: Tx, crawl_id: str) -> None:
+        """The first grant of a queued crawl makes it running; later ones change nothing."""
+        crawl = await self._locked(tx, crawl_id)
+        if crawl.state is CrawlState.QUEUED:
+            await self._move(tx, crawl_id, states.run())
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self.store.lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        """Decide, in the commit that moved one of its jobs, what becomes of the run. The run is locked."""
+        crawl = await self._locked(tx, run_id)
+        verdict = await self._verdict(tx, crawl, move)
+        if verdict is not None:
+            await self._queue.store.cancel_waiting(tx, run_id, verdict.to.value)
+            await self._move(tx, run_id, verdict)
+
+    async def told(self, run_id: str) -> None:
+        seen = await self.get(run_id)
+        self._tell(seen.crawl.id, CrawlMove(seen.crawl.state, seen.crawl.state_reason))
+
+    async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
+        if crawl.state not in states.WALKED and crawl.state is not CrawlState.QUEUED:
+            return None
+        pending, locked = await self._queue.store.live_of_run(tx, crawl.id)
+        counts = await self.store.counts(tx, crawl.number)
+        if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING:
+            if counts.drained:
+                return _end_of(counts)
+            if move.reason in BUDGETS and crawl.state is CrawlState.RUNNING:
+                return states.complete(move.reason or "")
+        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
+            quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
+            return quiet(crawl.state_reason or "asked") if not locked else None
+        return states.fail(move.reason or "walker_lost") if not pending and not locked else None
+
+    async def _quiet(self, crawl_id: str, ask: CrawlMove, now: CrawlMove) -> CrawlState:
+        """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
+
+        async def commit(tx: Tx) -> CrawlMove | None:
+            crawl = await self._locked(tx, crawl_id)
+            _, locked = await self._queue.store.live_of_run(tx, crawl_id)
+            move = ask if locked else now
+            if crawl.state in (ask.to, now.to):
+                return None
+            if not await self._move(tx, crawl_id, move):
+                raise StateConflict("crawl", crawl_id, crawl.state, ask.to.removesuffix("ing"))
+            if not locked:
+                await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
+            return move
+
+        move = await self._database.run(commit)
+        if move is not None:
+            self._tell(crawl_id, move)
+        return (await self.get(crawl_id)).crawl.state
+
+    async def _enqueue(self, crawl_id: str, sources: set[CrawlState], wish: str, *, here: bool = False) -> CrawlState:
+        seen = await self.get(crawl_id)
+        jobs = self._walkers(seen.crawl.id, seen.crawl.config, here)
+
+        async def commit(tx: Tx) -> None:
+            crawl = await self._locked(tx, crawl_id)
+            if crawl.state not in sources or not await self._move(tx, crawl_id, states.queue()):
+                raise StateConflict("crawl", crawl_id, crawl.state, wish)
+            for job in jobs:
+                await self._queue.enqueue_in(tx, job)
+
+        await self._database.run(commit)
+        self._tell(crawl_id, states.queue())
+        for job in jobs:
+            self._queue.announce(job)
+        return CrawlState.QUEUED
+
+    async def _locked(self, tx: Tx, crawl_id: str) -> Crawl:
+        crawl = await self.store.lock(tx, crawl_id)
+        if crawl is None:
+            raise NotFound("crawl", crawl_id)
+        return crawl
+
+    async def _move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
+        moved = await self.store.move(tx, crawl_id, move)
+        if moved and move.to in EVENTS:
+            await self._outbox.append(
+                tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
+            )
+        return moved
+
+    def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
+        return [
+            NewJob(
+                id=JobId(new_id("job")),
+                kind=KIND,
+                run_id=crawl_id,
+                lane=LOCAL_LANE if here else SHARED_LANE,
+                priority=config.priority,
+                max_attempts=self._queue.settings.job_attempts,
+            )
+            for _ in range(config.workers)
+        ]
+
+    def _tell(self, crawl_id: str, move: CrawlMove) -> None:
+        self._signals.emit(CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason))
+
+
+EVENTS = {
+    CrawlState.RUNNING: "crawl.started",
+    CrawlState.COMPLETED: "crawl.completed",
+    CrawlState.FAILED: "crawl.failed",
+    CrawlState.STOPPED: "crawl.stopped",
+}
+
+
+def _end_of(counts: Counts) -> CrawlMove:
+    return states.complete("drained") if counts.pages else states.fail("no_seed_gave_a_page")
+
+
+def seeds_of(config: CrawlConfig) -> list[Url]:
+    """The seeds in their canonical form; the first that cannot be crawled is refused by name."""
+    found = []
+    for place, seed in enumerate(config.seeds):
+        url = canonical(seed)
+        if isinstance(url, Refusal):
+            raise InvalidInput(f"seeds[{place}]", f"{seed[:200]!r} {url.problem}", SEED_FIX)
+        found.append(url)
+    return found
+
+
+ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
+SEED_FIX = "write it as http://host/path or https://host/path"
+
+
+def _as_urls(seeds: list[Url], crawl_number: int) -> list[NewUrl]:
+    return [NewUrl(*key_of(url, crawl_number), url, 0, Fate.OPEN) for url in seeds]

@@ -1,0 +1,284 @@
+"""The engine: keeps a window of fetches in flight, and brings what finished to one commit after another.
+
+It runs on callbacks, without a task per page: a fetch that ends is turned into a settled URL and new links on the spot,
+and the next one starts. Commits run beside the fetches; each takes as much as the window will need until the next.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Protocol
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BackendUnavailable, LeaseLost
+from shoal.base.url import Url
+from shoal.crawl.budget import Budget
+from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
+from shoal.crawl.reader import PageReader
+from shoal.crawl.walk import Ask, Walk
+from shoal.fetch.fetch import Fetched
+from shoal.settings import CrawlSettings
+
+STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
+LONGEST_SILENCE = 1.0  # seconds between commits that bring nothing: how fast pause and stop are noticed
+OUTAGE_SECONDS = 0.5  # between tries to reach the store again
+CRASHES_ALONE = 3
+
+
+class Cancel(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Fetcher(Protocol):
+    def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancel: ...
+
+
+class Ending(Enum):
+    """Why a walker came back."""
+
+    DRAINED = "drained"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    BUDGET = "budget"
+    HANDED_BACK = "handed_back"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much may be in flight: in all, and at one host."""
+
+    size: int
+    per_host: int
+
+
+class Engine:
+    """One walker of one crawl."""
+
+    def __init__(
+        self,
+        walk: Walk,
+        fetcher: Fetcher,
+        reader: PageReader,
+        budget: Budget,
+        window: Window,
+        settings: CrawlSettings,
+        clock: Clock,
+        *,
+        alive: Callable[[], bool] = lambda: True,
+        settled: Callable[[list[Settled]], None] = lambda settled: None,
+    ) -> None:
+        self._walk = walk
+        self._fetcher = fetcher
+        self._reader = reader
+        self._budget = budget
+        self._window = window
+        self._settings = settings
+        self._clock = clock
+        self._alive = alive  # false once our lease may have run out: then nothing more is taken
+        self._told = settled  # is given what each commit made durable
+        self._report = Report()
+        self._held = 0  # taken and not yet reported
+        self._fetching: dict[int, Cancel] = {}
+        self._lines: dict[int, deque[Task]] = {}  # per host, tasks whose time has come
+        self._startable: deque[int] = deque()  # hosts with a line and room for one more
+        self._active: Counter[int] = Counter()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._wake = asyncio.Event()
+        self._asked: str | None = None
+        self._nudged = False
+
+    def hand_back(self, reason: str) -> None:
+        """Ask the walker to settle what it has and leave the rest to another."""
+        self._asked = reason
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """Commit soon: the run may have something to say."""
+        self._nudged = True
+        self._wake.set()
+
+    async def run(self) -> Ending:
+        try:
+            return await self._run()
+        finally:
+            self._drop_all()
+
+    async def _run(self) -> Ending:
+        """Walk; and when the store was out of reach, begin again from what it knows, as long as the job is ours.
+
+        Whether the commit that failed was stored cannot be known, so its report is not brought twice: the store has
+        it, or the URLs in it are still ours and are taken again.
+        """
+        while True:
+            try:
+                return await self._walk_on()
+            except BackendUnavailable:
+                if not self._alive():
+                    raise
+                self._forget()
+                await self._clock.sleep(OUTAGE_SECONDS)
+
+    async def _walk_on(self) -> Ending:
+        await self._walk.attach()
+        turn = await self._commit()
+        while True:
+            if turn.drained:
+                return Ending.DRAINED
+            if turn.control is not Control.GO:
+                return await self._leave(turn.control)
+            if self._budget.spent is not None:
+                return await self._end(self._budget.spent)
+            if self._asked is not None:
+                return await self._hand_back(self._asked)
+            self._accept(turn)
+            await self._pause(turn)
+            turn = await self._commit()
+
+    async def _commit(self) -> Turn:
+        if not self._alive():
+            raise LeaseLost(self._walk.holder.job_id, self._walk.holder.epoch)
+        report, self._report = self._report, Report()
+        self._held -= len(report.settled)
+        ask = Ask(want=self._room(), in_flight=self._held)
+        turn = await self._walk.turn(report, ask)
+        self._told(report.settled)
+        return turn
+
+    def _room(self) -> int:
+        """How many more URLs to hold: the window, and what will finish while the next commit is made."""
+        if self._asked is not None or self._budget.spent is not None:
+            return 0
+        ahead = self._window.size + self._settings.commit_results
+        return self._budget.allow(max(0, ahead - self._held), self._held)
+
+    def _accept(self, turn: Turn) -> None:
+        loop = asyncio.get_running_loop()
+        self._held += len(turn.work)
+        for task in turn.work:
+            if task.crashes - 2 >= CRASHES_ALONE:
+                self._give_up(task)
+            elif task.start_in > 0:
+                self._timers.add(loop.call_later(task.start_in, self._arrive, task))
+            else:
+                self._line_up(task)
+        self._fill()
+
+    def _arrive(self, task: Task) -> None:
+        self._line_up(task)
+        self._fill()
+
+    def _line_up(self, task: Task) -> None:
+        line = self._lines.setdefault(task.host, deque())
+        line.append(task)
+        if len(line) == 1 and self._active[task.host] < self._window.per_host:
+            self._startable.append(task.host)
+
+    def _fill(self) -> None:
+        while self._startable and len(self._fetching) < self._window.size:
+            host = self._startable.popleft()
+            line = self._lines.get(host)
+            if not line or self._active[host] >= self._window.per_host:
+                continue
+            task = line.popleft()
+            self._active[host] += 1
+            if line:
+                self._startable.append(host)
+            else:
+                del self._lines[host]
+            self._start(task)
+
+    def _start(self, task: Task) -> None:
+        self._fetching[task.seq] = self._fetcher.submit(task.url, partial(self._fetched, task))
+
+    def _fetched(self, task: Task, fetched: Fetched) -> None:
+        if self._fetching.pop(task.seq, None) is None:
+            return  # cancelled: the frontier has it back
+        self._active[task.host] -= 1
+        if task.host in self._lines:
+            self._startable.append(task.host)
+        elif not self._active[task.host]:
+            del self._active[task.host]
+        settled = self._reader.read(task, fetched, self._report.found)
+        self._budget.count(settled)
+        self._add(settled)
+        self._fill()
+
+    def _give_up(self, task: Task) -> None:
+        self._add(self._reader.killer(task))
+
+    def _add(self, settled: Settled) -> None:
+        self._report.settled.append(settled)
+        if len(self._report.settled) >= self._settings.commit_results or self._starving():
+            self._wake.set()
+
+    def _starving(self) -> bool:
+        return self._held - len(self._report.settled) < self._window.size
+
+    async def _pause(self, turn: Turn) -> None:
+        """Until the next commit is due: enough results, enough time, or nothing left to do."""
+        began = self._clock.monotonic()
+        longest = turn.wait_seconds if not turn.work and turn.wait_seconds else LONGEST_SILENCE
+        while self._asked is None and not self._nudged:
+            elapsed = self._clock.monotonic() - began
+            left = self._due_in(elapsed, longest)
+            if left <= 0:
+                return
+            self._wake.clear()
+            await self._nap(left)
+        self._nudged = False
+
+    def _due_in(self, elapsed: float, longest: float) -> float:
+        finished = len(self._report.settled)
+        if finished >= self._settings.commit_results or (finished and finished == self._held):
+            return 0
+        if not finished:
+            return longest - elapsed
+        every = self._settings.commit_every.total_seconds()
+        return (min(STARVING_SECONDS, every) if self._starving() else every) - elapsed
+
+    async def _nap(self, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    async def _leave(self, control: Control) -> Ending:
+        self._drop_all()
+        await self._walk.close(self._last_report(), control.value)
+        return Ending.PAUSED if control is Control.PAUSE else Ending.STOPPED
+
+    async def _end(self, reason: str) -> Ending:
+        self._drop_all()
+        await self._walk.close(self._last_report(), reason)
+        return Ending.BUDGET
+
+    async def _hand_back(self, reason: str) -> Ending:
+        self._drop_all()
+        await self._walk.hand_back(self._last_report(), reason)
+        return Ending.HANDED_BACK
+
+    def _last_report(self) -> Report:
+        report, self._report = self._report, Report()
+        return report
+
+    def _forget(self) -> None:
+        self._drop_all()
+        self._reader.forget()
+        self._report = Report()
+        self._held = 0
+
+    def _drop_all(self) -> None:
+        """Let go of what is in flight: the frontier gets it back."""
+        for timer in self._timers:
+            timer.cancel()
+        for fetch in list(self._fetching.values()):
+            fetch.cancel()
+        self._timers.clear()
+        self._fetching.clear()
+        self._lines.clear()
+        self._startable.clear()
+        self._active.clear()

@@ -1,0 +1,94 @@
+"""The values that pass between a walker and the frontier of its crawl."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import xxhash
+
+from shoal.base.url import Url
+from shoal.crawl.fates import Fate
+from shoal.pages.page import Page
+from shoal.queue.job import Holder
+
+_SIGN_64 = 1 << 63
+_SIGN_32 = 1 << 31
+
+
+def key_of(url: Url, crawl_number: int) -> tuple[int, int]:
+    """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index."""
+    digest = xxhash.xxh3_128_intdigest(url.encode("utf-8", "surrogatepass"), crawl_number)
+    return (digest & 0xFFFFFFFFFFFFFFFF) - _SIGN_64, (digest >> 64 & 0xFFFFFFFF) - _SIGN_32
+
+
+@dataclass(slots=True)
+class NewUrl:
+    """A URL to add: open if its fate is OPEN, else recorded as skipped."""
+
+    key: int
+    chk: int
+    url: Url
+    depth: int
+    fate: Fate
+    parent_key: int | None = None
+
+
+@dataclass(slots=True)
+class Task:
+    """A URL that was taken: this holder, and nobody else, fetches it."""
+
+    key: int
+    chk: int
+    host: int
+    due: int
+    depth: int
+    seq: int
+    url: Url
+    parent: str | None
+    attempts: int
+    crashes: int = 0
+    start_in: float = 0.0  # seconds from the take: this URL's slot with its host
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of a taken URL. A retry is a settle back to waiting, not before `retry_at`."""
+
+    task: Task
+    fate: Fate
+    page: Page | None = None
+    retry_in: int = 0
+
+
+class Control(Enum):
+    """What the run wants of its walkers, answered by every commit."""
+
+    GO = "go"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a walker brings to one commit."""
+
+    settled: list[Settled] = field(default_factory=list)
+    found: list[NewUrl] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.settled or self.found)
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one commit answers: go on or not, what was taken, and if nothing, why.
+
+    An empty `work` is not the end: `wait_seconds` says when to ask again; only `drained` means that every URL is settled.
+    """
+
+    control: Control
+    work: list[Task] = field(default_factory=list)
+    wait_seconds: float = 0.0
+    drained: bool = False
+
+
+__all__ = ["Control", "Holder", "NewUrl", "Report", "Settled", "Task", "Turn", "key_of"]

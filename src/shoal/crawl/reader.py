@@ -1,0 +1,132 @@
+"""What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
+
+import random
+from collections.abc import Callable
+
+from shoal.base.clock import Clock
+from shoal.base.url import Canonicalizer, Refusal, Url
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, Settled, Task, key_of
+from shoal.crawl.known import KnownKeys
+from shoal.crawl.scope import Scope
+from shoal.extract.page import Facts
+from shoal.fetch.fetch import Fetched
+from shoal.pages.page import Page
+
+FIRST_RETRY = 1_000_000  # microseconds; doubled each time
+JITTER = 0.3
+ATTEMPTS_AFTER_TIMEOUT = 2
+
+REFUSED: dict[Refusal, Fate] = {
+    Refusal.INVALID_URL: Fate.SKIPPED_INVALID_URL,
+    Refusal.SCHEME_NOT_ALLOWED: Fate.SKIPPED_SCHEME,
+    Refusal.URL_TOO_LONG: Fate.SKIPPED_URL_TOO_LONG,
+    Refusal.HOST_TOO_LONG: Fate.SKIPPED_INVALID_URL,
+    Refusal.CREDENTIALS_IN_URL: Fate.SKIPPED_CREDENTIALS,
+    Refusal.CONTROL_CHARACTERS: Fate.SKIPPED_CONTROL_CHARACTERS,
+    Refusal.BACKSLASH_IN_URL: Fate.SKIPPED_BACKSLASH,
+}
+
+
+class PageReader:
+    """Reads the pages of one walker."""
+
+    def __init__(
+        self,
+        crawl_number: int,
+        scope: Scope,
+        urls: Canonicalizer,
+        clock: Clock,
+        *,
+        attempts: int,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._crawl = crawl_number
+        self._scope = scope
+        self._urls = urls
+        self._clock = clock
+        self._attempts = attempts
+        self._jitter = jitter
+        self._known = KnownKeys()
+
+    def read(self, task: Task, fetched: Fetched, found: list[NewUrl]) -> Settled:
+        """The task settled; what the page links to is added to `found`."""
+        if fetched.retryable and self._may_retry(task, fetched):
+            return Settled(task, Fate.OPEN, retry_in=self._retry_in(task))
+        page = self._page(task, fetched)
+        if fetched.facts is not None:
+            self._links(task, fetched, fetched.facts, page, found)
+        return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
+
+    def forget(self) -> None:
+        """What was found may not have reached the store: ask it again."""
+        self._known = KnownKeys()
+
+    def killer(self, task: Task) -> Settled:
+        """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
+        page = self._bare(task)
+        page.error_code = "worker_killed"
+        page.error_message = "The worker died each time it fetched this page alone."
+        return Settled(task, Fate.FAILED, page)
+
+    def _may_retry(self, task: Task, fetched: Fetched) -> bool:
+        timed_out = fetched.failure is not None and fetched.failure.code == "total_timeout"
+        return task.attempts + 1 < (min(self._attempts, ATTEMPTS_AFTER_TIMEOUT) if timed_out else self._attempts)
+
+    def _retry_in(self, task: Task) -> int:
+        return int(FIRST_RETRY * 2**task.attempts * (1 + JITTER * self._jitter()))
+
+    def _bare(self, task: Task) -> Page:
+        return Page(
+            url=task.url,
+            depth=task.depth,
+            parent=task.parent,
+            fetched_at=self._clock.micros(),
+            attempt=task.attempts + 1,
+        )
+
+    def _page(self, task: Task, fetched: Fetched) -> Page:
+        page = self._bare(task)
+        page.final_url = fetched.final_url
+        page.status = fetched.status
+        page.content_type = fetched.content_type
+        page.bytes = fetched.bytes
+        page.duration_ms = round(fetched.seconds * 1000, 3)
+        page.redirects = [{"url": hop.url, "status": hop.status} for hop in fetched.redirects]
+        if fetched.failure is not None:
+            page.error_code = fetched.failure.code
+            page.error_message = fetched.failure.message
+        return page
+
+    def _links(self, task: Task, fetched: Fetched, facts: Facts, page: Page, found: list[NewUrl]) -> None:
+        final = self._urls.canonical(fetched.final_url)
+        if isinstance(final, Refusal):
+            return
+        if task.depth == 0 and fetched.redirects:
+            self._scope.widen(final)
+        facts_to_page(facts, page)
+        base = self._urls.base(final, facts.base)
+        followed = dict.fromkeys(self._urls.resolve(base, facts.links))
+        page.links_internal = sum(self._scope.inside(url) for url in followed if isinstance(url, str))
+        page.links_external = len(followed) - page.links_internal
+        if self._scope.inside(final):
+            for url in followed:
+                if isinstance(url, str):
+                    self._find(url, task, found)
+
+    def _find(self, url: Url, task: Task, found: list[NewUrl]) -> None:
+        key, chk = key_of(url, self._crawl)
+        if self._known.add(key, chk):
+            found.append(NewUrl(key, chk, url, task.depth + 1, self._scope.judge(url, task.depth + 1), task.key))
+
+
+def facts_to_page(facts: Facts, page: Page) -> None:
+    page.encoding = facts.encoding
+    page.title = facts.title
+    page.description = facts.description
+    page.canonical = facts.canonical
+    page.robots = facts.robots
+    page.lang = facts.lang
+    page.h1 = facts.h1
+    page.word_count = facts.word_count
+    page.content_hash = facts.content_hash

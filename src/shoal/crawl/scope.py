@@ -1,0 +1,77 @@
+"""What belongs to a crawl. Pure: a URL and its depth go in, a fate comes out."""
+
+import re
+
+from shoal.base.url import Url, hostname, origin, registrable_domain
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.fates import Fate
+
+MAX_SEGMENTS = 40
+MAX_REPEATS = 3
+
+
+class Scope:
+    """The border of one crawl. It widens only by where its seeds redirect."""
+
+    def __init__(self, config: CrawlConfig, seeds: list[Url]) -> None:
+        self._depth = config.depth
+        self._kind = config.scope
+        self._include = _any_of(config.include)
+        self._exclude = _any_of(config.exclude)
+        self._starts: tuple[str, ...] = ()
+        self._domains: set[str] = set()
+        for seed in seeds:
+            self.widen(seed)
+
+    def widen(self, url: Url) -> None:
+        """Let in what belongs to this URL as if it were a seed."""
+        if self._kind == "domain":
+            self._domains.add(registrable_domain(hostname(url)))
+        else:
+            self._starts = tuple(dict.fromkeys((*self._starts, _border(url, self._kind))))
+
+    def inside(self, url: Url) -> bool:
+        """Whether the URL is within the border, its depth and filters aside."""
+        if self._kind == "domain":
+            return registrable_domain(hostname(url)) in self._domains
+        return url.startswith(self._starts)
+
+    def judge(self, url: Url, depth: int) -> Fate:
+        """The fate of a URL that was just found: OPEN if it is to be fetched, else why not."""
+        if not self.inside(url):
+            return Fate.SKIPPED_SCOPE
+        if depth > self._depth:
+            return Fate.SKIPPED_DEPTH
+        if self._exclude is not None and self._exclude.search(url):
+            return Fate.SKIPPED_EXCLUDED
+        if self._include is not None and not self._include.search(url):
+            return Fate.SKIPPED_NOT_INCLUDED
+        return _trap(url)
+
+
+def _border(url: Url, kind: str) -> str:
+    """What every URL of the scope begins with."""
+    match kind:
+        case "any":
+            return "http"
+        case "page":
+            return url
+        case "prefix":
+            return url.partition("?")[0].rpartition("/")[0] + "/"
+        case _:
+            return origin(url) + "/"
+
+
+def _any_of(patterns: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+
+
+def _trap(url: Url) -> Fate:
+    """Paths that a site makes up for ever: one segment again and again, or segments without end."""
+    if url.count("/") < MAX_REPEATS + 4:
+        return Fate.OPEN
+    segments = url.partition("?")[0].split("/")[3:]
+    if len(segments) > MAX_SEGMENTS:
+        return Fate.SKIPPED_TOO_MANY_SEGMENTS
+    repeated = max(segments.count(segment) for segment in set(segments) if segment)
+    return Fate.SKIPPED_REPEATING_PATH if repeated > MAX_REPEATS else Fate.OPEN

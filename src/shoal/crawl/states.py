@@ -1,0 +1,86 @@
+"""The crawl machine: what a person sees and waits for. A retry or a worker's death changes nothing here."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CrawlState(StrEnum):
+    PENDING = "pending"  # stored, not submitted
+    QUEUED = "queued"  # waits for a worker
+    RUNNING = "running"  # walked by at least one worker, or about to be again
+    PAUSING = "pausing"  # told to pause; a walker still settles
+    PAUSED = "paused"  # holds still, can be resumed
+    STOPPING = "stopping"  # told to stop; a walker still settles
+    STOPPED = "stopped"  # ended by a person, for good
+    COMPLETED = "completed"  # nothing left to do, or a budget reached
+    FAILED = "failed"  # its job is a dead letter, or no seed gave a page
+
+
+MOVES: dict[CrawlState, frozenset[CrawlState]] = {
+    CrawlState.PENDING: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
+    CrawlState.QUEUED: frozenset({CrawlState.RUNNING, CrawlState.PAUSED, CrawlState.STOPPED, CrawlState.FAILED}),
+    CrawlState.RUNNING: frozenset(
+        {
+            CrawlState.PAUSING,
+            CrawlState.PAUSED,
+            CrawlState.STOPPING,
+            CrawlState.STOPPED,
+            CrawlState.COMPLETED,
+            CrawlState.FAILED,
+        }
+    ),
+    CrawlState.PAUSING: frozenset(
+        {CrawlState.PAUSED, CrawlState.STOPPING, CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED}
+    ),
+    CrawlState.PAUSED: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
+    CrawlState.STOPPING: frozenset({CrawlState.STOPPED}),
+    CrawlState.STOPPED: frozenset(),
+    CrawlState.COMPLETED: frozenset(),
+    CrawlState.FAILED: frozenset({CrawlState.QUEUED}),
+}
+TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})
+WALKED = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING})
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlMove:
+    """One change of a crawl, applied by compare-and-set on the states it may come from."""
+
+    to: CrawlState
+    reason: str | None = None
+
+    @property
+    def sources(self) -> list[str]:
+        return sorted(state.value for state, targets in MOVES.items() if self.to in targets)
+
+
+def queue() -> CrawlMove:
+    return CrawlMove(CrawlState.QUEUED)
+
+
+def run() -> CrawlMove:
+    return CrawlMove(CrawlState.RUNNING)
+
+
+def ask_to_pause(reason: str = "asked") -> CrawlMove:
+    return CrawlMove(CrawlState.PAUSING, reason)
+
+
+def pause(reason: str = "asked") -> CrawlMove:
+    return CrawlMove(CrawlState.PAUSED, reason)
+
+
+def ask_to_stop(reason: str = "asked") -> CrawlMove:
+    return CrawlMove(CrawlState.STOPPING, reason)
+
+
+def stop(reason: str = "asked") -> CrawlMove:
+    return CrawlMove(CrawlState.STOPPED, reason)
+
+
+def complete(reason: str) -> CrawlMove:
+    return CrawlMove(CrawlState.COMPLETED, reason)
+
+
+def fail(reason: str) -> CrawlMove:
+    return CrawlMove(CrawlState.FAILED, reason)

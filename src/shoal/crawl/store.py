@@ -1,0 +1,77 @@
+"""The crawl room's store contracts: crawls, and the frontier of one crawl."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from shoal.base.database import Tx
+from shoal.base.ids import CrawlId
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.frontier import NewUrl, Settled, Task
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.queue.job import Holder
+
+
+class CrawlStore(Protocol):
+    async def insert(
+        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], state: CrawlState
+    ) -> Crawl | None:
+        """Store a crawl; None if the id is taken."""
+        ...
+
+    async def get(self, tx: Tx, crawl_id: str) -> Crawl | None: ...
+
+    async def lock(self, tx: Tx, crawl_id: str) -> Crawl | None:
+        """The crawl, locked against every other change until this transaction ends: the first lock of all."""
+        ...
+
+    async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Crawl]:
+        """Crawls, newest first; `after` is the number of the last one seen."""
+        ...
+
+    async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
+        """Change the state if it is one that the move may come from; False if not."""
+        ...
+
+    async def counts(self, tx: Tx, number: int) -> Counts:
+        """The sums over all walkers, read in one statement: `drained` is exact."""
+        ...
+
+    async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one take may ask one host."""
+
+    delay: timedelta
+    at_once: int  # of one host
+
+
+class FrontierStore(Protocol):
+    """All calls happen under the fence of their holder, in its transaction. Batches, never single URLs."""
+
+    async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
+        """Record URLs that were not known; how many. Those with an OPEN fate wait. Repeating it changes nothing."""
+        ...
+
+    async def take(self, tx: Tx, crawl: int, holder: Holder, want: int, in_flight: int, pace: Pace) -> list[Task]:
+        """Up to `want` URLs: of the host that waited longest first, shallow first, none before its time. An empty
+        answer does not mean that the frontier is empty."""
+        ...
+
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> None:
+        """Close these taken URLs, or put them back to wait; pages and counters are in the same transaction."""
+        ...
+
+    async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
+        """Put back everything that this holder still has; how many."""
+        ...
+
+    async def recover(self, tx: Tx, crawl: int) -> int:
+        """Put back what holders that no longer hold their job had taken; how many."""
+        ...
+
+    async def next_in(self, tx: Tx, crawl: int) -> float | None:
+        """Seconds until something that waits becomes due; None if nothing waits."""
+        ...

@@ -1,0 +1,128 @@
+"""The commits of one walker: attach, turn after turn, and the last one. Every one of them is fenced, settles what the
+walker brings, takes what it fetches next, and answers whether to go on."""
+
+from dataclasses import dataclass
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import LeaseLost
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawls import KIND, Crawls
+from shoal.crawl.frontier import Control, Report, Turn
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.store import FrontierStore, Pace
+from shoal.queue import states as job_states
+from shoal.queue.job import Holder
+from shoal.queue.queue import Queue
+from shoal.queue.states import Move
+
+IDLE_SECONDS = 1.0  # how often a walker with nothing to do asks whether others found something
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a walker wants of one turn. `in_flight` counts what it still has after this report."""
+
+    want: int
+    in_flight: int
+
+
+class Walk:
+    """One walker of one crawl, seen from the store."""
+
+    def __init__(
+        self,
+        database: Database,
+        crawls: Crawls,
+        frontier: FrontierStore,
+        queue: Queue,
+        crawl: Crawl,
+        holder: Holder,
+        pace: Pace,
+    ) -> None:
+        self._database = database
+        self._crawls = crawls
+        self._frontier = frontier
+        self._queue = queue
+        self._crawl = crawl
+        self.holder = holder
+        self._pace = pace
+        self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
+
+    async def attach(self) -> None:
+        """Begin, or begin again: the run is running, and what lost walkers or we ourselves held waits again."""
+
+        async def commit(tx: Tx) -> None:
+            await self._crawls.started(tx, self._crawl.id)
+            await self._fence(tx)
+            await self._frontier.release(tx, self._crawl.number, self.holder)
+            await self._frontier.recover(tx, self._crawl.number)
+
+        await self._database.run(commit)
+
+    async def turn(self, report: Report, ask: Ask) -> Turn:
+        """Settle the report and take more, in one commit. If the walker is left with nothing and the whole frontier
+        is drained, the same commit ends job and run."""
+
+        async def commit(tx: Tx) -> Turn:
+            last = ask.in_flight == 0
+            if last:  # this commit may end the run: its lock comes first
+                await self._crawls.lock(tx, self._crawl.id)
+            control = await self._fence(tx)
+            await self._settle(tx, report)
+            if control is not Control.GO:
+                return Turn(control)
+            work = await self._frontier.take(tx, self._crawl.number, self.holder, ask.want, ask.in_flight, self._pace)
+            turn = Turn(control, work)
+            if last and not work:
+                await self._idle(tx, turn)
+            return turn
+
+        turn = await self._database.run(commit)
+        if turn.drained:
+            await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
+        return turn
+
+    async def close(self, report: Report, reason: str) -> None:
+        """The last commit of a walker that ends here: settle, put the rest back, finish the job."""
+        await self._leave(report, job_states.finish(self.holder.job_id, self.holder.epoch, reason))
+
+    async def hand_back(self, report: Report, reason: str) -> None:
+        """The last commit of a walker that somebody else takes over: no penalty, the run goes on."""
+        await self._leave(report, job_states.release(self.holder.job_id, self.holder.epoch, reason))
+
+    async def _leave(self, report: Report, move: Move) -> None:
+        async def commit(tx: Tx) -> None:
+            await self._crawls.lock(tx, self._crawl.id)
+            await self._fence(tx)
+            await self._settle(tx, report)
+            await self._frontier.release(tx, self._crawl.number, self.holder)
+            await self._queue.move_in(tx, move, KIND, self._crawl.id)
+
+        await self._database.run(commit)
+        await self._queue.tell_moved(move, KIND, self._crawl.id)
+
+    async def _idle(self, tx: Tx, turn: Turn) -> None:
+        """Nothing taken, nothing in flight: drained, or wait for others."""
+        if await self._frontier.recover(tx, self._crawl.number):
+            return
+        counts = await self._crawls.store.counts(tx, self._crawl.number)
+        if counts.drained:
+            turn.drained = True
+            await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
+            return
+        next_in = await self._frontier.next_in(tx, self._crawl.number)
+        turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
+
+    async def _fence(self, tx: Tx) -> Control:
+        if not await self._queue.store.fence(tx, self.holder):
+            raise LeaseLost(self.holder.job_id, self.holder.epoch)
+        state = await self._crawls.store.control_state(tx, self._crawl.id)
+        if state is CrawlState.PAUSING:
+            return Control.PAUSE
+        return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
+
+    async def _settle(self, tx: Tx, report: Report) -> None:
+        if report.settled:
+            await self._frontier.settle(tx, self._crawl.number, self.holder, report.settled)
+            await self._queue.store.mark_settled(tx, self.holder)
+        await self._frontier.add(tx, self._crawl.number, self.holder.job_id, report.found)

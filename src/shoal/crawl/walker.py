@@ -1,0 +1,109 @@
+"""One walker, put together: a crawl's options become scope, pace, window, budget and fetcher; then the engine runs."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database
+from shoal.base.url import Canonicalizer, UrlRules
+from shoal.crawl.budget import Budget
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawls import Crawls, seeds_of
+from shoal.crawl.engine import Engine, Window
+from shoal.crawl.frontier import Settled
+from shoal.crawl.reader import PageReader
+from shoal.crawl.scope import Scope
+from shoal.crawl.store import FrontierStore, Pace
+from shoal.crawl.walk import Walk
+from shoal.egress import Egress, HeaderPairs, Limits
+from shoal.fetch.fetch import PageFetcher
+from shoal.queue.job import Holder
+from shoal.queue.queue import Queue
+from shoal.settings import Settings
+
+MANY = 1_000_000
+
+
+class Walker:
+    """The run of one crawl job in this process."""
+
+    def __init__(
+        self,
+        database: Database,
+        crawls: Crawls,
+        frontier: FrontierStore,
+        queue: Queue,
+        egress: Egress,
+        settings: Settings,
+        clock: Clock,
+        crawl: Crawl,
+        holder: Holder,
+        alive: Callable[[], bool],
+        settled: Callable[[list[Settled]], None] = lambda settled: None,
+    ) -> None:
+        self._crawls = crawls
+        self._egress = egress
+        self._settings = settings
+        self._clock = clock
+        self._crawl = crawl
+        self._alive = alive
+        self._settled = settled
+        self._window, pace = _window_and_pace(crawl, settings)
+        self._walk = Walk(database, crawls, frontier, queue, crawl, holder, pace)
+        self._engine: Engine | None = None
+        self._leaving: str | None = None
+
+    async def run(self) -> str:
+        """Walk until the job has left our hands; how it ended."""
+        try:
+            counts = (await self._crawls.get(self._crawl.id)).counts
+            self._engine = self._make_engine(Budget(self._crawl.config, counts))
+            if self._leaving is not None:
+                self._engine.hand_back(self._leaving)
+            return (await self._engine.run()).value
+        finally:
+            self._egress.close()
+
+    def leave(self, reason: str) -> None:
+        """Settle what finished and hand the job back."""
+        self._leaving = reason
+        if self._engine is not None:
+            self._engine.hand_back(reason)
+
+    def nudge(self) -> None:
+        """Something about the run changed: ask the store soon."""
+        if self._engine is not None:
+            self._engine.nudge()
+
+    def _make_engine(self, budget: Budget) -> Engine:
+        limits = Limits.of(self._settings.egress)
+        return Engine(
+            self._walk,
+            PageFetcher(self._egress, self._headers(), limits),
+            self._make_reader(),
+            budget,
+            self._window,
+            self._settings.crawl,
+            self._clock,
+            alive=self._alive,
+            settled=self._settled,
+        )
+
+    def _make_reader(self) -> PageReader:
+        rules = UrlRules(max_length=self._settings.crawl.max_url_length)
+        scope = Scope(self._crawl.config, seeds_of(self._crawl.config))
+        attempts = self._settings.crawl.page_attempts
+        return PageReader(self._crawl.number, scope, Canonicalizer(rules), self._clock, attempts=attempts)
+
+    def _headers(self) -> HeaderPairs:
+        agent = self._crawl.config.user_agent or self._settings.egress.user_agent
+        return (("User-Agent", agent), ("Accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"))
+
+
+def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:
+    """How many at once in all and at one host, and how far apart; what a person set beats the speed profile."""
+    config = crawl.config
+    profile = settings.crawl.pace(config.speed, config.concurrency)
+    size = config.concurrency or settings.crawl.max_concurrent_curl
+    delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
+    return Window(size, min(size, profile.connections)), Pace(delay, MANY)

@@ -1,0 +1,32 @@
+"""The only way out: address rule, resolver, transport, limits, redirects. Nothing else opens a connection."""
+
+from shoal.egress.address import AddressRule, Endpoint, endpoint, listening
+from shoal.egress.egress import Done, Egress, Exchange
+from shoal.egress.exchange import Failure, HeaderPairs, Headers, Hop, Limits, Outcome, Request, Response
+from shoal.egress.local import is_local
+from shoal.egress.proxy import Proxy
+from shoal.egress.redirect import AtHop, Cancellable
+from shoal.egress.resolver import Resolver
+
+__all__ = [
+    "AddressRule",
+    "AtHop",
+    "Cancellable",
+    "Done",
+    "Egress",
+    "Endpoint",
+    "Exchange",
+    "Failure",
+    "HeaderPairs",
+    "Headers",
+    "Hop",
+    "Limits",
+    "Outcome",
+    "Proxy",
+    "Request",
+    "Resolver",
+    "Response",
+    "endpoint",
+    "is_local",
+    "listening",
+]

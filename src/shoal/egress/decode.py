@@ -1,0 +1,184 @@
+"""Content encodings undone, in steps and within limits, so that a bomb costs no more than the limit. Pure.
+
+Brotli and Zstandard are offered to servers only where their libraries are installed.
+"""
+
+import importlib
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+_STEP: Final = 1 << 18
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingFault:
+    """Why a body cannot be decoded."""
+
+    code: str
+    message: str
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Broken(Exception):
+    pass
+
+
+def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> bytes | DecodingFault:
+    """`raw` without the encodings that a Content-Encoding field lists, the last applied first."""
+    names = [name for part in encodings.split(",") if (name := part.strip().lower())]
+    if len(names) > max_encodings:
+        return DecodingFault(
+            "too_many_encodings", f"The body is encoded {len(names)} times; the limit is {max_encodings}."
+        )
+    try:
+        for name in reversed(names):
+            raw = _undo(name, raw, limit)
+    except _TooLarge:
+        return DecodingFault("decompressed_too_large", f"Decompressed, the body is larger than {limit} bytes.")
+    except _Broken as fault:
+        return DecodingFault("bad_encoding", f"The body is not what its Content-Encoding says: {fault}.")
+    return raw
+
+
+def accept_encoding() -> str:
+    """What to tell servers we can read."""
+    return ", ".join(name for name in ("gzip", "deflate", "br", "zstd") if name in DECODERS)
+
+
+def _undo(name: str, raw: bytes, limit: int) -> bytes:
+    decoder = DECODERS.get(name)
+    if decoder is not None and raw:
+        return decoder(raw, limit)
+    if decoder is None and name in _UNREADABLE:
+        raise _Broken(f"{name} cannot be read here")
+    # Servers put charsets and worse into this field; browsers take such a body as it is, and so do we.
+    return raw
+
+
+def _gunzip(raw: bytes, limit: int) -> bytes:
+    return _members(_gzip_member, raw, limit, magic=b"\x1f\x8b")
+
+
+def _gzip_member(raw: bytes, limit: int) -> tuple[bytes, bytes]:
+    return _inflate(raw, limit, _GZIP_OR_ZLIB)
+
+
+def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit: int, *, magic: bytes) -> bytes:
+    """One member after the other; what follows the last one is ignored, as everywhere."""
+    parts: list[bytes] = []
+    room = limit
+    while True:
+        part, raw = one(raw, room)
+        parts.append(part)
+        room -= len(part)
+        if not raw.startswith(magic):
+            return b"".join(parts)
+
+
+def _undeflate(raw: bytes, limit: int) -> bytes:
+    """RFC 9110 means zlib's format; many servers send the bare stream."""
+    try:
+        return _inflate(raw, limit, _GZIP_OR_ZLIB)[0]
+    except _Broken:
+        return _inflate(raw, limit, -zlib.MAX_WBITS)[0]
+
+
+def _inflate(raw: bytes, limit: int, window: int) -> tuple[bytes, bytes]:
+    stream = zlib.decompressobj(window)
+    try:
+        plain = stream.decompress(raw, limit + 1)
+    except zlib.error as error:
+        raise _Broken(str(error)) from None
+    if len(plain) > limit:
+        raise _TooLarge
+    if not stream.eof:
+        raise _Broken("it ends in the middle")
+    return plain, stream.unused_data
+
+
+def _brotli_decoder(brotli: Any) -> Callable[[bytes, int], bytes]:
+    def unbrotli(raw: bytes, limit: int) -> bytes:
+        stream = brotli.Decompressor()
+
+        def step(data: bytes) -> bytes:
+            return bytes(stream.process(data, output_buffer_limit=_STEP))
+
+        try:
+            return _collect(step, raw, limit, finished=stream.is_finished, hungry=stream.can_accept_more_data)
+        except brotli.error as error:
+            raise _Broken(str(error)) from None
+
+    return unbrotli
+
+
+def _zstd_decoder(zstd: Any) -> Callable[[bytes, int], bytes]:
+    # The window is memory that the sender asks for; RFC 9659 lets HTTP ask for 8 MB.
+    options = {zstd.DecompressionParameter.window_log_max: 23}
+
+    def frame(raw: bytes, limit: int) -> tuple[bytes, bytes]:
+        stream = zstd.ZstdDecompressor(options=options)
+
+        def step(data: bytes) -> bytes:
+            return bytes(stream.decompress(data, max_length=_STEP))
+
+        try:
+            plain = _collect(step, raw, limit, finished=lambda: stream.eof, hungry=lambda: stream.needs_input)
+        except zstd.ZstdError as error:
+            raise _Broken(str(error)) from None
+        return plain, stream.unused_data
+
+    return lambda raw, limit: _members(frame, raw, limit, magic=b"\x28\xb5\x2f\xfd")
+
+
+def _collect(
+    step: Callable[[bytes], bytes],
+    raw: bytes,
+    limit: int,
+    *,
+    finished: Callable[[], bool],
+    hungry: Callable[[], bool],
+) -> bytes:
+    parts = [step(raw)]
+    size = len(parts[0])
+    while size <= limit and not finished():
+        if hungry():
+            raise _Broken("it ends in the middle")
+        parts.append(step(b""))
+        size += len(parts[-1])
+    if size > limit:
+        raise _TooLarge
+    return b"".join(parts)
+
+
+def _library(*names: str) -> Any:
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
+
+
+def _decoders() -> dict[str, Callable[[bytes, int], bytes]]:
+    known: dict[str, Callable[[bytes, int], bytes]] = {
+        "gzip": _gunzip,
+        "x-gzip": _gunzip,
+        "deflate": _undeflate,
+    }
+    brotli = _library("brotli", "brotlicffi")
+    if brotli is not None:
+        known["br"] = _brotli_decoder(brotli)
+    zstd = _library("compression.zstd", "backports.zstd")
+    if zstd is not None:
+        known["zstd"] = _zstd_decoder(zstd)
+    return known
+
+
+DECODERS: Final = _decoders()
+_UNREADABLE: Final = frozenset({"br", "zstd", "compress", "x-compress", "dcb", "dcz"})

@@ -1,0 +1,225 @@
+"""The only way out: routes a request through resolver and address rule to the transport.
+
+Limits are checked by the transport, redirects by `redirect`. Pace, robots and retries are other rooms' work.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from shoal.base.clock import Clock, SystemClock
+from shoal.base.url import Canonicalizer, Url, origin
+from shoal.base.url import Refusal as UrlRefusal
+from shoal.egress.address import AddressRule, Refusal, endpoint, literal
+from shoal.egress.exchange import Failure, Limits, Outcome, Request
+from shoal.egress.fault import refused
+from shoal.egress.proxy import Proxy
+from shoal.egress.redirect import PLAIN_URLS, AtHop, Cancellable, Journey
+from shoal.egress.resolver import Answer, Resolver
+from shoal.egress.route import Route, pin
+from shoal.egress.slot import Slot, TransportOptions
+from shoal.egress.transport import Transport
+from shoal.egress.trust import machine_ca_file
+
+Done = Callable[[Outcome], None]
+
+_ROUTE_SECONDS: Final = 60.0
+_MOST_ROUTES: Final = 10_000
+_MOST_ADDRESSES: Final = 8
+
+
+class Egress:
+    """Every outgoing request of one user of the network: a crawl, the forwarder, the renderer's client.
+
+    `done` is called exactly once per request, from the event loop, never from inside `submit`, `follow` or
+    `cancel`. Why an address was refused stays opaque to callers: only `operator_detail` names it.
+    """
+
+    def __init__(
+        self,
+        rule: AddressRule,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        *,
+        clock: Clock | None = None,
+        resolver: Resolver | None = None,
+        proxy: Proxy | None = None,
+        verify_tls: bool = True,
+        ca_file: str | None = None,
+        idle_connections: int = 256,
+    ) -> None:
+        self._rule = rule
+        self._limits = limits
+        self._clock = clock or SystemClock()
+        self._resolver = resolver or Resolver(self._clock, patience=limits.connect_timeout)
+        self._proxy = proxy
+        self._urls = Canonicalizer(PLAIN_URLS)
+        self._routes: dict[str, Route] = {}
+        self._waiting: set[Exchange] = set()
+        self._transport = Transport(
+            TransportOptions(
+                ca_file=ca_file or machine_ca_file(),
+                verify_tls=verify_tls,
+                proxy=proxy.url if proxy else "",
+                proxy_login=proxy.login if proxy else "",
+                idle_connections=idle_connections,
+            )
+        )
+
+    def submit(self, request: Request, done: Done) -> "Exchange":
+        """Send one request; a redirect is an answer like any other."""
+        exchange = Exchange(self, request, done, request.limits or self._limits)
+        url = request.url
+        slash = url.find("/", 8)
+        route = self._routes.get(url[:slash]) if slash > 0 else None
+        if route is not None and route.expires_at > self._clock.monotonic():
+            exchange.route = route
+            self._transport.start(exchange)
+        else:
+            self._admit(exchange)
+        return exchange
+
+    def follow(self, request: Request, done: Done, at_hop: AtHop | None = None) -> Cancellable:
+        """Send a request and follow its redirects; the outcome carries the chain."""
+        return Journey(
+            request,
+            done,
+            send=self.submit,
+            urls=self._urls,
+            limits=request.limits or self._limits,
+            clock=self._clock,
+            at_hop=at_hop,
+        )
+
+    async def fetch(self, request: Request, *, redirects: bool = False) -> Outcome:
+        """`submit`, or `follow` when redirects are wanted, for those who can wait."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        send = self.follow if redirects else self.submit
+        handle = send(request, partial(_resolve, future))
+        try:
+            return await future
+        finally:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Close every connection; what is under way ends as `cancelled`."""
+        under_way = [*self._waiting, *self._transport.transfers()]
+        self._resolver.close()
+        self._transport.close()
+        for exchange in under_way:
+            exchange.finish(_cancelled(exchange.url))
+
+    # From a URL to a route
+
+    def _admit(self, exchange: "Exchange") -> None:
+        url = self._urls.canonical(exchange.request.url)
+        if isinstance(url, UrlRefusal):
+            exchange.finish_soon(Failure(url.code, f"The address {url.problem}.", retryable=False, url=exchange.url))
+            return
+        exchange.url = url
+        self._waiting.add(exchange)
+        host, port = endpoint(url)
+        self._locate(host, partial(self._judge_target, exchange, host, port))
+
+    def _locate(self, host: str, then: Callable[[Answer], None]) -> None:
+        spelled = literal(host)
+        if spelled is not None:
+            then((str(spelled),))
+        else:
+            self._resolver.resolve(host, then)
+
+    def _judge_target(self, exchange: "Exchange", host: str, port: int, answer: Answer) -> None:
+        refusal = self._objection(self._rule, host, port, answer)
+        if refusal is not None:
+            self._reject(exchange, refusal)
+        elif not isinstance(answer, Failure):
+            addresses = answer[:_MOST_ADDRESSES]
+            pins = [] if literal(host) else [pin(host, port, addresses)]
+            route = Route(host, port, addresses, self._rule, self._expiry(), pins)
+            if self._proxy is None:
+                self._depart(exchange, route)
+            else:
+                self._locate(self._proxy.host, partial(self._judge_proxy, exchange, self._proxy, route))
+
+    def _judge_proxy(self, exchange: "Exchange", proxy: Proxy, target: Route, answer: Answer) -> None:
+        refusal = self._objection(proxy.rule, proxy.host, proxy.port, answer)
+        if refusal is not None:
+            self._reject(exchange, refusal)
+        elif not isinstance(answer, Failure):
+            addresses = answer[:_MOST_ADDRESSES]
+            own_pins = [] if literal(proxy.host) else [pin(proxy.host, proxy.port, addresses)]
+            pins = target.pins + own_pins
+            route = Route(proxy.host, proxy.port, addresses, proxy.rule, target.expires_at, pins)
+            self._depart(exchange, route)
+
+    def _objection(self, rule: AddressRule, host: str, port: int, answer: Answer) -> Refusal | Failure | None:
+        """Why this answer of the resolver cannot be dialled. One bad address among good ones is enough."""
+        if isinstance(answer, Failure):
+            return answer
+        return next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)
+
+    def _reject(self, exchange: "Exchange", why: Refusal | Failure) -> None:
+        if isinstance(why, Refusal):
+            failure = refused(why, exchange.url)
+        else:
+            failure = Failure(why.code, why.message, why.retryable, why.operator_detail, exchange.url)
+        exchange.finish_soon(failure)
+
+    def _depart(self, exchange: "Exchange", route: Route) -> None:
+        if len(self._routes) >= _MOST_ROUTES:
+            self._routes.clear()
+        self._routes[origin(Url(exchange.url))] = route
+        if exchange in self._waiting:
+            self._waiting.discard(exchange)
+            exchange.route = route
+            self._transport.start(exchange)
+
+    def _expiry(self) -> float:
+        return self._clock.monotonic() + _ROUTE_SECONDS
+
+    # Called by exchanges
+
+    def drop(self, exchange: "Exchange") -> None:
+        """Wherever it is on its way out, it goes no further."""
+        self._waiting.discard(exchange)
+        self._transport.stop(exchange)
+
+
+class Exchange:
+    """One request on its way; the handle that `submit` returns."""
+
+    __slots__ = ("_done", "_egress", "limits", "request", "route", "slot", "url")
+
+    route: Route
+
+    def __init__(self, egress: Egress, request: Request, done: Done, limits: Limits) -> None:
+        self._egress = egress
+        self._done: Done | None = done
+        self.request = request
+        self.url = request.url
+        self.limits = limits
+        self.slot: Slot | None = None
+
+    def cancel(self) -> None:
+        """Ends with the failure `cancelled`, unless it is over already."""
+        if self._done is not None:
+            self.finish_soon(_cancelled(self.url))
+
+    def finish_soon(self, outcome: Outcome) -> None:
+        self._egress.drop(self)
+        asyncio.get_running_loop().call_soon(self.finish, outcome)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Tell the one who asked, once."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+
+def _resolve(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _cancelled(url: str) -> Failure:
+    return Failure("cancelled", "The request was cancelled.", retryable=True, url=url)

@@ -1,0 +1,175 @@
+"""What goes out and what comes back: request, response, failure, limits. Sending is left to others.
+
+A failure is a value: a page that could not be had is a result like any other.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from shoal.egress.decode import DecodingFault, decode
+
+if TYPE_CHECKING:
+    from shoal.settings import EgressSettings
+
+HeaderPairs = tuple[tuple[str, str], ...]
+
+BLOCKED: Final = frozenset(
+    {
+        "address_not_public",
+        "self_connection",
+        "port_not_allowed",
+        "scheme_not_allowed",
+        "redirect_scheme",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how much. The names are those of the settings."""
+
+    connect_timeout: timedelta = timedelta(seconds=10)
+    idle_timeout: timedelta = timedelta(seconds=20)
+    total_timeout: timedelta = timedelta(seconds=60)
+    max_redirects: int = 10
+    max_redirect_bytes: int = 64_000
+    max_header_bytes: int = 64_000
+    max_headers: int = 100
+    max_body_bytes: int = 10_000_000
+    max_decoded_bytes: int = 30_000_000
+    max_encodings: int = 3
+
+    @classmethod
+    def of(cls, settings: "EgressSettings") -> "Limits":
+        return cls(
+            connect_timeout=settings.connect_timeout,
+            idle_timeout=settings.idle_timeout,
+            total_timeout=settings.total_timeout,
+            max_redirects=settings.max_redirects,
+            max_header_bytes=settings.max_header_bytes,
+            max_headers=settings.max_headers,
+            max_body_bytes=settings.max_body_bytes,
+            max_decoded_bytes=settings.max_decoded_bytes,
+            max_encodings=settings.max_encodings,
+        )
+
+
+class Request(NamedTuple):
+    """One request. Use one `headers` and one `limits` object for many: only a change costs time."""
+
+    url: str
+    method: str = "GET"
+    headers: HeaderPairs = ()
+    body: bytes = b""
+    limits: Limits | None = None
+
+
+class Hop(NamedTuple):
+    """A redirect that was followed: what was asked for and the status that sent us on."""
+
+    url: str
+    status: int
+
+
+class Headers:
+    """Header fields as they were sent, parsed only as far as somebody asks."""
+
+    __slots__ = ("_lowered", "block")
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+        self._lowered: bytes | None = None
+
+    def get(self, name: str) -> str | None:
+        """The first value of a field; None when it was not sent."""
+        return next(iter(self._find(name)), None)
+
+    def all(self, name: str) -> tuple[str, ...]:
+        """Every value of a field, in the order sent."""
+        return tuple(self._find(name))
+
+    def pairs(self) -> HeaderPairs:
+        """All fields in the order sent."""
+        lines = _FOLD.sub(b" ", self.block).split(b"\n")[1:]
+        fields = (line.partition(b":") for line in lines if b":" in line)
+        return tuple((_text(name), _text(value)) for name, _, value in fields)
+
+    def _find(self, name: str) -> "list[str]":
+        lowered = self._lowered
+        if lowered is None:
+            lowered = self._lowered = self.block.lower()
+        needle = b"\n" + name.lower().encode("latin-1", "replace") + b":"
+        values: list[str] = []
+        at = lowered.find(needle)
+        while at >= 0:
+            start = at + len(needle)
+            end = _FIELD_END.search(self.block, start)
+            values.append(_text(self.block[start : end.start() if end else len(self.block)]))
+            at = lowered.find(needle, start)
+        return values
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer of a server, whatever its status. `raw` is the body as it was sent, still encoded."""
+
+    url: str
+    status: int
+    headers: Headers
+    raw: bytes
+    address: str
+    seconds: float
+    redirects: tuple[Hop, ...] = ()
+
+    @property
+    def http_version(self) -> str:
+        """`1.1`, `2` and so on."""
+        return self.headers.block[5:8].split(b" ")[0].decode("latin-1")
+
+    @property
+    def reason(self) -> str:
+        """The words after the status; HTTP/2 has none."""
+        words = self.headers.block.partition(b"\n")[0].split(b" ", 2)
+        return _text(words[2]) if len(words) > 2 else ""
+
+    def body(self, limits: Limits = Limits()) -> "bytes | Failure":  # noqa: B008 - frozen
+        """The body without its content encodings, or why it cannot be had."""
+        encodings = self.headers.all("content-encoding")
+        if not encodings:
+            return self.raw
+        decoded = decode(
+            self.raw, ",".join(encodings), limit=limits.max_decoded_bytes, max_encodings=limits.max_encodings
+        )
+        if isinstance(decoded, DecodingFault):
+            return Failure(decoded.code, decoded.message, retryable=False, url=self.url)
+        return decoded
+
+
+@dataclass(slots=True)
+class Failure:
+    """Why there is no answer. `message` is for anybody; `operator_detail` names addresses and is not."""
+
+    code: str
+    message: str
+    retryable: bool
+    operator_detail: str = ""
+    url: str = ""
+    redirects: tuple[Hop, ...] = ()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Refused by rule: final, and no fault of the server."""
+        return self.code in BLOCKED
+
+
+Outcome = Response | Failure
+
+# A field ends where the next line does not start with white space: old servers fold long values.
+_FIELD_END: Final = re.compile(rb"\r?\n(?![ \t])")
+_FOLD: Final = re.compile(rb"\r?\n[ \t]+")
+
+
+def _text(value: bytes) -> str:
+    return _FOLD.sub(b" ", value).strip().decode("latin-1")

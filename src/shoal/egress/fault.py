@@ -1,0 +1,86 @@
+"""libcurl's errors in our words: one failure code per cause. Decides nothing else."""
+
+from typing import Final
+
+from shoal.egress.address import Refusal
+from shoal.egress.exchange import Failure
+
+_PARTIAL, _WRITE, _TIMEDOUT, _TOO_LARGE, _FILESIZE = 18, 23, 28, 100, 63
+_RECV, _VERIFY = 56, 60
+
+CUT: Final = frozenset({_WRITE, _FILESIZE})
+"""What libcurl says when a body was stopped at its limit."""
+
+# curl's number -> our code, is another try worth it, what to say
+_CODES: Final[dict[int, tuple[str, bool, str]]] = {
+    1: ("protocol_error", False, "The server's answer is not HTTP."),
+    3: ("invalid_url", False, "The address is not a URL that can be asked for."),
+    5: ("dns_error", True, "The proxy's name could not be resolved."),
+    6: ("dns_error", True, "The name could not be resolved."),
+    7: ("connect_error", True, "The server does not take connections."),
+    8: ("protocol_error", False, "The server's answer is not valid HTTP."),
+    16: ("protocol_error", True, "The server broke the rules of HTTP/2."),
+    _PARTIAL: ("protocol_error", True, "The body is shorter than the server announced."),
+    _WRITE: ("body_too_large", False, "The body is larger than the limit."),
+    35: ("tls_error", True, "No TLS connection could be made."),
+    43: ("protocol_error", False, "The server's answer is not valid HTTP."),
+    52: ("empty_reply", True, "The server closed the connection without an answer."),
+    55: ("connection_lost", True, "The connection broke."),
+    _RECV: ("connection_lost", True, "The connection broke."),
+    _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
+    _FILESIZE: ("body_too_large", False, "The body is larger than the limit."),
+    77: ("tls_error", False, "The certificate authorities of this machine cannot be read."),
+    92: ("protocol_error", True, "The server broke off the HTTP/2 stream."),
+    97: ("proxy_error", True, "The proxy refused."),
+    _TOO_LARGE: ("headers_too_large", False, "The headers are larger than the limit."),
+}
+
+# OpenSSL's verdicts on a certificate
+_TLS_EXPIRED: Final = 10
+_TLS_SELF_SIGNED: Final = frozenset({18, 19})
+_TLS_UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
+
+_BLOCKED_MESSAGES: Final = {
+    "address_not_public": "The host's address is not public.",
+    "self_connection": "The address is this server's own.",
+    "port_not_allowed": "The port is not one that is crawled.",
+}
+
+
+def refused(refusal: Refusal, url: str) -> Failure:
+    """A refusal by the address rule; only operators learn the address."""
+    return Failure(
+        refusal.code, _BLOCKED_MESSAGES[refusal.code], False, operator_detail=refusal.operator_detail, url=url
+    )
+
+
+def explain(number: int, words: str, url: str, *, is_connected: bool, tls_verdict: int) -> Failure:
+    """The failure behind an error of libcurl, whose own words may name addresses and go to operators."""
+    code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
+    if number == _TIMEDOUT:
+        code, retryable, message = _timeout(words, is_connected=is_connected)
+    elif number == _VERIFY:
+        code, message = _certificate(words, tls_verdict)
+    elif number == _RECV and words.startswith("CONNECT tunnel failed"):
+        code, message = "proxy_error", "The proxy refused."
+    return Failure(code, message, retryable, operator_detail=words, url=url)
+
+
+def _timeout(words: str, *, is_connected: bool) -> tuple[str, bool, str]:
+    if not is_connected:
+        return "connect_timeout", True, "The server could not be reached in time."
+    if words.startswith("Operation too slow"):
+        return "idle_timeout", True, "The server fell silent in the middle of its answer."
+    return "total_timeout", True, "The whole answer took too long."
+
+
+def _certificate(words: str, verdict: int) -> tuple[str, str]:
+    if verdict == _TLS_EXPIRED:
+        return "tls_expired", "The server's certificate has expired."
+    if verdict in _TLS_SELF_SIGNED:
+        return "tls_self_signed", "The server's certificate is self-signed."
+    if verdict in _TLS_UNKNOWN_ISSUER:
+        return "tls_unknown_issuer", "The server's certificate comes from an unknown authority."
+    if "subject name" in words or "host name" in words:
+        return "tls_wrong_host", "The server's certificate is for another host."
+    return "tls_error", "The server's certificate is not valid."

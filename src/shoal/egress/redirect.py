@@ -1,0 +1,157 @@
+"""Redirects, followed by us: every hop goes through the gate again. Sending a hop is left to the egress."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, Protocol
+
+from shoal.base.clock import Clock
+from shoal.base.url import Canonicalizer, Url, UrlRules, origin
+from shoal.base.url import Refusal as UrlRefusal
+from shoal.egress.exchange import Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_METHOD_KEPT: Final = frozenset({307, 308})
+
+_CREDENTIALS: Final = frozenset({"authorization", "cookie"})
+_ABOUT_BODY: Final = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
+
+AtHop = Callable[[Request, Response], Request | Failure]
+"""Sees the next request and the answer that led to it; may change it (cookies) or refuse it (scope)."""
+
+PLAIN_URLS: Final = UrlRules(tracking=(), session=())
+"""A redirect is followed as it was written: the parameters that a frontier drops may be its point."""
+
+
+class Cancellable(Protocol):
+    """Something under way."""
+
+    def cancel(self) -> None: ...
+
+
+class Sender(Protocol):
+    """Sends one request and tells its end."""
+
+    def __call__(self, request: Request, done: Callable[[Outcome], None]) -> Cancellable: ...
+
+
+class Journey:
+    """One request and its redirects. Ends with the last answer, or with the failure that stopped it."""
+
+    __slots__ = (
+        "_at_hop",
+        "_clock",
+        "_current",
+        "_done",
+        "_hops",
+        "_limits",
+        "_request",
+        "_send",
+        "_started",
+        "_urls",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        done: Callable[[Outcome], None],
+        *,
+        send: Sender,
+        urls: Canonicalizer,
+        limits: Limits,
+        clock: Clock,
+        at_hop: AtHop | None,
+    ) -> None:
+        self._request = request
+        self._done = done
+        self._send = send
+        self._urls = urls
+        self._limits = limits
+        self._clock = clock
+        self._at_hop = at_hop
+        self._hops: list[tuple[Hop, Request]] = []
+        self._started = clock.monotonic()
+        self._current = send(request, self._arrived)
+
+    def cancel(self) -> None:
+        """Ends with the failure `cancelled`, unless it is over already."""
+        self._current.cancel()
+
+    def _arrived(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Response) and outcome.status in REDIRECTS:
+            following = self._following(outcome)
+            if isinstance(following, Request):
+                self._hops.append((Hop(outcome.url, outcome.status), self._request))
+                self._request = following
+                self._current = self._send(following, self._arrived)
+                return
+            outcome = following
+        if self._hops:
+            outcome.redirects = tuple(hop for hop, _ in self._hops)
+        self._done(outcome)
+
+    def _following(self, response: Response) -> Request | Outcome:
+        """The next request, or how the journey ends here."""
+        location = response.headers.get("location")
+        if not location:
+            return response
+        if len(self._hops) >= self._limits.max_redirects:
+            return self._stopped("too_many_redirects", response, "The redirects do not end.")
+        url = self._urls.resolve(Url(response.url), [_as_sent(location)])[0]
+        if isinstance(url, UrlRefusal):
+            return self._refused(url, response)
+        following = self._with_remaining_time(_redirected(self._request, response, url))
+        if self._at_hop is not None:
+            decided = self._at_hop(following, response)
+            if isinstance(decided, Failure):
+                return self._with_hop(decided, response)
+            following = decided
+        if self._was_asked(following):
+            return self._stopped("redirect_loop", response, "The redirects lead in a circle.")
+        return following
+
+    def _with_remaining_time(self, request: Request) -> Request:
+        """The deadline is one for the whole journey."""
+        left = self._limits.total_timeout.total_seconds() - (self._clock.monotonic() - self._started)
+        remaining = timedelta(seconds=max(left, 0.001))
+        return request._replace(limits=replace(self._limits, total_timeout=remaining))
+
+    def _was_asked(self, request: Request) -> bool:
+        asked = (earlier for _, earlier in self._hops)
+        return any(
+            (earlier.url, earlier.method, earlier.headers) == (request.url, request.method, request.headers)
+            for earlier in (*asked, self._request)
+        )
+
+    def _refused(self, refusal: UrlRefusal, response: Response) -> Failure:
+        code = "redirect_scheme" if refusal is UrlRefusal.SCHEME_NOT_ALLOWED else refusal.code
+        return self._stopped(code, response, f"The redirect leads to an address that {refusal.problem}.")
+
+    def _stopped(self, code: str, response: Response, message: str) -> Failure:
+        return self._with_hop(Failure(code, message, retryable=False, url=response.url), response)
+
+    def _with_hop(self, failure: Failure, response: Response) -> Failure:
+        self._hops.append((Hop(response.url, response.status), self._request))
+        return failure
+
+
+def _redirected(request: Request, response: Response, url: Url) -> Request:
+    method, headers, body = request.method, request.headers, request.body
+    if response.status not in _METHOD_KEPT and method not in ("GET", "HEAD"):
+        method, headers, body = "GET", _without(headers, _ABOUT_BODY), b""
+    if origin(url) != origin(Url(response.url)):
+        headers = _without(headers, _CREDENTIALS)
+    return request._replace(url=url, method=method, headers=headers, body=body)
+
+
+def _without(headers: HeaderPairs, names: frozenset[str]) -> HeaderPairs:
+    kept = tuple(pair for pair in headers if pair[0].lower() not in names)
+    return headers if len(kept) == len(headers) else kept
+
+
+def _as_sent(location: str) -> str:
+    """Servers write UTF-8 into a field that is read as Latin-1."""
+    try:
+        return location.encode("latin-1").decode()
+    except UnicodeError:
+        return location

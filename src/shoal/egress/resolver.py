@@ -1,0 +1,162 @@
+"""Names to addresses, asked once per host and kept for a short while. Judging them is the address rule's.
+
+The system's resolver blocks, so it runs in a few threads of our own. They are daemons: a name server that
+does not answer must not keep a program from ending.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
+from typing import Final
+
+from shoal.base.clock import Clock
+from shoal.egress.exchange import Failure
+
+Answer = tuple[str, ...] | Failure
+Lookup = Callable[[str], tuple[str, ...]]
+
+_FINAL: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+def system_lookup(host: str) -> tuple[str, ...]:
+    """Every address that the system knows for a name, in its order of preference. Blocks."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class Resolver:
+    """Lookups of one egress. Concurrent questions for one host share one lookup."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        lookup: Lookup = system_lookup,
+        ttl: timedelta = timedelta(seconds=60),
+        failure_ttl: timedelta = timedelta(seconds=5),
+        patience: timedelta = timedelta(seconds=10),
+        threads: int = 8,
+        size: int = 10_000,
+    ) -> None:
+        self._clock = clock
+        self._lookup = lookup
+        self._ttl = ttl.total_seconds()
+        self._failure_ttl = failure_ttl.total_seconds()
+        self._patience = patience.total_seconds()
+        self._threads = threads
+        self._size = size
+        self._known: dict[str, tuple[float, Answer]] = {}
+        self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crew = _Crew(threads)
+
+    def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
+        """Calls `done` with the answer: at once when it is known, else from the loop."""
+        self._attach(asyncio.get_running_loop())
+        known = self._known.get(host)
+        if known is not None and known[0] > self._clock.monotonic():
+            done(known[1])
+        elif host in self._waiting:
+            self._waiting[host].append(done)
+        else:
+            self._waiting[host] = [done]
+            self._ask(host)
+
+    def close(self) -> None:
+        """Nobody who still waits is told."""
+        self._waiting.clear()
+        self._crew.dismiss()
+
+    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is self._loop:
+            return
+        # Whoever waited on the last loop is gone with it.
+        self.close()
+        self._crew = _Crew(self._threads)
+        self._loop = loop
+
+    def _ask(self, host: str) -> None:
+        assert self._loop is not None
+        loop, waiting = self._loop, self._waiting[host]
+        timer = loop.call_later(self._patience, self._give_up, host, waiting)
+
+        def answer() -> None:
+            found = self._look_up(host)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._answered, host, waiting, timer, found)
+
+        self._crew.hire(answer)
+
+    def _look_up(self, host: str) -> Answer:
+        """Runs in a thread."""
+        try:
+            return self._lookup(host) or _not_found(host, "no address", retryable=False)
+        except socket.gaierror as error:
+            return _not_found(host, str(error), retryable=error.errno not in _FINAL)
+        except (OSError, UnicodeError) as error:
+            return _not_found(host, str(error), retryable=False)
+
+    def _answered(
+        self, host: str, waiting: list[Callable[[Answer], None]], timer: asyncio.TimerHandle, answer: Answer
+    ) -> None:
+        self._crew.release()
+        timer.cancel()
+        ttl = self._failure_ttl if isinstance(answer, Failure) else self._ttl
+        self._remember(host, self._clock.monotonic() + ttl, answer)
+        self._tell(host, waiting, answer)
+
+    def _give_up(self, host: str, waiting: list[Callable[[Answer], None]]) -> None:
+        self._tell(host, waiting, _not_found(host, "the name server does not answer", retryable=True))
+
+    def _tell(self, host: str, waiting: list[Callable[[Answer], None]], answer: Answer) -> None:
+        if self._waiting.get(host) is waiting:
+            del self._waiting[host]
+        callbacks, waiting[:] = waiting[:], []
+        for done in callbacks:
+            done(answer)
+
+    def _remember(self, host: str, until: float, answer: Answer) -> None:
+        self._known.pop(host, None)
+        if len(self._known) >= self._size:
+            del self._known[next(iter(self._known))]
+        self._known[host] = (until, answer)
+
+
+def _not_found(host: str, why: str, *, retryable: bool) -> Failure:
+    return Failure("dns_error", "The name could not be resolved.", retryable, f"{host}: {why}")
+
+
+class _Crew:
+    """Threads that do what they are handed, started as they are needed."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._started = 0
+        self._busy = 0
+
+    def hire(self, job: Callable[[], None]) -> None:
+        self._busy += 1
+        self._work.put(job)
+        if self._busy > self._started < self._most:
+            self._started += 1
+            threading.Thread(target=partial(_toil, self._work), name="shoal-resolver", daemon=True).start()
+
+    def release(self) -> None:
+        """A job of this crew was done."""
+        self._busy -= 1
+
+    def dismiss(self) -> None:
+        for _ in range(self._started):
+            self._work.put(None)
+        self._started = 0
+
+
+def _toil(work: "SimpleQueue[Callable[[], None] | None]") -> None:
+    while (job := work.get()) is not None:
+        job()

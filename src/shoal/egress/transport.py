@@ -1,0 +1,188 @@
+"""Moves requests and answers through libcurl on the running event loop. Whom to talk to was decided before.
+
+No task and no future per request: a transfer ends by a call. Easy handles are used again (see `slot`).
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from shoal.egress import curl
+from shoal.egress.exchange import Failure
+from shoal.egress.slot import Slot, Transfer, TransportOptions
+from shoal.egress.watch import Watch, new_watch
+
+_FREE_HANDLES: Final = 256
+_ROUNDS: Final = 16
+
+
+class Transport:
+    """All connections of one egress. Moves to the loop that runs when a transfer starts."""
+
+    def __init__(self, options: TransportOptions) -> None:
+        self._options = options
+        self._free: list[Slot] = []
+        self._active: dict[curl.Easy, Slot] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_after = 0
+        self._is_kicked = False
+        self._is_settling = False
+        self._is_closed = False
+        self._open()
+
+    def start(self, transfer: Transfer) -> None:
+        """Send it. `finish` is not called before this returns."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._attach(loop)
+        slot = self._free.pop() if self._free else Slot(self._options, self._on_opened)
+        try:
+            slot.dress(transfer)
+            self._multi.add_handle(slot.easy)
+        except (curl.Error, ValueError) as error:
+            slot.strip()
+            self._free.append(slot)
+            failure = Failure("invalid_request", "The request cannot be sent.", False, str(error), transfer.url)
+            loop.call_soon(transfer.finish, failure)
+        else:
+            self._active[slot.easy] = slot
+
+    def stop(self, transfer: Transfer) -> None:
+        """Forget a transfer, if it was started."""
+        slot = transfer.slot
+        if slot is not None:
+            self._release(slot)
+
+    def transfers(self) -> Iterator[Transfer]:
+        """What is under way."""
+        return iter([slot.transfer for slot in self._active.values() if slot.transfer is not None])
+
+    def close(self) -> None:
+        """Close every connection. What is under way is forgotten: whoever waits for it must be told before."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._cancel_alarm()
+            self._shut()
+            for slot in self._free:
+                slot.close()
+            self._free.clear()
+
+    def _open(self) -> None:
+        self._multi: curl.Multi = curl.multi(idle_connections=self._options.idle_connections)
+        self._watch: Watch = new_watch(self._multi.socket_action, self._settle, self._begin_anew)
+        curl.listen(self._multi, self._watch.want, self._on_timer)
+
+    def _shut(self) -> None:
+        for slot in list(self._active.values()):
+            self._release(slot)
+        self._multi.close()
+        self._watch.close()
+
+    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._is_closed:
+            raise RuntimeError("this egress is closed")
+        self._cancel_alarm()
+        self._loop = loop
+        self._is_kicked = False
+        self._watch.attach(loop)
+
+    def _on_opened(self, fd: int, _purpose: int) -> int:
+        os.set_inheritable(fd, False)
+        self._watch.opened(fd)
+        return 0
+
+    def _on_timer(self, milliseconds: int) -> None:
+        # Called from inside libcurl, which may not be called from here.
+        if milliseconds > 0:
+            self._arm(milliseconds)
+        elif milliseconds == 0 and not self._is_kicked:
+            self._is_kicked = True
+            if not self._is_settling and self._loop is not None:
+                self._loop.call_soon(self._settle)
+
+    def _arm(self, milliseconds: int) -> None:
+        # An alarm that rings too early finds nothing to do and is set again: cheaper than moving it each time.
+        if self._alarm is not None and milliseconds >= self._alarm_after:
+            return
+        self._cancel_alarm()
+        if self._loop is not None:
+            self._alarm_after = milliseconds
+            self._alarm = self._loop.call_later(milliseconds / 1000, self._ring)
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._is_kicked = True
+        self._settle()
+        # libcurl tells a deadline only when it changes, so after an early ring it has to be asked.
+        remaining = -1 if self._is_closed else self._multi.timeout()
+        if remaining >= 0:
+            self._arm(max(remaining, 1))
+
+    def _settle(self) -> None:
+        """Finish what is finished and start what was handed in meanwhile, until nothing is left to do now."""
+        if self._is_settling or self._is_closed:
+            return
+        self._is_settling = True
+        try:
+            for _ in range(_ROUNDS):
+                if self._is_kicked:
+                    self._is_kicked = False
+                    self._multi.socket_action(curl.SOCKET_TIMEOUT, 0)
+                self._harvest()
+                if not self._is_kicked or self._is_closed:
+                    return
+        except curl.Error as error:
+            self._begin_anew(error)
+        finally:
+            self._is_settling = False
+        if self._is_kicked and self._loop is not None:
+            self._loop.call_soon(self._settle)
+
+    def _harvest(self) -> None:
+        _, succeeded, failed = self._multi.info_read()
+        for easy in succeeded:
+            self._finish(easy, 0, "")
+        for easy, number, words in failed:
+            self._finish(easy, number, words)
+
+    def _finish(self, easy: curl.Easy, number: int, words: str) -> None:
+        slot = self._active.get(easy)
+        if slot is None or slot.transfer is None:
+            return  # stopped by the callback of another transfer of the same wake
+        transfer = slot.transfer
+        outcome = slot.failure(transfer, number, words) if number else slot.response(transfer)
+        self._release(slot)
+        try:
+            transfer.finish(outcome)
+        except Exception as fault:
+            # The caller's: it must not take the other transfers down.
+            if self._loop is not None:
+                context = {"message": "the callback of a request failed", "exception": fault}
+                self._loop.call_exception_handler(context)
+
+    def _release(self, slot: Slot) -> None:
+        easy = slot.easy
+        self._multi.remove_handle(easy)
+        del self._active[easy]
+        slot.strip()
+        if len(self._free) < _FREE_HANDLES:
+            self._free.append(slot)
+        else:
+            slot.close()
+
+    def _begin_anew(self, error: Exception) -> None:
+        """libcurl itself is in disorder: end everything with a value, and start from nothing."""
+        failed = list(self.transfers())
+        self._shut()
+        self._open()
+        if self._loop is not None:
+            self._watch.attach(self._loop)
+        for transfer in failed:
+            transfer.finish(Failure("transport_error", "The transfer failed.", True, str(error), transfer.url))

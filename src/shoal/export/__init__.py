@@ -1,0 +1,1 @@
+"""Exports: pages as files that other tools read."""

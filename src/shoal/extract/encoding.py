@@ -1,0 +1,91 @@
+"""Which characters the bytes of a page mean: byte-order mark, then header, then `<meta>`, then a guess.
+
+A label means what the WHATWG encoding standard says it means; UTF-7 is none. What the page says is read by
+`shoal.extract.page`.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import turbohtml
+from turbohtml.detect import detect
+
+from shoal.extract.flags import NO_FLAGS, Flag
+
+_HTML: Final = ("text/html", "application/xhtml+xml")
+_MARKS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16le"), (b"\xfe\xff", "utf-16be"))
+_STARTS_OF_UTF_16: Final = {b"<\x00": "utf-16le", b"\x00<": "utf-16be"}
+_OTHER_THINGS: Final = (
+    b"PK\x03\x04",
+    b"\x7fELF",
+    b"%PDF-",
+    b"\x89PNG",
+    b"GIF8",
+    b"\xff\xd8\xff",
+    b"\x1f\x8b",
+    b"MZ",
+)
+_CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:\-]{1,40})""", re.IGNORECASE | re.ASCII)
+_LONGEST_CONTENT_TYPE: Final = 300
+
+
+def is_html(body: bytes, content_type: str | None) -> bool:
+    """Whether to parse a body: one called HTML, or called nothing and starting with a tag; no known file."""
+    if body.startswith(_OTHER_THINGS):
+        return False
+    media_type = _media_type((content_type or "")[:_LONGEST_CONTENT_TYPE])
+    if media_type:
+        return media_type in _HTML
+    return body[:512].lstrip(b"\xef\xbb\xbf \t\r\n\f\x00\xff\xfe").startswith(b"<")
+
+
+def decode(body: bytes, content_type: str | None) -> tuple[str, str, Flag]:
+    """The text of a page, the WHATWG name of its encoding, and what was wrong with it."""
+    mark = _mark(body)
+    if mark is not None:
+        return _decoded(body[len(mark[0]) :], mark[1], NO_FLAGS)
+    declared, flags = _declared((content_type or "")[:_LONGEST_CONTENT_TYPE])
+    if declared is not None:
+        return _decoded(body, declared, flags)
+    guess = _STARTS_OF_UTF_16.get(body[:2])
+    if guess is not None:
+        return _decoded(body, guess, flags | Flag.ENCODING_GUESSED)
+    found = detect(body)
+    if found.encoding is None or body.isascii():
+        return _decoded(body, "utf-8", flags)
+    certain = found.confidence == 1
+    return _decoded(body, found.encoding.lower(), flags if certain else flags | Flag.ENCODING_GUESSED)
+
+
+def _decoded(body: bytes, encoding: str, flags: Flag) -> tuple[str, str, Flag]:
+    if encoding == "utf-8":
+        try:
+            return body.decode(), encoding, flags
+        except UnicodeDecodeError:
+            return body.decode(errors="replace"), encoding, flags | Flag.ENCODING_ERRORS
+    text = body.decode(f"whatwg-{encoding}")
+    return text, encoding, flags | Flag.ENCODING_ERRORS if "\ufffd" in text else flags
+
+
+def _mark(body: bytes) -> tuple[bytes, str] | None:
+    if body[:1] not in (b"\xef", b"\xff", b"\xfe"):
+        return None
+    return next((mark for mark in _MARKS if body.startswith(mark[0])), None)
+
+
+@lru_cache(maxsize=512)
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+@lru_cache(maxsize=512)
+def _declared(content_type: str) -> tuple[str | None, Flag]:
+    match = _CHARSET.search(content_type)
+    if match is None:
+        return None, NO_FLAGS
+    try:
+        known = turbohtml.parse(b"", encoding=match[1]).encoding
+    except LookupError:
+        known = None
+    return (known.lower(), NO_FLAGS) if known else (None, Flag.ENCODING_UNKNOWN)

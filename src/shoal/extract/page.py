@@ -1,0 +1,175 @@
+"""What a page says: its links, its title and the other facts of a record, read in one parse.
+
+Links are as written; `shoal.base.url` resolves them. Rule sets, structured data and main text are not read here.
+
+Followed as links are `href` of `<a>` and `<area>`, `src` of `<frame>` (a frameset has no other way in), `<link>`
+with rel next or prev, and the target of a `<meta>` refresh. Not followed is what stands in a comment, a script or a
+`<template>`, nor an `<iframe>`, which shows somebody else's page. `<noscript>` is read: it was written for us.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import turbohtml
+from turbohtml import Document, Element, Namespace
+from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
+
+from shoal.extract.encoding import decode, is_html
+from shoal.extract.flags import NO_FLAGS, Flag
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOptions:
+    """How much of one page is read."""
+
+    max_links: int = 10_000
+    max_tags: int = 500_000
+    max_text: int = 2_000  # characters of a title, a description, …
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was read from one page. None means that the page does not say it."""
+
+    content_hash: str  # of the body's bytes
+    flags: Flag = NO_FLAGS
+    encoding: str | None = None
+    title: str | None = None
+    description: str | None = None
+    canonical: str | None = None  # as written
+    robots: str | None = None
+    lang: str | None = None
+    h1: str | None = None
+    word_count: int | None = None
+    text_hash: int | None = None  # of the visible text, 64 bits: equal for pages that differ only in markup
+    base: str | None = None  # `<base href>` as written
+    links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
+    nofollow: list[str] = field(default_factory=list)  # likewise, those marked rel=nofollow
+
+
+DEFAULT_OPTIONS: Final = ExtractOptions()
+
+_INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
+_REFRESH: Final = re.compile(r"""\s*+[\d.]++\s*+[;,]?\s*+(?:url\s*+=\s*+)?["']?([^"']+)""", re.IGNORECASE)
+_LONGEST_URL: Final = 4_096
+
+# The parser merges the attributes of repeated <html> and <body> tags one by one, in a time that is quadratic.
+_MERGED_TAG: Final = re.compile(r"<(?=(html|body)[\s/])", re.IGNORECASE)
+_HARMLESS_LENGTH: Final = 32_768
+
+# One class per byte: 1 in a word, 0 between words. ASCII punctuation is left out, so that "don't" is one word
+# and " - " none; bytes of other alphabets count as letters.
+_WORD_BYTES: Final = bytes(byte > 32 for byte in range(256))
+_PUNCTUATION: Final = bytes(byte for byte in range(33, 128) if not chr(byte).isalnum())
+
+
+def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEFAULT_OPTIONS) -> Facts:
+    """The facts of a page; never raises, whatever the bytes are."""
+    facts = Facts(xxh3_128_hexdigest(body))
+    if not is_html(body, content_type):
+        facts.flags = Flag.NOT_HTML
+        return facts
+    text, facts.encoding, facts.flags = decode(body, content_type)
+    if len(text) > _HARMLESS_LENGTH:
+        text = _within_limits(text, facts, options)
+    document = turbohtml.parse(text, allow_declarative_shadow_roots=False)
+    for template in document.find_all("template"):
+        if template.namespace is Namespace.HTML and template.attr("shadowrootmode") is None:
+            template.decompose()
+    _read_head(document, facts, options.max_text)
+    _read_links(document, facts, options.max_links)
+    _read_text(document, facts)
+    return facts
+
+
+def count_words(text: bytes) -> int:
+    """How many words a UTF-8 text has: what stands between white space and is not all ASCII punctuation."""
+    # In one large number with a byte per character each word has two edges; split() takes four times as long.
+    runs = int.from_bytes(text.translate(_WORD_BYTES, _PUNCTUATION), "little")
+    return (runs ^ runs << 8).bit_count() // 2
+
+
+def _within_limits(text: str, facts: Facts, options: ExtractOptions) -> str:
+    end = len(text)
+    while text.count("<", 0, end) > options.max_tags:
+        end //= 2
+    if end < len(text):
+        facts.flags |= Flag.PARSE_LIMIT
+    seen: set[str] = set()
+
+    def rename_repeated(tag: re.Match[str]) -> str:
+        name = tag[1].lower()
+        if name not in seen:
+            seen.add(name)
+            return "<"
+        return "<x-"
+
+    return _MERGED_TAG.sub(rename_repeated, text[:end])
+
+
+def _read_head(document: Document, facts: Facts, longest: int) -> None:
+    for title in document.find_all("title"):
+        if title.namespace is Namespace.HTML:
+            facts.title = _line((title.text,), longest)
+            break
+    root = document.root
+    if root is not None:
+        facts.lang = _line((root.attr("lang") or "",), longest)
+    description = document.select_one('meta[name="description" i]')
+    if description is not None:
+        facts.description = _line((description.attr("content") or "",), longest)
+    robots = document.select('meta[name="robots" i][content]')
+    if robots:
+        facts.robots = _line((", ".join(_attributes(robots, "content")),), longest)
+    heading = document.find("h1")
+    if heading is not None:
+        facts.h1 = _line(heading.strings, longest)
+    facts.canonical = _address(document.select_one('link[rel~="canonical" i][href]'))
+    facts.base = _address(document.select_one("base[href]"))
+
+
+def _read_links(document: Document, facts: Facts, most: int) -> None:
+    select = document.select
+    followed = select('a[href]:not([rel~="nofollow" i])') + select('area[href]:not([rel~="nofollow" i])')
+    ignored = select('a[href][rel~="nofollow" i]') + select('area[href][rel~="nofollow" i]')
+    if len(followed) + len(ignored) > most:
+        facts.flags |= Flag.LINK_LIMIT
+        followed = followed[:most]
+        ignored = ignored[: most - len(followed)]
+    facts.links = _attributes(followed, "href")
+    facts.nofollow = _attributes(ignored, "href")
+    facts.links += _attributes(select("frame[src]")[:most], "src")
+    facts.links += _attributes(select('link[href]:is([rel~="next" i], [rel~="prev" i])')[:most], "href")
+    for refresh in select('meta[http-equiv="refresh" i][content]')[:1]:
+        target = _REFRESH.match(refresh.attr("content") or "")
+        if target:
+            facts.links.append(target[1].strip())
+
+
+def _read_text(document: Document, facts: Facts) -> None:
+    body = document.find("body")
+    for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
+        invisible.decompose()
+    # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two.
+    visible = "" if body is None else " ".join(body.strings)
+    text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
+    facts.word_count = count_words(text)
+    facts.text_hash = xxh3_64_intdigest(text)
+
+
+def _attributes(elements: Iterable[Element], name: str) -> list[str]:
+    return [element.attr(name) or "" for element in elements]
+
+
+def _address(element: Element | None) -> str | None:
+    if element is None:
+        return None
+    written = (element.attr("href") or "").strip()
+    return written if 0 < len(written) <= _LONGEST_URL else None
+
+
+def _line(parts: Iterable[str], longest: int) -> str | None:
+    """One line of text, however much white space the page has in it; None if there is no text."""
+    return " ".join(" ".join(parts)[: 8 * longest].split())[:longest] or None

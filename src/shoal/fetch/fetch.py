@@ -1,0 +1,71 @@
+"""One page: ask for it, follow its redirects, decode its body, read its facts. Failures are values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.base.url import Url
+from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
+from shoal.extract.page import Facts, extract
+
+RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+HTML_TYPES = ("text/html", "application/xhtml+xml")
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What one fetch gave: an answer (`status`), or a failure, or both when the body could not be read."""
+
+    final_url: str
+    seconds: float
+    status: int | None = None
+    redirects: tuple[Hop, ...] = ()
+    content_type: str | None = None
+    bytes: int = 0
+    facts: Facts | None = None
+    failure: Failure | None = None
+
+    @property
+    def retryable(self) -> bool:
+        if self.failure is not None:
+            return self.failure.retryable
+        return self.status in RETRYABLE_STATUS
+
+
+class PageFetcher:
+    """Fetches pages for one crawl, all with the same headers and limits."""
+
+    def __init__(self, egress: Egress, headers: HeaderPairs, limits: Limits) -> None:
+        self._egress = egress
+        self._headers = headers
+        self._limits = limits
+
+    def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
+        """Start; `done` is called once, unless the handle is cancelled first."""
+        request = Request(url, headers=self._headers, limits=self._limits)
+        return self._egress.follow(request, lambda outcome: done(self._read(url, outcome)))
+
+    def _read(self, url: str, outcome: Outcome) -> Fetched:
+        if isinstance(outcome, Failure):
+            return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
+        fetched = Fetched(
+            final_url=outcome.url,
+            seconds=outcome.seconds,
+            status=outcome.status,
+            redirects=outcome.redirects,
+            content_type=outcome.headers.get("content-type"),
+            bytes=len(outcome.raw),
+        )
+        if is_html(fetched.content_type):
+            self._read_html(fetched, outcome)
+        return fetched
+
+    def _read_html(self, fetched: Fetched, response: Response) -> None:
+        body = response.body(self._limits)
+        if isinstance(body, Failure):
+            fetched.failure = body
+        else:
+            fetched.facts = extract(body, fetched.content_type)
+
+
+def is_html(content_type: str | None) -> bool:
+    return content_type is not None and content_type.lstrip().lower().startswith(HTML_TYPES)

@@ -1,0 +1,184 @@
+"""Log lines on stderr: one JSON object a line, or short readable lines on a terminal. One event is one line.
+
+Everything passes `clean` last, whoever said it: signals, and through the bridge the libraries that log by
+themselves. What is said about a signal is worded in `words`.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, TextIO
+
+from shoal.base.clock import Clock
+from shoal.base.signals import Signal
+from shoal.base.text import HIDDEN, clean, names_a_secret
+from shoal.observe.words import Level, Line, level_of, worded
+from shoal.settings import LogSettings
+
+# The promised fields come first and in this order; the rest follow as they were given.
+ORDER = (
+    "job_id",
+    "correlation_id",
+    "crawl_id",
+    "analysis_id",
+    "node_id",
+    "attempt",
+    "max_attempts",
+    "url",
+)
+OWN = frozenset({"timestamp", "level", "event", "msg"})
+DEEPEST = 4
+MOST_ITEMS = 100
+COLOURS = {Level.DEBUG: "2", Level.INFO: "36", Level.WARNING: "33", Level.ERROR: "31"}
+
+
+class Logs:
+    """The one stream of log lines of a process. Never raises: a log that cannot be written stops nothing."""
+
+    def __init__(self, settings: LogSettings, clock: Clock, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.level = Level[settings.level.upper()]
+        self._as_text = settings.format == "text" or (settings.format == "auto" and self._stream.isatty())
+        self._colour = self._as_text and has_colour(self._stream)
+
+    def listen(self, signal: Signal) -> None:
+        if level_of(signal) >= self.level:
+            self.write(worded(signal))
+
+    def say(self, level: Level, event: str, message: str, **facts: Any) -> None:
+        self.write(Line(level, event, message, facts))
+
+    def write(self, line: Line) -> None:
+        if line.level < self.level:
+            return
+        text = self._text(line) if self._as_text else self._json(line)
+        try:
+            with self._lock:
+                self._stream.write(text + "\n")
+                self._stream.flush()
+        except (OSError, ValueError):  # a closed or full stream: there is nowhere left to say so
+            return
+
+    def _json(self, line: Line) -> str:
+        now = self._clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        head = {"timestamp": now, "level": line.level.name.lower()}
+        told = {"event": clean(line.event), "msg": clean(line.message)}
+        return json.dumps(head | told | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
+
+    def _text(self, line: Line) -> str:
+        time = self._clock.now().astimezone().strftime("%H:%M:%S")
+        message = clean(line.message)
+        facts = " ".join(_brief(name, value) for name, value in _unsaid(line.facts, message))
+        if not self._colour:
+            return f"{time} {line.level.name:<7} {message}  {facts}".rstrip()
+        level = f"\x1b[{COLOURS[line.level]}m{line.level.name:<7}\x1b[0m"
+        return f"\x1b[2m{time}\x1b[0m {level} {message}  \x1b[2m{facts}\x1b[0m"
+
+
+def has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def safe_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts in the promised order, every value cleaned, secrets hidden by their names too."""
+    first = {name: facts[name] for name in ORDER if name in facts}
+    return {_key(name): safe(name, value) for name, value in (first | dict(facts)).items()}
+
+
+def _key(name: str) -> str:
+    return f"{name}_" if name in OWN else clean(name)
+
+
+def safe(name: str, value: Any, depth: int = 0) -> Any:
+    """A value as JSON can hold it and a log may show it."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if names_a_secret(name):
+        return HIDDEN
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return _safe_items(name, value, depth) if depth < DEEPEST else "…"
+    return clean(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case Enum():
+            return str(value.value)
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return f"{value.total_seconds():g}s"
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case _:
+            return str(value)
+
+
+def _safe_items(name: str, value: Mapping[Any, Any] | Iterable[Any], depth: int) -> Any:
+    if isinstance(value, Mapping):
+        pairs = list(value.items())[:MOST_ITEMS]
+        return {clean(str(key)): safe(str(key), item, depth + 1) for key, item in pairs}
+    return [safe(name, item, depth + 1) for item in list(value)[:MOST_ITEMS]]
+
+
+def _unsaid(facts: Mapping[str, Any], message: str) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in safe_facts(facts).items() if str(value) not in message]
+
+
+def _brief(name: str, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"{name}={json.dumps(text, ensure_ascii=False) if ' ' in text else text}"
+
+
+class Bridge(logging.Handler):
+    """Takes what libraries say through the standard library into our stream."""
+
+    def __init__(self, logs: Logs) -> None:
+        super().__init__()
+        self._logs = logs
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts: dict[str, Any] = {"logger": record.name}
+        if record.exc_info and record.exc_info[1] is not None:
+            facts["error"] = repr(record.exc_info[1])
+            facts["traceback"] = traceback.format_exception(record.exc_info[1])
+        self._logs.say(_nearest(record.levelno), "log", _message(record), **facts)
+
+
+def _nearest(number: int) -> Level:
+    return max((level for level in Level if level <= number), default=Level.DEBUG)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # a wrong format string in a library must not hide that it wanted to say something
+        return f"{record.msg} {record.args}"
+
+
+# Libraries that announce every request or connection at INFO; our own lines say it better.
+QUIET = ("asyncio", "uvicorn.access", "httpx")
+
+
+def capture_stdlib(logs: Logs) -> None:
+    """Send every library's lines, and Python's warnings, through `logs`; replaces what was set up before."""
+    root = logging.getLogger()
+    root.handlers[:] = [Bridge(logs)]
+    root.setLevel(max(logs.level, Level.INFO))
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    for name in QUIET:
+        logging.getLogger(name).setLevel(Level.WARNING)
+    logging.captureWarnings(True)

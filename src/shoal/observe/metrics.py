@@ -1,0 +1,103 @@
+"""Prometheus metrics, counted from signals into a registry of our own. Serving them is left to `serve`.
+
+Signals are known by the name of their class, as in `words`. Labels take only values from a closed set: kinds,
+states, status classes, route patterns; never a URL, a host or an id.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from shoal.base.signals import Signal
+
+FINAL = frozenset({"completed", "failed", "stopped"})
+WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class Metrics:
+    """Counts what happens in one process. Two of them share nothing, so tests can have their own."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._chore_failures = self._counter("shoal_chore_failures", "Passes of a chore that raised.", "chore")
+        self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
+        self._jobs_done = self._counter("shoal_jobs_done", "Jobs finished.", "kind")
+        self._jobs_failed = self._counter("shoal_jobs_failed", "Jobs whose last attempt failed.", "kind")
+        self._jobs_expired = self._counter("shoal_jobs_expired", "Jobs that became dead letters.", "kind")
+        self._jobs_retried = self._counter("shoal_jobs_retried", "Failed attempts to be tried again.", "kind")
+        self._leases_ended = self._counter("shoal_leases_ended", "Leases by how they ended.", "kind", "how")
+        self._lease_wait = self._histogram("shoal_lease_wait_seconds", "From a job's due time to its lease.", "kind")
+        self._pages = self._counter("shoal_pages", "Pages stored, by class of HTTP status.", "status_class")
+        self._page_bytes = self._counter("shoal_page_bytes", "Bytes of pages as they were sent.", "status_class")
+        self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
+        self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
+        self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
+        self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
+        self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
+        self.heard: Mapping[str, Callable[[Any], None]] = {
+            "ChoreFailed": self._chore_failed,
+            "JobEnqueued": self._job_enqueued,
+            "JobLeased": self._job_leased,
+            "JobMoved": self._job_moved,
+            "PagesSettled": self._pages_settled,
+            "ChildLost": self._child_lost,
+            "StoreOutOfReach": self._store_out_of_reach,
+            "CrawlMoved": self._crawl_moved,
+            "RequestServed": self._request_served,
+        }
+
+    def listen(self, signal: Signal) -> None:
+        count = self.heard.get(type(signal).__name__)
+        if count is not None:
+            count(signal)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, says: str, *labels: str) -> Counter:
+        return Counter(name, says, labels, registry=self.registry)
+
+    def _histogram(self, name: str, says: str, *labels: str) -> Histogram:
+        return Histogram(name, says, labels, buckets=WAITS, registry=self.registry)
+
+    def _chore_failed(self, signal: Any) -> None:
+        self._chore_failures.labels(signal.chore).inc()
+
+    def _job_enqueued(self, signal: Any) -> None:
+        self._jobs_created.labels(signal.kind).inc()
+
+    def _job_leased(self, signal: Any) -> None:
+        self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
+
+    def _job_moved(self, signal: Any) -> None:
+        self._leases_ended.labels(signal.kind, str(signal.how)).inc()
+        ended = {"done": self._jobs_done, "failed": self._jobs_failed, "expired": self._jobs_expired}
+        if str(signal.to) in ended:
+            ended[str(signal.to)].labels(signal.kind).inc()
+        if str(signal.how) == "retried":
+            self._jobs_retried.labels(signal.kind).inc()
+
+    def _pages_settled(self, signal: Any) -> None:
+        """`pages` and `bytes` map a status class (`2xx`; `error`: no answer) to what one commit stored."""
+        for status_class, count in signal.pages.items():
+            self._pages.labels(status_class).inc(count)
+        for status_class, count in signal.bytes.items():
+            self._page_bytes.labels(status_class).inc(count)
+
+    def _child_lost(self, _: Any) -> None:
+        self._children_lost.inc()
+
+    def _store_out_of_reach(self, _: Any) -> None:
+        self._store_failures.inc()
+
+    def _crawl_moved(self, signal: Any) -> None:
+        if str(signal.state) in FINAL:
+            self._crawls.labels(str(signal.state)).inc()
+
+    def _request_served(self, signal: Any) -> None:
+        self._requests.labels(signal.method, signal.route, str(signal.status)).inc()
+        self._request_time.labels(signal.route).observe(signal.seconds)

@@ -1,0 +1,124 @@
+"""The words of every signal: level, event name and message. What a line looks like is left to `logs`.
+
+Signals are known by the name of their class, so that this room needs none of the rooms that emit them; a test
+holds that every signal of the tree is worded, and that every word in braces is one of its facts.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+from shoal.base.signals import Signal
+
+
+class Level(IntEnum):
+    """How much a line matters; the numbers are those of the standard library."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a signal is told. `of` names a fact whose value chooses another one, as `how` does for a job."""
+
+    level: Level
+    message: str
+    of: str | None = None
+    choices: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
+
+    def chosen(self, facts: Mapping[str, Any]) -> tuple[Level, str]:
+        value = facts.get(self.of) if self.of else None
+        return self.choices.get(str(value), (self.level, self.message))
+
+    def messages(self) -> list[str]:
+        return [self.message, *(message for _, message in self.choices.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing to log, not yet cleaned."""
+
+    level: Level
+    event: str
+    message: str
+    facts: Mapping[str, Any]
+
+
+WORDS: Mapping[str, Wording] = {
+    "ChoreDone": Wording(Level.DEBUG, "{chore} {did}"),
+    "CrawlMoved": Wording(
+        Level.INFO,
+        "crawl {state}",
+        of="state",
+        choices={"failed": (Level.ERROR, "crawl failed: {reason}")},
+    ),
+    "ChoreFailed": Wording(Level.WARNING, "{chore} failed, trying again in {retry_in_seconds:g} s: {error}"),
+    "JobEnqueued": Wording(Level.INFO, "{kind} job enqueued"),
+    "JobLeased": Wording(Level.INFO, "{kind} job leased"),
+    "JobMoved": Wording(
+        Level.INFO,
+        "{kind} job {how}",
+        of="how",
+        choices={
+            "done": (Level.INFO, "{kind} job done"),
+            "retried": (Level.WARNING, "{kind} job failed and will be tried again: {error}"),
+            "failed": (Level.ERROR, "{kind} job failed for good: {error}"),
+            "expired": (Level.WARNING, "{kind} job lost its worker, the lease ran out, now {to}: {error}"),
+            "crashed": (Level.WARNING, "{kind} job lost its worker, the process died, now {to}: {error}"),
+            "released": (Level.INFO, "{kind} job handed back"),
+            "cancelled": (Level.INFO, "{kind} job cancelled"),
+        },
+    ),
+    "PagesSettled": Wording(Level.DEBUG, "pages settled"),
+    "WorkerStarted": Wording(Level.INFO, "Worker service starting"),
+    "WorkerStopped": Wording(Level.INFO, "worker stopped"),
+    "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),
+    "StoreOutOfReach": Wording(Level.WARNING, "store out of reach while {doing}: {error}"),
+    "RequestServed": Wording(Level.DEBUG, "{method} {route} answered {status}"),
+}
+
+
+def worded(signal: Signal) -> Line:
+    """The line a signal makes. One that nobody worded is still told, under its own name."""
+    name = type(signal).__name__
+    event = _event(name)
+    facts = _facts(signal)
+    wording = WORDS.get(name)
+    if wording is None:
+        return Line(Level.WARNING, event, event.replace("_", " "), facts)
+    level, message = wording.chosen(facts)
+    return Line(level, event, message.format_map(facts), _for_the_log(facts))
+
+
+def level_of(signal: Signal) -> Level:
+    """The most a signal can matter: lets a busy listener drop it before it is worded."""
+    wording = WORDS.get(type(signal).__name__)
+    if wording is None:
+        return Level.WARNING
+    return max([wording.level, *(level for level, _ in wording.choices.values())])
+
+
+def _event(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _facts(signal: Signal) -> dict[str, Any]:
+    values = ((each.name, getattr(signal, each.name)) for each in dataclasses.fields(signal))
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values}
+
+
+def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts under the names that log lines promise: a run is called by its kind, a holder is a node."""
+    told = {name: value for name, value in facts.items() if value is not None}
+    if run_id := told.pop("run_id", None):
+        told["correlation_id"] = run_id
+        told[f"{told.get('kind', 'run')}_id"] = run_id
+    if holder := told.pop("holder", None):
+        told["node_id"] = holder
+    return told

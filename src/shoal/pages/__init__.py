@@ -1,0 +1,1 @@
+"""Pages: the record of one fetched URL, and where it is kept."""

@@ -1,0 +1,17 @@
+"""The page store contract."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from shoal.base.database import Tx
+from shoal.pages.page import Page
+
+
+class PageStore(Protocol):
+    async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
+        """Keep these pages, each under its URL's key; how many were new. A page that is there stays as it is."""
+        ...
+
+    async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
+        """Pages in the order in which they were stored, after the page with that number."""
+        ...

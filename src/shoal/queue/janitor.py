@@ -1,0 +1,69 @@
+"""The janitor: puts back what a lost worker held. Several may run at once; each change is a compare-and-set."""
+
+from datetime import timedelta
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.errors import LeaseLost, TimeError
+from shoal.base.service import Pass
+from shoal.queue.job import Holder, LostJob
+from shoal.queue.queue import Queue
+from shoal.queue.states import GrantEnd, Move
+
+BATCH = 100
+
+
+class Janitor:
+    """Sweeps expired leases.
+
+    A store that was out of reach kept every worker from extending its lease, so nothing expires within one lease of
+    the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
+    """
+
+    name = "janitor"
+
+    def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
+        self._database = database
+        self._queue = queue
+        self._clock = clock
+        self._hold_until = 0.0
+        self._last_pass: float | None = None
+
+    async def run_once(self) -> Pass:
+        try:
+            lost = await self._database.read(lambda tx: self._queue.store.expired(tx, BATCH))
+        except TimeError:
+            self._hold_until = self._clock.monotonic() + self._lease.total_seconds()
+            raise
+        if self._grace():
+            return Pass(again_in=None)
+        moved = [job.id for job in lost if await self._expire(job)]
+        again = timedelta(0) if len(lost) == BATCH and moved else None
+        return Pass(did=f"gave back {len(moved)} of {len(lost)} expired leases" if lost else "", again_in=again)
+
+    @property
+    def _lease(self) -> timedelta:
+        return self._queue.settings.lease
+
+    def _grace(self) -> bool:
+        """Whether leases get the benefit of the doubt: the store, or this process, was away for long."""
+        now, last = self._clock.monotonic(), self._last_pass
+        self._last_pass = now
+        if last is not None and now - last > self._lease.total_seconds():
+            self._hold_until = max(self._hold_until, now + self._lease.total_seconds())
+        return now < self._hold_until
+
+    async def _expire(self, lost: LostJob) -> bool:
+        move = self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
+        try:
+            await self._database.run(lambda tx: self._expire_in(tx, lost, move))
+        except LeaseLost:
+            return False  # its worker came back, or another janitor was first
+        await self._queue.tell_moved(move, lost.kind, lost.run_id)
+        return True
+
+    async def _expire_in(self, tx: Tx, lost: LostJob, move: Move) -> None:
+        await self._queue.lock_run(tx, lost.kind, lost.run_id)
+        if not await self._queue.store.still_expired(tx, Holder(lost.id, lost.epoch)):
+            raise LeaseLost(lost.id, lost.epoch)
+        await self._queue.move_in(tx, move, lost.kind, lost.run_id)

@@ -1,0 +1,101 @@
+"""The job machine: its states, its moves, and a named constructor for each move.
+
+`attempts` counts failures, `crash_count` lost workers, `lease_epoch` grants; the three are never mixed.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from shoal.base.ids import JobId
+
+
+class JobState(StrEnum):
+    PENDING = "pending"  # waits in a lane, holds no lease
+    LOCKED = "locked"  # leased, until `lease_until`
+    DONE = "done"  # finished, its result accepted
+    FAILED = "failed"  # the last attempt failed
+    EXPIRED = "expired"  # its workers were lost too often: a dead letter
+    CANCELLED = "cancelled"  # its run was stopped
+
+
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset({JobState.LOCKED, JobState.CANCELLED}),
+    JobState.LOCKED: frozenset(
+        {JobState.DONE, JobState.PENDING, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLED}
+    ),
+    JobState.DONE: frozenset(),
+    JobState.FAILED: frozenset({JobState.PENDING}),
+    JobState.EXPIRED: frozenset({JobState.PENDING}),
+    JobState.CANCELLED: frozenset(),
+}
+TERMINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLED})
+DEAD_LETTERS = frozenset({JobState.FAILED, JobState.EXPIRED})
+
+
+class GrantEnd(StrEnum):
+    """How a grant ended: one word per row of a job's history."""
+
+    DONE = "done"
+    RETRIED = "retried"
+    FAILED = "failed"
+    EXPIRED = "expired"  # the lease ran out
+    CRASHED = "crashed"  # the worker saw its child die
+    RELEASED = "released"  # handed back, no penalty
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One change of a locked job: where it goes, why, and what it costs. Applied by compare-and-set on the epoch."""
+
+    job_id: JobId
+    epoch: int
+    to: JobState
+    grant_end: GrantEnd
+    reason: str | None = None
+    error: str | None = None
+    wait: timedelta = timedelta(0)
+    counts_attempt: bool = False
+    counts_crash: bool = False
+    priority_drop: int = 0
+
+
+def finish(job_id: JobId, epoch: int, reason: str | None = None) -> Move:
+    return Move(job_id, epoch, JobState.DONE, GrantEnd.DONE, reason)
+
+
+def retry(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
+    return Move(
+        job_id,
+        epoch,
+        JobState.PENDING,
+        GrantEnd.RETRIED,
+        "retry",
+        error,
+        wait,
+        counts_attempt=True,
+        priority_drop=10,
+    )
+
+
+def fail(job_id: JobId, epoch: int, error: str) -> Move:
+    return Move(job_id, epoch, JobState.FAILED, GrantEnd.FAILED, "attempts_exhausted", error, counts_attempt=True)
+
+
+def release(job_id: JobId, epoch: int, reason: str) -> Move:
+    return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason)
+
+
+def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str) -> Move:
+    """The worker is gone: somebody else may have the job at once."""
+    return Move(job_id, epoch, JobState.PENDING, end, "worker_lost", error, counts_crash=True)
+
+
+def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str) -> Move:
+    """The job took one worker too many with it."""
+    return Move(job_id, epoch, JobState.EXPIRED, end, "poison", error, counts_crash=True)
+
+
+def cancel(job_id: JobId, epoch: int, reason: str) -> Move:
+    return Move(job_id, epoch, JobState.CANCELLED, GrantEnd.CANCELLED, reason)

@@ -1,0 +1,203 @@
+"""The console: one page that lists crawls and keeps itself fresh.
+
+Every cell is worded here, once, for the page and for the script that refreshes it; both only put text in its place.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zlib import crc32
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from shoal import __version__
+from shoal.base.clock import Clock, SystemClock, from_micros
+from shoal.base.errors import InvalidInput
+from shoal.base.text import visible
+from shoal.crawl.crawls import Crawls, Seen
+from shoal.crawl.states import CrawlState
+from shoal.serve.problems import Json
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+ROWS = 50
+LONGEST_SEED = 300
+FRESH = {"Cache-Control": "no-store"}
+
+BADGES = {
+    CrawlState.PENDING: "Not started",
+    CrawlState.QUEUED: "In queue",
+    CrawlState.RUNNING: "Running",
+    CrawlState.PAUSING: "Pausing",
+    CrawlState.PAUSED: "Paused",
+    CrawlState.STOPPING: "Stopping",
+    CrawlState.STOPPED: "Stopped",
+    CrawlState.COMPLETED: "Completed",
+    CrawlState.FAILED: "Failed",
+}
+PLAIN_REASONS = frozenset({None, "asked", "drained"})  # what the badge says already
+NOTHING = "\N{EN DASH}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One crawl as the console shows it. Text only, but for `link`: an address that is safe to follow, or None."""
+
+    id: str = ""
+    state: str = ""
+    badge: str = ""
+    reason: str = ""
+    seed: str = ""
+    link: str | None = None
+    more: str = ""
+    pages: str = ""
+    errors: str = ""
+    queued: str = ""
+    bytes: str = ""
+    took: str = ""
+    rate: str = ""
+    started: str = ""
+    started_exact: str = ""
+    started_iso: str = ""
+
+
+BLANK = Row()
+
+
+class ConsoleRoutes:
+    """`/`, the rows that its script asks for, and its files."""
+
+    def __init__(self, crawls: Crawls, clock: Clock | None = None) -> None:
+        self._crawls = crawls
+        self._clock = clock or SystemClock()
+        self._page = _templates().get_template("crawls.html")
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/", self.page),
+            Route("/console/crawls", self.fresh),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    async def page(self, request: Request) -> HTMLResponse:
+        after = _after(request)
+        rows, older = await self._rows(after)
+        shown = {"rows": rows, "older": older, "summary": summary(rows), "newest": after is None, "blank": BLANK}
+        return HTMLResponse(self._page.render(shown, **_about(request)), headers=FRESH)
+
+    async def fresh(self, request: Request) -> Json:
+        rows, older = await self._rows(_after(request))
+        answer = {"rows": [asdict(row) for row in rows], "older": older, "summary": summary(rows)}
+        return Json(answer, headers=FRESH)
+
+    async def _rows(self, after: int | None) -> tuple[list[Row], int | None]:
+        """A page of rows, and where the next page begins if there is one."""
+        found = await self._crawls.newest(after=after, limit=ROWS + 1)
+        now = self._clock.micros()
+        older = found[ROWS - 1].crawl.number if len(found) > ROWS else None
+        return [row_of(seen, now) for seen in found[:ROWS]], older
+
+
+def row_of(seen: Seen, now: int) -> Row:
+    crawl, counts = seen.crawl, seen.counts
+    seed = crawl.config.seeds[0]
+    others = len(crawl.config.seeds) - 1
+    seconds = _seconds_of(seen, now)
+    return Row(
+        id=crawl.id,
+        state=crawl.state.value,
+        badge=BADGES[crawl.state],
+        reason=_reason(crawl.state, crawl.state_reason),
+        seed=visible(seed[:LONGEST_SEED]),
+        link=seed if seed.lower().startswith(("http://", "https://")) else None,
+        more=f"and {others:,} more" if others else "",
+        pages=f"{counts.pages:,}",
+        errors=f"{counts.errors:,}",
+        queued=f"{counts.queued:,}",
+        bytes=size(counts.bytes),
+        took=NOTHING if seconds is None else duration(seconds),
+        rate=f"{counts.pages / seconds:,.1f} pages/s" if seconds and counts.pages else "",
+        started=NOTHING if crawl.started_at is None else ago((now - crawl.started_at) / 1e6),
+        started_exact="" if crawl.started_at is None else f"{from_micros(crawl.started_at):%Y-%m-%d %H:%M:%S} UTC",
+        started_iso="" if crawl.started_at is None else f"{from_micros(crawl.started_at):%Y-%m-%dT%H:%M:%SZ}",
+    )
+
+
+def summary(rows: list[Row]) -> str:
+    """How many crawls are in which state: the one line that a screen reader is told about when it changes."""
+    badges = [row.badge for row in rows]
+    return ", ".join(f"{badges.count(word)} {word.lower()}" for word in BADGES.values() if word in badges)
+
+
+def _seconds_of(seen: Seen, now: int) -> float | None:
+    """How long it has been crawled, where that is known: a paused crawl does not say how much of it was pause."""
+    crawl = seen.crawl
+    if crawl.started_at is None or crawl.state in (CrawlState.PAUSED, CrawlState.QUEUED):
+        return None
+    return max(0.0, ((crawl.finished_at or now) - crawl.started_at) / 1e6)
+
+
+def _reason(state: CrawlState, reason: str | None) -> str:
+    if state is CrawlState.QUEUED:
+        return "waiting for a worker"
+    return "" if reason in PLAIN_REASONS else visible(str(reason).replace("_", " "))
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    if whole < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} days"
+
+
+def ago(seconds: float) -> str:
+    """Coarse on purpose: a cell that changes every second draws the eye."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return "just now" if seconds < 10 else f"{int(seconds // 10)}0 s ago"
+
+
+def size(count: int) -> str:
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:,.1f} TB"
+
+
+def _after(request: Request) -> int | None:
+    text = request.query_params.get("after")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise InvalidInput("after", f"{text[:50]!r} is not a number", "go back to the first page")
+    return int(text)
+
+
+def _about(request: Request) -> dict[str, str]:
+    return {"version": __version__, "address": f"{request.url.scheme}://{request.url.netloc}"}
+
+
+def _templates() -> Environment:
+    loader = FileSystemLoader(HERE / "templates")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["asset"] = asset
+    return environment
+
+
+def asset(name: str) -> str:
+    """The address of a file of ours; it changes with the content, so that no browser keeps an old one."""
+    return f"/static/{name}?v={crc32((STATIC / name).read_bytes()):08x}"

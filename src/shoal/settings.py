@@ -1,0 +1,690 @@
+"""Every setting: type, default, environment name, one sentence; one slice per room; and how they are loaded.
+
+Rooms get their slice in the constructor and never look anything up here. Whether a listen address may be
+opened, or a store reached, is left to whoever opens it.
+
+A setting has one name everywhere: in the environment, as a top-level key of `shoal.toml`, and in messages.
+Flags win over the environment, the environment over `shoal.toml`, that over the default. An empty variable
+counts as unset.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from shoal import __version__
+from shoal.base.errors import BadConfig
+from shoal.base.reading import (
+    Address,
+    Network,
+    read_address,
+    read_address_or_none,
+    read_choice,
+    read_duration,
+    read_http_url,
+    read_milliseconds,
+    read_networks,
+    read_node_id,
+    read_path,
+    read_patience,
+    read_redis_url,
+    read_size,
+    read_store_url,
+    read_text,
+    read_whole,
+    read_yes_or_no,
+    show,
+    show_duration,
+    show_size,
+)
+from shoal.base.text import HIDDEN, redact_url, shorten
+
+RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON")
+RESERVED_PREFIX = "SHOAL_TEST_"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a setting accepts, in words, and one example."""
+
+    name: str
+    accepts: str
+
+
+Duration = Annotated[
+    timedelta, Kind("duration", "a duration such as 500ms, 10s, 2m or 1h"), BeforeValidator(read_duration)
+]
+Patience = Annotated[
+    timedelta, Kind("duration or inf", "a duration such as 30s, or inf"), BeforeValidator(read_patience)
+]
+Milliseconds = Annotated[
+    timedelta,
+    Kind("milliseconds", "a whole number of milliseconds such as 5000"),
+    BeforeValidator(read_milliseconds),
+]
+Size = Annotated[int, Kind("size", "a size such as 64KB, 10MB or 1GiB"), BeforeValidator(read_size)]
+Whole = Annotated[int, Kind("number", "a whole number"), BeforeValidator(read_whole)]
+Switch = Annotated[bool, Kind("true/false", "true or false"), BeforeValidator(read_yes_or_no)]
+Text = Annotated[str, Kind("text", "one line of text"), BeforeValidator(read_text)]
+NodeName = Annotated[
+    str,
+    Kind("name", "at most 63 letters, digits and hyphens such as crawler-1"),
+    BeforeValidator(read_node_id),
+]
+Listen = Annotated[
+    Address,
+    Kind("host:port", "HOST:PORT such as 127.0.0.1:8700 or [::1]:8700"),
+    BeforeValidator(read_address),
+]
+Peer = Annotated[
+    Address | None,
+    Kind("host:port", "HOST:PORT such as controller:50051"),
+    BeforeValidator(read_address_or_none),
+]
+Networks = Annotated[
+    tuple[Network, ...],
+    Kind("networks", "networks separated by commas such as 127.0.0.0/8,10.1.0.0/16"),
+    BeforeValidator(read_networks),
+]
+StoreUrl = Annotated[
+    str,
+    Kind(
+        "store",
+        "sqlite:////absolute/file.db, sqlite:///relative/file.db or postgresql://user:password@host/name",
+    ),
+    BeforeValidator(read_store_url),
+]
+RedisUrl = Annotated[str, Kind("address", "redis://host:6379/0"), BeforeValidator(read_redis_url)]
+HttpUrl = Annotated[str, Kind("address", "http://host:3000 or https://host"), BeforeValidator(read_http_url)]
+FilePath = Annotated[Path | None, Kind("path", "the path of a file"), BeforeValidator(read_path)]
+Folder = Annotated[Path, Kind("path", "the path of a folder"), BeforeValidator(read_path)]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(read_choice)]
+LogFormat = Annotated[Literal["auto", "json", "text"], BeforeValidator(read_choice)]
+Backend = Annotated[Literal["sql", "redis"], BeforeValidator(read_choice)]
+
+
+def setting(
+    env: str,
+    default: Any,
+    says: str,
+    *,
+    secret: bool = False,
+    planned: bool = False,
+    shown: str | None = None,
+    **limits: Any,
+) -> Any:
+    """One setting. `planned`: the name is promised, nothing reads it yet. `shown`: the default in words."""
+    about: dict[str, Any] = {
+        "env": env,
+        "secret": secret,
+        "planned": planned,
+        "shown": str(default) if shown is None else shown,
+    }
+    how = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(description=says, repr=not secret, json_schema_extra=about, **how, **limits)
+
+
+class Slice(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def data_dir(env: Mapping[str, str]) -> Path:
+    """Where Shoal keeps what it must not lose, when nobody said where."""
+    base = Path(env.get("XDG_DATA_HOME", ""))
+    if not base.is_absolute():  # the XDG rule: a relative one is ignored
+        base = Path(env.get("HOME") or "~").expanduser() / ".local" / "share"
+    return base / "shoal"
+
+
+def store_in(folder: Path) -> str:
+    return f"sqlite:///{folder / 'shoal.db'}"
+
+
+class DatabaseSettings(Slice):
+    """The database of record."""
+
+    data_dir: Folder = setting(
+        "SHOAL_DATA_DIR",
+        lambda: data_dir(os.environ),
+        "Folder for the default store and everything else that must outlive a process.",
+        shown="$XDG_DATA_HOME/shoal",
+    )
+    url: StoreUrl = setting(
+        "DATABASE_URL",
+        lambda given: store_in(given["data_dir"]) if "data_dir" in given else "",
+        "The store: one SQLite file, or a PostgreSQL database shared by a fleet.",
+        secret=True,
+        shown="sqlite:///$SHOAL_DATA_DIR/shoal.db",
+    )
+    pool_size: Whole = setting(
+        "SHOAL_DATABASE_POOL", 10, "PostgreSQL connections that one process opens at most.", ge=1, le=500
+    )
+    connect_timeout: Duration = setting(
+        "SHOAL_DATABASE_CONNECT_TIMEOUT", "10s", "How long opening a connection to the store may take."
+    )
+    statement_timeout: Duration = setting(
+        "SHOAL_DATABASE_TIMEOUT", "30s", "How long one statement may run, waiting for locks included."
+    )
+
+
+class RedisSettings(Slice):
+    """Redis, which carries lanes and frontiers for a fleet."""
+
+    url: RedisUrl = setting("REDIS_URL", "", "The Redis server.", secret=True, planned=True)
+
+
+class QueueSettings(Slice):
+    """Jobs: leases, retries, dead letters."""
+
+    lease: Duration = setting("SHOAL_LEASE", "10s", "How long a worker may keep a job without extending its lease.")
+    extend_every: Duration = setting(
+        "SHOAL_LEASE_EXTEND", "3s", "How often a worker extends its leases; less than half of SHOAL_LEASE."
+    )
+    sweep_every: Duration = setting(
+        "SHOAL_LEASE_SWEEP", "2s", "How often leases that ran out are looked for and their jobs put back."
+    )
+    poll_every: Duration = setting(
+        "SHOAL_QUEUE_POLL", "2s", "The longest an idle worker waits before it looks for jobs again."
+    )
+    job_attempts: Whole = setting(
+        "WORKER_JOB_ATTEMPTS",
+        2,
+        "How often a failing job is tried in all; a worker's death is not counted.",
+        ge=1,
+        le=100,
+    )
+    backoff: Milliseconds = setting(
+        "WORKER_BACKOFF_MS",
+        5000,
+        "Milliseconds before the first retry; each further one waits twice as long.",
+        ge=timedelta(0),
+        le=timedelta(days=1),
+    )
+    longest_backoff: Duration = setting("SHOAL_BACKOFF_MAX", "1h", "The longest wait between two tries of a job.")
+    poison_limit: Whole = setting(
+        "SHOAL_POISON_LIMIT",
+        3,
+        "Deaths of its worker after which a job that settled nothing is a dead letter.",
+        ge=1,
+        le=100,
+    )
+    stall_deadline: Duration = setting(
+        "SHOAL_STALL_DEADLINE", "10m", "A job that settles nothing for this long while work is due is killed."
+    )
+    keep_finished: Patience = setting("SHOAL_JOB_RETENTION", "7d", "How long finished jobs and their history are kept.")
+    lanes: Backend = setting("SHOAL_LANES", "sql", "What carries the lanes that workers take jobs from.")
+
+
+class WorkSettings(Slice):
+    """The worker process and its children."""
+
+    concurrency: Whole = setting(
+        "WORKER_CONCURRENCY",
+        2,
+        "Crawls and analyses that one worker runs at once, each in a child.",
+        ge=1,
+        le=256,
+    )
+    shutdown_grace: Patience = setting(
+        "SHOAL_SHUTDOWN_GRACE",
+        "30s",
+        "How long a worker told to stop may settle before it hands its jobs back; inf finishes them.",
+    )
+    child_silence: Duration = setting(
+        "SHOAL_CHILD_SILENCE", "10s", "A child whose loop does not tick for this long is killed."
+    )
+    child_memory: Size = setting(
+        "SHOAL_CHILD_MEMORY",
+        "1GB",
+        "A child that has grown past this is replaced after its run.",
+        ge=50_000_000,
+    )
+    child_runs: Whole = setting(
+        "SHOAL_CHILD_RUNS", 100, "A child is replaced after this many runs.", ge=1, le=1_000_000
+    )
+
+
+Speed = Literal["slow", "normal", "fast", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How hard one host may be asked."""
+
+    connections: int
+    delay: timedelta
+
+
+SPEEDS: Mapping[Speed, tuple[int | None, timedelta]] = {
+    "slow": (1, timedelta(seconds=2)),
+    "normal": (2, timedelta(seconds=1)),
+    "fast": (8, timedelta(milliseconds=200)),
+    "max": (None, timedelta(0)),
+}
+
+
+class CrawlSettings(Slice):
+    """A site crawl: its window, its commits, its slices."""
+
+    max_concurrent_curl: Whole = setting(
+        "MAX_CONCURRENT_CURL",
+        15,
+        "Fetches in flight per crawl; set explicitly, it overrides the connections of the speed profile.",
+        ge=1,
+        le=1000,
+    )
+    max_concurrent_chrome: Whole = setting(
+        "MAX_CONCURRENT_CHROME", 5, "Rendered pages in flight per crawl.", planned=True, ge=1, le=100
+    )
+    frontier: Backend = setting("SHOAL_FRONTIER", "sql", "What keeps the URLs of a crawl.")
+    slice: Duration = setting(
+        "SHOAL_SLICE", "10m", "After this long a crawl hands its worker to another run that waits."
+    )
+    commit_results: Whole = setting(
+        "SHOAL_COMMIT_RESULTS", 100, "Results after which a crawl commits what finished.", ge=1, le=10_000
+    )
+    commit_every: Duration = setting(
+        "SHOAL_COMMIT_INTERVAL", "250ms", "Time after which a crawl commits what finished, however little."
+    )
+    page_attempts: Whole = setting(
+        "SHOAL_PAGE_ATTEMPTS",
+        3,
+        "How often a page is tried in all when the network or the server fails.",
+        ge=1,
+        le=20,
+    )
+    max_links: Whole = setting("SHOAL_MAX_LINKS", 10_000, "Links taken from one page.", ge=1, le=1_000_000)
+    max_url_length: Whole = setting(
+        "SHOAL_MAX_URL", 2083, "Characters of a URL; longer ones are skipped.", ge=100, le=65_536
+    )
+
+    def pace(self, speed: Speed, concurrency: int | None = None) -> Pace:
+        """The connections and delay of a profile; a number that somebody set beats the profile's."""
+        connections, delay = SPEEDS[speed]
+        if concurrency is not None:
+            return Pace(concurrency, delay)
+        if connections is None or "max_concurrent_curl" in self.model_fields_set:
+            return Pace(self.max_concurrent_curl, delay)
+        return Pace(min(connections, self.max_concurrent_curl), delay)
+
+
+class HostSettings(Slice):
+    """Politeness towards one host, shared by everybody who asks it."""
+
+    longest_crawl_delay: Duration = setting(
+        "SHOAL_CRAWL_DELAY_MAX",
+        "30s",
+        "A longer Crawl-delay in robots.txt is cut to this, and the crawl says so.",
+    )
+    longest_retry_after: Duration = setting(
+        "SHOAL_RETRY_AFTER_MAX",
+        "1h",
+        "A Retry-After up to this holds the host; a longer one counts as absent.",
+    )
+    backoff: Duration = setting("SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503.")
+    longest_backoff: Duration = setting(
+        "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a success."
+    )
+    robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "How long a robots.txt is used before it is asked again.")
+
+
+class EgressSettings(Slice):
+    """The only way out: where to, as whom, how much."""
+
+    allow_networks: Networks = setting(
+        "SHOAL_ALLOW_NETWORKS",
+        "",
+        "Networks that may be crawled although they are not public; every port there.",
+    )
+    user_agent: Text = setting(
+        "SHOAL_USER_AGENT",
+        f"Shoal/{__version__} (self-hosted crawler)",
+        "How Shoal names itself to servers and in robots.txt.",
+        shown="Shoal/VERSION (self-hosted crawler)",
+        min_length=1,
+        max_length=500,
+    )
+    connect_timeout: Duration = setting("SHOAL_CONNECT_TIMEOUT", "10s", "Time to reach a server, TLS included.")
+    idle_timeout: Duration = setting("SHOAL_IDLE_TIMEOUT", "20s", "The longest silence in the middle of an answer.")
+    total_timeout: Duration = setting("SHOAL_FETCH_TIMEOUT", "60s", "Time for one whole request.")
+    max_redirects: Whole = setting("SHOAL_MAX_REDIRECTS", 10, "Redirects followed for one URL.", ge=0, le=50)
+    max_header_bytes: Size = setting("SHOAL_MAX_HEADER_SIZE", "64KB", "Size of an answer's headers in all.", ge=1000)
+    max_headers: Whole = setting("SHOAL_MAX_HEADERS", 100, "Number of an answer's headers.", ge=10, le=10_000)
+    max_body_bytes: Size = setting("SHOAL_MAX_BODY", "10MB", "Size of a body as it was sent.", ge=1000)
+    max_decoded_bytes: Size = setting("SHOAL_MAX_DECODED", "30MB", "Size of a body once decompressed.", ge=1000)
+    max_encodings: Whole = setting("SHOAL_MAX_ENCODINGS", 3, "Content encodings on top of each other.", ge=1, le=10)
+
+
+class RenderSettings(Slice):
+    """The render service."""
+
+    url: HttpUrl = setting("RENDERER_URL", "", "The renderer that opens pages in a browser.", secret=True, planned=True)
+
+
+class ServeSettings(Slice):
+    """The controller's HTTP side."""
+
+    listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
+    max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Size of a request's body.", ge=1000)
+    tls_cert: FilePath = setting(
+        "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY."
+    )
+    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "Private key (PEM) of SHOAL_TLS_CERT.")
+
+
+class ClientSettings(Slice):
+    """Commands that talk to a controller instead of a store."""
+
+    server: HttpUrl = setting("SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.")
+    token: Text = setting("SHOAL_TOKEN", "", "The token that commands show to the controller.", secret=True)
+
+
+def host_as_node_id() -> str:
+    name = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:63]
+    return name or "node"
+
+
+class GrpcSettings(Slice):
+    """The control plane between controllers and nodes."""
+
+    enabled: Switch = setting("GRPC_ENABLED", False, "Serve the control plane.", planned=True, shown="false")
+    listen: Listen = setting("GRPC_LISTEN_ADDR", ":50051", "Where the control plane listens.", planned=True)
+    controller: Peer = setting(
+        "GRPC_ANALYZER_ADDR", "", "The controller that a worker reports to; empty: legacy mode.", planned=True
+    )
+    node_id: NodeName = setting(
+        "GRPC_NODE_ID", host_as_node_id, "The name of this worker in the fleet.", shown="the host's name"
+    )
+    heartbeat_interval: Duration = setting("GRPC_HEARTBEAT_INTERVAL", "10s", "How often a node reports.", planned=True)
+    reconnect_backoff: Duration = setting(
+        "GRPC_RECONNECT_BACKOFF", "5s", "First pause before a node connects again.", planned=True
+    )
+    max_reconnect_backoff: Duration = setting(
+        "GRPC_MAX_RECONNECT_BACKOFF", "60s", "The pause doubles up to this.", planned=True
+    )
+
+
+class LogSettings(Slice):
+    """Log lines on stderr."""
+
+    level: LogLevel = setting("SHOAL_LOG_LEVEL", "info", "The least important lines that are written.")
+    format: LogFormat = setting(
+        "SHOAL_LOG_FORMAT",
+        "auto",
+        "JSON lines, readable text, or by itself: text on a terminal, JSON elsewhere.",
+    )
+
+
+class Settings(Slice):
+    """All slices together."""
+
+    database: DatabaseSettings = Field(default_factory=DatabaseSettings)
+    redis: RedisSettings = Field(default_factory=RedisSettings)
+    queue: QueueSettings = Field(default_factory=QueueSettings)
+    work: WorkSettings = Field(default_factory=WorkSettings)
+    crawl: CrawlSettings = Field(default_factory=CrawlSettings)
+    hosts: HostSettings = Field(default_factory=HostSettings)
+    egress: EgressSettings = Field(default_factory=EgressSettings)
+    render: RenderSettings = Field(default_factory=RenderSettings)
+    serve: ServeSettings = Field(default_factory=ServeSettings)
+    client: ClientSettings = Field(default_factory=ClientSettings)
+    grpc: GrpcSettings = Field(default_factory=GrpcSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Every rule between two settings; each names what to change."""
+        for holds, key, problem, fix in self._rules():
+            if not holds:
+                raise BadConfig(key, problem, fix)
+        return self
+
+    def _rules(self) -> Iterator[tuple[bool, str, str, str]]:
+        half = show_duration(self.queue.lease / 2)
+        queue, egress, hosts, grpc, serve = self.queue, self.egress, self.hosts, self.grpc, self.serve
+        yield (
+            queue.extend_every < queue.lease / 2,
+            "SHOAL_LEASE_EXTEND",
+            f"is {show_duration(queue.extend_every)}, not below half of SHOAL_LEASE",
+            f"set it below {half}, or raise SHOAL_LEASE",
+        )
+        yield _at_most("SHOAL_LEASE_SWEEP", queue.sweep_every, "SHOAL_LEASE", queue.lease)
+        yield _at_most("SHOAL_LEASE", queue.lease, "SHOAL_STALL_DEADLINE", queue.stall_deadline)
+        yield _at_most("WORKER_BACKOFF_MS", queue.backoff, "SHOAL_BACKOFF_MAX", queue.longest_backoff)
+        yield _at_most("SHOAL_HOST_BACKOFF", hosts.backoff, "SHOAL_HOST_BACKOFF_MAX", hosts.longest_backoff)
+        yield _at_most(
+            "GRPC_RECONNECT_BACKOFF",
+            grpc.reconnect_backoff,
+            "GRPC_MAX_RECONNECT_BACKOFF",
+            grpc.max_reconnect_backoff,
+        )
+        yield _at_most("SHOAL_CONNECT_TIMEOUT", egress.connect_timeout, "SHOAL_FETCH_TIMEOUT", egress.total_timeout)
+        yield (
+            egress.max_body_bytes <= egress.max_decoded_bytes,
+            "SHOAL_MAX_BODY",
+            f"is {show_size(egress.max_body_bytes)}, over SHOAL_MAX_DECODED",
+            "raise SHOAL_MAX_DECODED or lower SHOAL_MAX_BODY",
+        )
+        lone = "SHOAL_TLS_CERT" if serve.tls_cert else "SHOAL_TLS_KEY"
+        yield (
+            (serve.tls_cert is None) == (serve.tls_key is None),
+            lone,
+            "is set without its other half",
+            "set both SHOAL_TLS_CERT and SHOAL_TLS_KEY, or neither",
+        )
+        for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
+            yield backend == "sql", name, "is redis, which this version does not have yet", "set it to sql"
+
+
+def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:
+    problem = f"is {show_duration(lower)}, longer than {high} ({show_duration(upper)})"
+    return lower <= upper, low, problem, f"set it to at most {show_duration(upper)}, or raise {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting as documents and messages need it."""
+
+    env: str
+    room: str
+    field: str
+    kind: str
+    form: str
+    limits: str
+    default: str
+    says: str
+    secret: bool
+    planned: bool
+
+    @property
+    def accepts(self) -> str:
+        return f"{self.form}, {self.limits}" if self.limits else self.form
+
+
+def _entry(room: str, field: str, info: FieldInfo) -> Entry:
+    about = info.json_schema_extra
+    assert isinstance(about, dict)
+    kind = next((mark for mark in info.metadata if isinstance(mark, Kind)), None) or _choice(info)
+    return Entry(
+        env=str(about["env"]),
+        room=room,
+        field=field,
+        kind=kind.name,
+        form=kind.accepts,
+        limits=_limits(kind, info),
+        default=str(about["shown"]),
+        says=info.description or "",
+        secret=bool(about["secret"]),
+        planned=bool(about["planned"]),
+    )
+
+
+def _choice(info: FieldInfo) -> Kind:
+    words = [str(word) for word in get_args(info.annotation)]
+    return Kind(" / ".join(words), f"{', '.join(words[:-1])} or {words[-1]}")
+
+
+def _limits(kind: Kind, info: FieldInfo) -> str:
+    least = next((written(kind.name, mark.ge) for mark in info.metadata if isinstance(mark, Ge)), None)
+    most = next((written(kind.name, mark.le) for mark in info.metadata if isinstance(mark, Le)), None)
+    if least and most:
+        return f"{least} to {most}"
+    return f"at least {least}" if least else ""
+
+
+def written(kind: str, value: object) -> str:
+    """A value as a variable of that kind would hold it."""
+    if kind == "milliseconds" and isinstance(value, timedelta):
+        return str(value // timedelta(milliseconds=1))
+    if kind == "size" and isinstance(value, int):
+        return show_size(value)
+    return show(value)
+
+
+def _catalogue() -> Iterator[Entry]:
+    for room, slot in Settings.model_fields.items():
+        assert slot.annotation is not None
+        for field, info in slot.annotation.model_fields.items():
+            yield _entry(room, field, info)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One effective value, safe to print, and where it came from."""
+
+    env: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and for each name its source: `flag`, `env`, the path of the file, or `default`."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+    def shown(self) -> list[Shown]:
+        return [Shown(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
+
+    def _safe(self, entry: Entry) -> str:
+        value = written(entry.kind, getattr(getattr(self.settings, entry.room), entry.field))
+        if not entry.secret or not value:
+            return value
+        return redact_url(value) if entry.env.endswith("_URL") else HIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    value: Any
+    source: str
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    toml_path: Path | None = None,
+) -> Loaded:
+    """Settings from flags (by setting name; None means not given), the environment and `shoal.toml`."""
+    env = os.environ if env is None else env
+    path = find_toml(env) if toml_path is None else toml_path
+    given = _from_file(path) if path else {}
+    given |= _from_env(env)
+    given |= {name: _Given(value, "flag") for name, value in (flags or {}).items() if value is not None}
+    settings = _build(given, env)
+    return Loaded(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
+
+
+def find_toml(env: Mapping[str, str]) -> Path | None:
+    """`$SHOAL_CONFIG`, else `shoal.toml` in the current folder if there is one."""
+    if named := env.get("SHOAL_CONFIG"):
+        return Path(named)
+    here = Path("shoal.toml")
+    return here if here.exists() else None
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
+    for name in sorted(env):
+        if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name):
+            raise BadConfig(shorten(name), "is not a setting", _nearest(name, f"unset {shorten(name)}"))
+    return {name: _Given(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
+
+
+def _reserved(name: str) -> bool:
+    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+
+
+def _from_file(path: Path) -> dict[str, _Given]:
+    found = _read_toml(path)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            fix = f"write settings by their names at the top level of {path}, such as WORKER_CONCURRENCY = 2"
+            raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
+        if name not in CATALOGUE:
+            raise BadConfig(shorten(name), f"in {path} is not a setting", _nearest(name, "remove the line"))
+    return {name: _Given(value, str(path)) for name, value in found.items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise BadConfig(str(path), f"cannot be read ({why})", "point SHOAL_CONFIG at a readable file") from None
+    except ValueError as error:  # bad TOML and bad UTF-8
+        raise BadConfig(str(path), f"is not TOML ({shorten(error)})", "correct that line") from None
+
+
+def _nearest(name: str, otherwise: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.6)
+    return (
+        f"the nearest setting is {close[0]}"
+        if close
+        else f"{otherwise}, or see docs/reference/settings.md for all names"
+    )
+
+
+def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
+    values: dict[str, dict[str, Any]] = {"database": {"data_dir": data_dir(env)}}
+    for name, one in given.items():
+        entry = CATALOGUE[name]
+        values.setdefault(entry.room, {})[entry.field] = one.value
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise _refusal(error, given) from None
+
+
+def _refusal(error: ValidationError, given: Mapping[str, _Given]) -> BadConfig:
+    first = error.errors(include_url=False, include_input=False)[0]
+    room, field = first["loc"][:2]
+    entry = next(entry for entry in CATALOGUE.values() if (entry.room, entry.field) == (room, field))
+    one = given[entry.env]
+    value = "has a value that" if entry.secret else f'is "{shorten(one.value)}", which'
+    where = {"env": "", "flag": " (on the command line)"}.get(one.source, f" (in {one.source})")
+    return BadConfig(entry.env + where, f"{value} {_problem(first)}", f"set it to {entry.accepts}")
+
+
+def _problem(first: Any) -> str:
+    raised = first.get("ctx", {}).get("error")
+    if isinstance(raised, ValueError):
+        return str(raised)
+    if first["type"] == "literal_error":
+        return "is not one of its words"
+    return "is too long" if first["type"] == "string_too_long" else "is out of range"
+
+
+CATALOGUE: Mapping[str, Entry] = {entry.env: entry for entry in _catalogue()}

@@ -1,0 +1,1 @@
+"""Drivers that answer the rooms' store contracts. They decide nothing."""

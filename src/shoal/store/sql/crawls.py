@@ -1,0 +1,60 @@
+"""The crawl store on SQL."""
+
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Tx
+from shoal.base.ids import CrawlId
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.states import CrawlMove, CrawlState
+
+
+class SqlCrawlStore:
+    """Answers `crawl.store.CrawlStore`."""
+
+    async def insert(
+        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], state: CrawlState
+    ) -> Crawl | None:
+        row = await tx.one(
+            "insert_crawl",
+            id=crawl_id,
+            state=state,
+            project=config.project,
+            config=config.model_dump_json(),
+            named=orjson.dumps(named).decode(),
+            priority=config.priority,
+        )
+        return None if row is None else _crawl(row)
+
+    async def get(self, tx: Tx, crawl_id: str) -> Crawl | None:
+        row = await tx.one("crawl", id=crawl_id)
+        return None if row is None else _crawl(row)
+
+    async def lock(self, tx: Tx, crawl_id: str) -> Crawl | None:
+        row = await tx.one("lock_crawl", id=crawl_id)
+        return None if row is None else _crawl(row)
+
+    async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Crawl]:
+        return [_crawl(row) for row in await tx.all("newest_crawls", before=after, limit=limit, state=state)]
+
+    async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
+        values = {"id": crawl_id, "state": move.to, "reason": move.reason, "sources": move.sources}
+        return await tx.execute("move_crawl", **values) == 1
+
+    async def counts(self, tx: Tx, number: int) -> Counts:
+        row = await tx.one("crawl_counts", crawl=number)
+        skips = await tx.all("crawl_skips", crawl=number)
+        values = {name: int(row[name]) for name in row.keys()} if row else {}
+        return Counts(**values, skipped={skip["reason"]: int(skip["count"]) for skip in skips})
+
+    async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState:
+        return CrawlState(await tx.value("crawl_state", id=crawl_id))
+
+
+def _crawl(row: Any) -> Crawl:
+    values = {name: row[name] for name in Crawl.__slots__}
+    values["state"] = CrawlState(values["state"])
+    values["config"] = CrawlConfig.model_validate_json(values["config"])
+    values["named"] = frozenset(orjson.loads(values["named"]))
+    return Crawl(**values)

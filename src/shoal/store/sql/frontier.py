@@ -1,0 +1,268 @@
+"""The frontier on SQL. The two dialects differ only in how new URLs are told from known ones."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from shoal.base.database import Tx
+from shoal.base.url import Url, origin
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, Settled, Task
+from shoal.crawl.store import Pace
+from shoal.hosts.store import HostStore
+from shoal.pages.store import PageStore
+from shoal.queue.job import Holder
+
+HOSTS_PER_TAKE = 64
+AHEAD = 2.0  # seconds: how far ahead of their time a take reserves slots
+LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
+ALONE_FROM = 2  # crashes in flight after which a URL is only taken alone
+
+
+class SqlFrontier:
+    """Answers `crawl.store.FrontierStore`."""
+
+    def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
+        self._add = _add_by_reading if dialect == "sqlite" else _add_by_inserting
+        self._hosts = hosts
+        self._pages = pages
+
+    async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
+        if not urls:
+            return 0
+        open_urls = [url for url in urls if url.fate is Fate.OPEN]
+        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in open_urls}))
+        fresh = await self._add(tx, crawl, urls, numbers)
+        opened = [url for url in fresh if url.fate is Fate.OPEN]
+        await self._wake(tx, crawl, (numbers[origin(url.url)] for url in opened))
+        await _count(tx, crawl, holder, opened=len(opened))
+        skips = Counter(url.fate.word for url in fresh if url.fate.skipped)
+        await tx.many("add_skips", [_skip(crawl, holder, *item) for item in sorted(skips.items())])
+        return len(fresh)
+
+    async def take(self, tx: Tx, crawl: int, holder: Holder, want: int, in_flight: int, pace: Pace) -> list[Task]:
+        if want <= 0:
+            return []
+        suspect = await tx.one("suspect_waiting", crawl=crawl)
+        if suspect is not None:
+            return [] if in_flight else await self._take_alone(tx, crawl, holder, suspect)
+        hosts = await tx.all(
+            "ready_hosts",
+            crawl=crawl,
+            job_id=holder.job_id,
+            epoch=holder.epoch,
+            limit=min(want, HOSTS_PER_TAKE),
+        )
+        taken: list[Task] = []
+        for place, row in enumerate(hosts):
+            share = -(-(want - len(taken)) // (len(hosts) - place))
+            taken += await self._take_at(tx, crawl, holder, row, share, pace)
+        return taken
+
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> None:
+        final = [done for done in settled if done.fate is not Fate.OPEN]
+        later = [done for done in settled if done.fate is Fate.OPEN]
+        await tx.many("close_urls", [_place(crawl, holder, done.task) for done in final])
+        await tx.many("set_fates", [_fate(crawl, done) for done in sorted(final, key=_key)])
+        pages = [(done.task.key, done.task.chk, done.page) for done in final if done.page is not None]
+        await self._pages.insert(tx, crawl, pages)
+        await tx.many(
+            "put_back_later",
+            [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in later],
+        )
+        await self._wake(tx, crawl, (done.task.host for done in later))
+        await self._count_settled(tx, crawl, holder, final)
+
+    async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
+        rows = await tx.all("release_urls", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+        await self._wake(tx, crawl, (row["host"] for row in rows))
+        await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+        return len(rows)
+
+    async def recover(self, tx: Tx, crawl: int) -> int:
+        rows = await tx.all("lost_urls", crawl=crawl)
+        held = Counter((row["job_id"], row["epoch"]) for row in rows)
+        lost = [_put_back(crawl, row, alone=held[row["job_id"], row["epoch"]] == 1) for row in rows]
+        await tx.many("put_back_lost", lost)
+        await self._wake(tx, crawl, (row["host"] for row in rows))
+        return len(rows)
+
+    async def next_in(self, tx: Tx, crawl: int) -> float | None:
+        row = await tx.one("next_ready", crawl=crawl)
+        return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
+
+    async def _take_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, share: int, pace: Pace) -> list[Task]:
+        busy_for = await self._hosts.busy_for(tx, host["host"]) if pace.delay else 0.0
+        slots = _slots(min(share, pace.at_once), busy_for, pace)
+        rows = await tx.all("due_at_host", crawl=crawl, host=host["host"], limit=slots) if slots else []
+        tasks = [_task(host["host"], host["origin"], row) for row in rows]
+        await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
+        await self._reserve(tx, host["host"], tasks, pace)
+        again_in = (tasks[-1].start_in if tasks else busy_for) - LEAD
+        ready_at: int | None = host["now"] + int(1e6 * max(0.0, again_in))
+        if len(tasks) < slots:
+            ready_at = await tx.value("next_due_at_host", crawl=crawl, host=host["host"])
+        # The host goes to the back of the line; one with nothing left leaves it and is nobody's.
+        claim = (None, None) if ready_at is None else (holder.job_id, holder.epoch)
+        await tx.execute(
+            "set_host_ready",
+            crawl=crawl,
+            host=host["host"],
+            ready_at=ready_at,
+            job_id=claim[0],
+            epoch=claim[1],
+        )
+        return tasks
+
+    async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any) -> list[Task]:
+        tasks = [_task(row["host"], row["origin"], row)]
+        await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
+        return tasks
+
+    async def _reserve(self, tx: Tx, host: int, tasks: list[Task], pace: Pace) -> None:
+        if not pace.delay or not tasks:
+            return
+        first_in = await self._hosts.reserve(tx, host, len(tasks), pace.delay)
+        for place, task in enumerate(tasks):
+            task.start_in = first_in + place * pace.delay.total_seconds()
+
+    async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
+        distinct = sorted(set(hosts))
+        if distinct:
+            now = await tx.value("now")
+            await tx.many("wake_host", [{"crawl": crawl, "host": host, "ready_at": now} for host in distinct])
+
+    async def _count_settled(self, tx: Tx, crawl: int, holder: Holder, final: list[Settled]) -> None:
+        pages = [done.page for done in final if done.page is not None]
+        await _count(
+            tx,
+            crawl,
+            holder.job_id,
+            settled=len(final),
+            pages=sum(page.status is not None for page in pages),
+            errors=sum(page.error_code is not None for page in pages),
+            bytes=sum(page.bytes for page in pages),
+            depth=max((page.depth for page in pages if page.status is not None), default=0),
+        )
+        skips = Counter(done.fate.word for done in final if done.fate.skipped)
+        await tx.many("add_skips", [_skip(crawl, holder.job_id, *item) for item in sorted(skips.items())])
+
+
+def _slots(most: int, busy_for: float, pace: Pace) -> int:
+    """How many requests a host may get within the next two seconds: at least one, once its turn has come."""
+    if not pace.delay:
+        return most
+    ahead = AHEAD - busy_for
+    return 0 if ahead < 0 else min(most, 1 + int(ahead / pace.delay.total_seconds()))
+
+
+async def _add_by_reading(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[NewUrl]:
+    """SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
+    rows = await tx.all("known_keys", crawl=crawl, keys=[url.key for url in urls])
+    known = {(row["key"], row["chk"]) for row in rows}
+    fresh = _distinct(url for url in urls if (url.key, url.chk) not in known)
+    fates = [{"crawl": crawl, "key": url.key, "chk": url.chk, "fate": url.fate} for url in sorted(fresh, key=_url_key)]
+    await tx.many("insert_fates", fates)
+    opened = [url for url in fresh if url.fate is Fate.OPEN]
+    if opened:
+        first = await tx.value("reserve_seq", count=len(opened))
+        await tx.many("insert_waiting", [_waiting(crawl, url, numbers, first + i) for i, url in enumerate(opened)])
+    return fresh
+
+
+async def _add_by_inserting(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[NewUrl]:
+    """PostgreSQL: the unique key decides between walkers that add at the same time."""
+    distinct = _distinct(urls)
+    rows = await tx.all(
+        "add_urls",
+        crawl=crawl,
+        keys=[url.key for url in distinct],
+        chks=[url.chk for url in distinct],
+        fates=[int(url.fate) for url in distinct],
+        hosts=[numbers.get(origin(url.url), 0) if url.fate is Fate.OPEN else 0 for url in distinct],
+        depths=[min(url.depth, 32767) for url in distinct],
+        parents=[url.parent_key for url in distinct],
+        paths=[_path(url.url) if url.fate is Fate.OPEN else "" for url in distinct],
+    )
+    new = {(row["key"], row["chk"]) for row in rows}
+    return [url for url in distinct if (url.key, url.chk) in new]
+
+
+async def _count(tx: Tx, crawl: int, holder: str, **counts: int) -> None:
+    if any(counts.values()):
+        zero = {"opened": 0, "settled": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0}
+        await tx.execute("add_counts", crawl=crawl, holder=holder, **(zero | counts))
+
+
+def _distinct(urls: Iterable[NewUrl]) -> list[NewUrl]:
+    found: dict[tuple[int, int], NewUrl] = {}
+    for url in urls:
+        found.setdefault((url.key, url.chk), url)
+    return list(found.values())
+
+
+def _path(url: Url) -> str:
+    return url[url.index("/", 8) :]
+
+
+def _url_key(url: NewUrl) -> tuple[int, int]:
+    return url.key, url.chk
+
+
+def _key(done: Settled) -> tuple[int, int]:
+    return done.task.key, done.task.chk
+
+
+def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> dict[str, Any]:
+    return {
+        "crawl": crawl,
+        "host": numbers[origin(url.url)],
+        "depth": url.depth,
+        "seq": seq,
+        "key": url.key,
+        "chk": url.chk,
+        "parent": url.parent_key,
+        "path": _path(url.url),
+    }
+
+
+def _task(host: int, home: str, row: Any) -> Task:
+    return Task(
+        key=row["key"],
+        chk=row["chk"],
+        host=host,
+        due=row["due"],
+        depth=row["depth"],
+        seq=row["seq"],
+        url=Url(home + row["path"]),
+        parent=row["parent_url"],
+        attempts=row["attempts"],
+        crashes=row["crashes"],
+    )
+
+
+def _place(crawl: int, holder: Holder, task: Task) -> dict[str, Any]:
+    return {
+        "crawl": crawl,
+        "host": task.host,
+        "due": task.due,
+        "depth": task.depth,
+        "seq": task.seq,
+        "job_id": holder.job_id,
+        "epoch": holder.epoch,
+    }
+
+
+def _put_back(crawl: int, row: Any, *, alone: bool) -> dict[str, Any]:
+    # In company, a URL can only become a suspect; alone in flight, each further crash counts against it.
+    crashes = row["crashes"] + 1 if alone else min(row["crashes"] + 1, max(row["crashes"], ALONE_FROM))
+    place = {name: row[name] for name in ("host", "due", "depth", "seq")}
+    return {"crawl": crawl, "crashes": crashes, **place}
+
+
+def _fate(crawl: int, done: Settled) -> dict[str, Any]:
+    return {"crawl": crawl, "key": done.task.key, "chk": done.task.chk, "fate": int(done.fate)}
+
+
+def _skip(crawl: int, holder: str, reason: str, count: int) -> dict[str, Any]:
+    return {"crawl": crawl, "holder": holder, "reason": reason, "count": count}

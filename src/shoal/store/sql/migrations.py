@@ -1,0 +1,35 @@
+"""Numbered migrations: which there are, which a store has, and how it gets the rest."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered step of the schema."""
+
+    version: int
+    name: str
+    sql: str
+
+
+@cache
+def migrations(dialect: str) -> tuple[Migration, ...]:
+    """All steps of one dialect, in order."""
+    folder = files(__package__).joinpath("migrations", dialect)
+    steps = []
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
+        if match:
+            steps.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    return tuple(steps)
+
+
+def newest(dialect: str) -> int:
+    return migrations(dialect)[-1].version
+
+
+def missing(dialect: str, version: int) -> list[Migration]:
+    return [step for step in migrations(dialect) if step.version > version]

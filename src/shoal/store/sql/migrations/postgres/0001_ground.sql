@@ -1,0 +1,195 @@
+-- Runs, jobs, frontier, hosts, pages, outbox. Times are UTC microseconds; `shoal_now()` is the only clock of a lease.
+
+CREATE TABLE clock_offset (micros BIGINT NOT NULL);  -- only tests change it
+INSERT INTO clock_offset VALUES (0);
+
+-- Stable, so that "due" comparisons can use an index; the statement's time, not the transaction's, so that a commit
+-- that waited for a lock does not hand out a lease that is already old.
+CREATE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE sql STABLE AS
+$$ SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint + (SELECT micros FROM clock_offset) $$;
+
+CREATE TABLE crawl (
+    number       INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    state        TEXT NOT NULL CHECK (state IN ('pending', 'queued', 'running', 'pausing', 'paused', 'stopping',
+                                                'stopped', 'completed', 'failed')),
+    state_reason TEXT,
+    project      TEXT NOT NULL,
+    config       TEXT NOT NULL,
+    named        TEXT NOT NULL,
+    priority     SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    created_at   BIGINT NOT NULL,
+    started_at   BIGINT,
+    finished_at  BIGINT,
+    CHECK ((state IN ('completed', 'failed', 'stopped')) = (finished_at IS NOT NULL)),
+    CHECK (started_at IS NOT NULL OR state NOT IN ('running', 'pausing', 'completed'))
+);
+CREATE INDEX crawl_newest ON crawl (created_at DESC, number DESC);
+CREATE INDEX crawl_live ON crawl (state) WHERE finished_at IS NULL;
+
+-- One row per walker and one ('') for what came from outside: nobody waits for another's row.
+CREATE TABLE crawl_counter (
+    crawl         INTEGER NOT NULL REFERENCES crawl,
+    holder        TEXT NOT NULL,
+    opened        BIGINT NOT NULL DEFAULT 0,
+    settled       BIGINT NOT NULL DEFAULT 0,
+    pages         BIGINT NOT NULL DEFAULT 0,
+    errors        BIGINT NOT NULL DEFAULT 0,
+    bytes         BIGINT NOT NULL DEFAULT 0,
+    depth_reached INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (crawl, holder)
+);
+CREATE TABLE crawl_skip (
+    crawl  INTEGER NOT NULL REFERENCES crawl,
+    holder TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    count  BIGINT NOT NULL,
+    PRIMARY KEY (crawl, holder, reason)
+);
+
+CREATE TABLE job (
+    id              TEXT PRIMARY KEY,
+    kind            TEXT NOT NULL,
+    state           TEXT NOT NULL CHECK (state IN ('pending', 'locked', 'done', 'failed', 'expired', 'cancelled')),
+    state_reason    TEXT,
+    run_id          TEXT,
+    payload         TEXT NOT NULL,
+    lane            TEXT NOT NULL,
+    offered_session TEXT,
+    offered_until   BIGINT,
+    dedupe_key      TEXT,
+    priority        SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    not_before      BIGINT NOT NULL,
+    attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
+    crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
+    lease_epoch     BIGINT NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
+    lease_holder    TEXT,
+    lease_until     BIGINT,
+    settled_epoch   BIGINT NOT NULL DEFAULT 0,
+    error           TEXT,
+    created_at      BIGINT NOT NULL,
+    finished_at     BIGINT,
+    CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
+    CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
+    CHECK ((state IN ('pending', 'locked')) = (finished_at IS NULL)),
+    CHECK (attempts <= max_attempts)
+);
+-- A change of state or epoch waits for a fence that is held FOR KEY SHARE; extending the lease does not.
+CREATE UNIQUE INDEX job_fence ON job (id, state, lease_epoch);
+CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending';
+CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
+CREATE INDEX job_run ON job (run_id);
+CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
+ALTER TABLE job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- One row per grant: who had the job, when, and how that ended.
+CREATE TABLE job_grant (
+    job_id     TEXT NOT NULL REFERENCES job ON DELETE CASCADE,
+    epoch      BIGINT NOT NULL,
+    holder     TEXT NOT NULL,
+    granted_at BIGINT NOT NULL,
+    ended_at   BIGINT,
+    ended      TEXT CHECK (ended IN ('done', 'retried', 'failed', 'expired', 'crashed', 'released', 'cancelled')),
+    error      TEXT,
+    PRIMARY KEY (job_id, epoch),
+    CHECK ((ended IS NULL) = (ended_at IS NULL))
+);
+
+CREATE TABLE host (
+    number     INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    origin     TEXT NOT NULL UNIQUE,
+    next_at    BIGINT NOT NULL DEFAULT 0,
+    backoff    BIGINT NOT NULL DEFAULT 0,
+    delay      BIGINT NOT NULL DEFAULT 0,
+    robots     TEXT,
+    robots_at  BIGINT
+);
+
+-- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.
+CREATE TABLE fate (
+    key   BIGINT NOT NULL,
+    crawl INTEGER NOT NULL,
+    chk   INTEGER NOT NULL,
+    fate  SMALLINT NOT NULL,
+    PRIMARY KEY (crawl, key, chk)
+);
+
+-- The URLs that are open: waiting, or taken by a walker (job_id, epoch).
+CREATE SEQUENCE frontier_seq;
+CREATE TABLE frontier (
+    due      BIGINT NOT NULL,
+    seq      BIGINT NOT NULL DEFAULT nextval('frontier_seq'),
+    key      BIGINT NOT NULL,
+    parent   BIGINT,
+    epoch    BIGINT,
+    crawl    INTEGER NOT NULL,
+    host     INTEGER NOT NULL,
+    chk      INTEGER NOT NULL,
+    depth    SMALLINT NOT NULL,
+    attempts SMALLINT NOT NULL DEFAULT 0,
+    crashes  SMALLINT NOT NULL DEFAULT 0,
+    job_id   TEXT,
+    path     TEXT NOT NULL,
+    PRIMARY KEY (crawl, host, due, depth, seq),
+    CHECK ((job_id IS NULL) = (epoch IS NULL))
+);
+CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch) WHERE job_id IS NOT NULL;
+CREATE INDEX frontier_suspect ON frontier (crawl) WHERE crashes >= 2;
+ALTER TABLE frontier SET (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
+-- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.
+CREATE TABLE frontier_host (
+    crawl    INTEGER NOT NULL,
+    host     INTEGER NOT NULL,
+    ready_at BIGINT,
+    job_id   TEXT,
+    epoch    BIGINT,
+    PRIMARY KEY (crawl, host)
+);
+CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
+
+CREATE TABLE page (
+    number         BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key            BIGINT NOT NULL,
+    fetched_at     BIGINT NOT NULL,
+    bytes          BIGINT NOT NULL,
+    crawl          INTEGER NOT NULL REFERENCES crawl,
+    chk            INTEGER NOT NULL,
+    depth          INTEGER NOT NULL,
+    attempt        INTEGER NOT NULL,
+    word_count     INTEGER,
+    links_internal INTEGER,
+    links_external INTEGER,
+    duration_ms    DOUBLE PRECISION,
+    status         SMALLINT,
+    rendered       SMALLINT NOT NULL DEFAULT 0,
+    url            TEXT NOT NULL,
+    final_url      TEXT,
+    parent         TEXT,
+    content_type   TEXT,
+    encoding       TEXT,
+    title          TEXT,
+    description    TEXT,
+    canonical      TEXT,
+    robots         TEXT,
+    lang           TEXT,
+    h1             TEXT,
+    content_hash   TEXT,
+    redirects      TEXT,
+    error_code     TEXT,
+    error_message  TEXT,
+    data           TEXT
+);
+CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
+CREATE INDEX page_order ON page (crawl, number);
+
+CREATE TABLE outbox (
+    id         TEXT PRIMARY KEY,
+    type       TEXT NOT NULL,
+    subject    TEXT NOT NULL,
+    body       TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    sequence   BIGINT UNIQUE
+);
+CREATE INDEX outbox_new ON outbox (created_at) WHERE sequence IS NULL;

@@ -1,0 +1,185 @@
+-- Runs, jobs, frontier, hosts, pages, outbox. Times are UTC microseconds; `shoal_now()`, the only clock of a
+-- lease, is given by the driver.
+
+CREATE TABLE crawl (
+    number       INTEGER PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    state        TEXT NOT NULL CHECK (state IN ('pending', 'queued', 'running', 'pausing', 'paused', 'stopping',
+                                                'stopped', 'completed', 'failed')),
+    state_reason TEXT,
+    project      TEXT NOT NULL,
+    config       TEXT NOT NULL,
+    named        TEXT NOT NULL,
+    priority     INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    created_at   INTEGER NOT NULL,
+    started_at   INTEGER,
+    finished_at  INTEGER,
+    CHECK ((state IN ('completed', 'failed', 'stopped')) = (finished_at IS NOT NULL)),
+    CHECK (started_at IS NOT NULL OR state NOT IN ('running', 'pausing', 'completed'))
+);
+CREATE INDEX crawl_newest ON crawl (created_at DESC, number DESC);
+CREATE INDEX crawl_live ON crawl (state) WHERE finished_at IS NULL;
+
+-- One row per walker and one ('') for what came from outside: nobody waits for another's row.
+CREATE TABLE crawl_counter (
+    crawl         INTEGER NOT NULL REFERENCES crawl,
+    holder        TEXT NOT NULL,
+    opened        INTEGER NOT NULL DEFAULT 0,
+    settled       INTEGER NOT NULL DEFAULT 0,
+    pages         INTEGER NOT NULL DEFAULT 0,
+    errors        INTEGER NOT NULL DEFAULT 0,
+    bytes         INTEGER NOT NULL DEFAULT 0,
+    depth_reached INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (crawl, holder)
+) WITHOUT ROWID;
+CREATE TABLE crawl_skip (
+    crawl  INTEGER NOT NULL REFERENCES crawl,
+    holder TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    count  INTEGER NOT NULL,
+    PRIMARY KEY (crawl, holder, reason)
+) WITHOUT ROWID;
+
+CREATE TABLE job (
+    id              TEXT PRIMARY KEY,
+    kind            TEXT NOT NULL,
+    state           TEXT NOT NULL CHECK (state IN ('pending', 'locked', 'done', 'failed', 'expired', 'cancelled')),
+    state_reason    TEXT,
+    run_id          TEXT,
+    payload         TEXT NOT NULL,
+    lane            TEXT NOT NULL,
+    offered_session TEXT,
+    offered_until   INTEGER,
+    dedupe_key      TEXT,
+    priority        INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    not_before      INTEGER NOT NULL,
+    attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
+    crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
+    lease_epoch     INTEGER NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
+    lease_holder    TEXT,
+    lease_until     INTEGER,
+    settled_epoch   INTEGER NOT NULL DEFAULT 0,
+    error           TEXT,
+    created_at      INTEGER NOT NULL,
+    finished_at     INTEGER,
+    CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
+    CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
+    CHECK ((state IN ('pending', 'locked')) = (finished_at IS NULL)),
+    CHECK (attempts <= max_attempts)
+);
+CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending';
+CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
+CREATE INDEX job_run ON job (run_id);
+CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
+
+-- One row per grant: who had the job, when, and how that ended.
+CREATE TABLE job_grant (
+    job_id     TEXT NOT NULL REFERENCES job ON DELETE CASCADE,
+    epoch      INTEGER NOT NULL,
+    holder     TEXT NOT NULL,
+    granted_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    ended      TEXT CHECK (ended IN ('done', 'retried', 'failed', 'expired', 'crashed', 'released', 'cancelled')),
+    error      TEXT,
+    PRIMARY KEY (job_id, epoch),
+    CHECK ((ended IS NULL) = (ended_at IS NULL))
+);
+
+CREATE TABLE host (
+    number     INTEGER PRIMARY KEY,
+    origin     TEXT NOT NULL UNIQUE,
+    next_at    INTEGER NOT NULL DEFAULT 0,
+    backoff    INTEGER NOT NULL DEFAULT 0,
+    delay      INTEGER NOT NULL DEFAULT 0,
+    robots     TEXT,
+    robots_at  INTEGER
+);
+
+-- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.
+CREATE TABLE fate (
+    key   INTEGER NOT NULL,
+    crawl INTEGER NOT NULL,
+    chk   INTEGER NOT NULL,
+    fate  INTEGER NOT NULL,
+    PRIMARY KEY (crawl, key, chk)
+) WITHOUT ROWID;
+
+-- The URLs that are open: waiting, or taken by a walker (job_id, epoch).
+CREATE TABLE frontier_seq (value INTEGER NOT NULL);
+INSERT INTO frontier_seq VALUES (0);
+CREATE TABLE frontier (
+    due      INTEGER NOT NULL,
+    seq      INTEGER NOT NULL,
+    key      INTEGER NOT NULL,
+    parent   INTEGER,
+    epoch    INTEGER,
+    crawl    INTEGER NOT NULL,
+    host     INTEGER NOT NULL,
+    chk      INTEGER NOT NULL,
+    depth    INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    crashes  INTEGER NOT NULL DEFAULT 0,
+    job_id   TEXT,
+    path     TEXT NOT NULL,
+    PRIMARY KEY (crawl, host, due, depth, seq),
+    CHECK ((job_id IS NULL) = (epoch IS NULL))
+) WITHOUT ROWID;
+CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch) WHERE job_id IS NOT NULL;
+CREATE INDEX frontier_suspect ON frontier (crawl) WHERE crashes >= 2;
+
+-- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.
+CREATE TABLE frontier_host (
+    crawl    INTEGER NOT NULL,
+    host     INTEGER NOT NULL,
+    ready_at INTEGER,
+    job_id   TEXT,
+    epoch    INTEGER,
+    PRIMARY KEY (crawl, host)
+) WITHOUT ROWID;
+CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
+
+CREATE TABLE page (
+    number         INTEGER PRIMARY KEY,
+    key            INTEGER NOT NULL,
+    fetched_at     INTEGER NOT NULL,
+    bytes          INTEGER NOT NULL,
+    crawl          INTEGER NOT NULL REFERENCES crawl,
+    chk            INTEGER NOT NULL,
+    depth          INTEGER NOT NULL,
+    attempt        INTEGER NOT NULL,
+    word_count     INTEGER,
+    links_internal INTEGER,
+    links_external INTEGER,
+    duration_ms    REAL,
+    status         INTEGER,
+    rendered       INTEGER NOT NULL DEFAULT 0,
+    url            TEXT NOT NULL,
+    final_url      TEXT,
+    parent         TEXT,
+    content_type   TEXT,
+    encoding       TEXT,
+    title          TEXT,
+    description    TEXT,
+    canonical      TEXT,
+    robots         TEXT,
+    lang           TEXT,
+    h1             TEXT,
+    content_hash   TEXT,
+    redirects      TEXT,
+    error_code     TEXT,
+    error_message  TEXT,
+    data           TEXT
+);
+CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
+CREATE INDEX page_order ON page (crawl, number);
+
+CREATE TABLE outbox (
+    id         TEXT PRIMARY KEY,
+    type       TEXT NOT NULL,
+    subject    TEXT NOT NULL,
+    body       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    sequence   INTEGER UNIQUE
+);
+CREATE INDEX outbox_new ON outbox (created_at) WHERE sequence IS NULL;

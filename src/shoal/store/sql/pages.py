@@ -1,0 +1,40 @@
+"""The page store on SQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Tx
+from shoal.pages.page import Page
+
+_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered"))
+
+
+class SqlPageStore:
+    """Answers `pages.store.PageStore`."""
+
+    async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
+        rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
+        return await tx.many("insert_pages", rows)
+
+    async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
+        rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], _page(row)) for row in rows]
+
+
+def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
+    row = {name: getattr(page, name) for name in _PLAIN}
+    row["crawl"], row["key"], row["chk"] = crawl, key, chk
+    row["rendered"] = int(page.rendered)
+    row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None
+    row["data"] = orjson.dumps(page.data).decode() if page.data is not None else None
+    return row
+
+
+def _page(row: Any) -> Page:
+    values = {name: row[name] for name in _PLAIN}
+    values["rendered"] = bool(row["rendered"])
+    values["redirects"] = orjson.loads(row["redirects"]) if row["redirects"] else []
+    values["data"] = orjson.loads(row["data"]) if row["data"] else None
+    return Page(**values)

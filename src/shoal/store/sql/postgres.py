@@ -1,0 +1,235 @@
+"""PostgreSQL behind the database port: a pool of connections, statement timeouts, the server's clock."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import asyncpg
+
+from shoal.base.database import Tx, Work
+from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
+from shoal.store.sql import migrations, queries
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 10.0
+TRIES = 5
+UPGRADE_LOCK = 7_346_019  # any number of our own: one upgrader at a time
+SESSION = {
+    "application_name": "shoal",
+    "statement_timeout": "60s",
+    "lock_timeout": "20s",
+    "idle_in_transaction_session_timeout": "60s",
+    "timezone": "UTC",
+    "jit": "off",  # our statements are short; compiling one costs more than running it
+}
+# What a second try can cure: the unit of work is run again from its start.
+CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+GONE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,
+    asyncpg.InterfaceError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    ConnectionError,
+    OSError,
+    TimeoutError,
+)
+
+
+class PostgresTx:
+    """An open transaction on one connection of the pool."""
+
+    __slots__ = ("_connection", "_queries")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._queries = queries.load("postgres")
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        found = self._queries[query]
+        return cast(list[Any], await self._connection.fetch(found.sql, *_ordered(found, values)))
+
+    async def one(self, query: str, **values: Any) -> Any | None:
+        found = self._queries[query]
+        return await self._connection.fetchrow(found.sql, *_ordered(found, values))
+
+    async def value(self, query: str, **values: Any) -> Any:
+        found = self._queries[query]
+        return await self._connection.fetchval(found.sql, *_ordered(found, values))
+
+    async def execute(self, query: str, **values: Any) -> int:
+        found = self._queries[query]
+        return _touched(await self._connection.execute(found.sql, *_ordered(found, values)))
+
+    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+        if not rows:
+            return 0
+        found = self._queries[query]
+        if found.arrays:
+            columns = [[row[name] for row in rows] for name in found.parameters]
+            return _touched(await self._connection.execute(found.sql, *columns))
+        await self._connection.executemany(found.sql, [_ordered(found, row) for row in rows])
+        return len(rows)
+
+
+class PostgresDatabase:
+    """One PostgreSQL database (and the schema its search path names)."""
+
+    dialect = "postgres"
+    warning: str | None = None
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        self._url = url
+        self._pool_size = pool_size
+        self._pool: asyncpg.Pool | None = None
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL store {_without_secrets(self._url)}"
+
+    async def open(self, *, upgrade: bool = False) -> None:
+        """Connect and check the schema. An empty database is initialised; an older one only with `upgrade`."""
+        self._pool = await self._translated(self._connect)
+        try:
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                await self._translated(lambda: self._migrate(connection, upgrade=upgrade))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._translated(lambda: self._retried(work))
+
+    async def read(self, work: Work[T]) -> T:
+        async def on_snapshot() -> T:
+            async with self._open_pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    return await work(cast(Tx, PostgresTx(connection)))
+
+        return await self._translated(on_snapshot)
+
+    async def current(self) -> int:
+        """The schema version of the database; 0 if it is empty. Changes nothing."""
+        return await self._on_own_connection(_version)
+
+    async def upgrade(self) -> int:
+        await self._on_own_connection(lambda connection: self._migrate(connection, upgrade=True))
+        return await self.current()
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), CONNECT_SECONDS)
+        except GONE:
+            pool.terminate()
+
+    @property
+    def _open_pool(self) -> "asyncpg.Pool":
+        if self._pool is None:
+            raise BackendUnavailable(self.name, "it is closed", "open it first")
+        return self._pool
+
+    async def _connect(self) -> "asyncpg.Pool":
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=1,
+            max_size=self._pool_size,
+            timeout=CONNECT_SECONDS,
+            server_settings=SESSION,
+            statement_cache_size=500,
+            max_inactive_connection_lifetime=300,
+        )
+
+    async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
+        async def call() -> T:
+            connection = await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SESSION)
+            try:
+                return await use(connection)
+            finally:
+                await connection.close()
+
+        return await self._translated(call)
+
+    async def _retried(self, work: Work[T]) -> T:
+        for tried in range(1, TRIES + 1):
+            try:
+                return await self._once(work)
+            except CONFLICTS:
+                if tried == TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _once(self, work: Work[T]) -> T:
+        async with self._open_pool.acquire(timeout=CONNECT_SECONDS) as connection:
+            async with connection.transaction():
+                return await work(cast(Tx, PostgresTx(connection)))
+
+    async def _migrate(self, connection: Any, *, upgrade: bool) -> None:
+        wanted = migrations.newest("postgres")
+        found = await _version(connection)
+        if found > wanted:
+            raise SchemaMismatch(self.name, found, wanted, "update Shoal")
+        if 0 < found < wanted and not upgrade:
+            raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
+        if found < wanted:
+            await _upgrade(connection)
+
+    async def _translated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Foreign errors become ours here and nowhere else."""
+        try:
+            return await call()
+        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+            raise BackendUnavailable(self.name, str(error), "check user and password in DATABASE_URL") from error
+        except asyncpg.InvalidCatalogNameError as error:
+            raise BackendUnavailable(self.name, str(error), "create it, or correct DATABASE_URL") from error
+        except asyncpg.DiskFullError as error:
+            raise StorageFull(self.name) from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise BadConfig("DATABASE_URL", f"names a user that may not do this ({error})", "grant it") from error
+        except asyncpg.ClientConfigurationError as error:
+            raise BadConfig("DATABASE_URL", f"cannot be read ({error})", _URL_FIX) from error
+        except CONFLICTS as error:
+            raise BackendUnavailable(self.name, f"{error}", "try again in a moment") from error
+        except GONE as error:
+            why = str(error) or type(error).__name__
+            raise BackendUnavailable(self.name, why, "check that the server runs and DATABASE_URL is right") from error
+
+
+_URL_FIX = "write it as postgresql://user:password@host:5432/database"
+
+
+def _ordered(query: queries.Query, values: dict[str, Any]) -> list[Any]:
+    return [values[name] for name in query.parameters]
+
+
+def _touched(tag: str) -> int:
+    """The count at the end of a command tag such as `UPDATE 3`."""
+    count = tag.rpartition(" ")[2]
+    return int(count) if count.isdigit() else 0
+
+
+def _without_secrets(url: str) -> str:
+    head, _, tail = url.partition("://")
+    return f"{head}://{tail.rpartition('@')[2].partition('?')[0]}"
+
+
+async def _version(connection: Any) -> int:
+    exists = await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL")
+    return int(await connection.fetchval("SELECT max(version) FROM schema_version")) if exists else 0
+
+
+async def _upgrade(connection: Any) -> None:
+    async with connection.transaction():
+        # Held to the end of the transaction: processes that start together upgrade once.
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", UPGRADE_LOCK)
+        await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ)")
+        found = await connection.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
+        for step in migrations.missing("postgres", found):
+            await connection.execute(step.sql)
+            await connection.execute("INSERT INTO schema_version VALUES ($1, now())", step.version)

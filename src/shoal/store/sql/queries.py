@@ -1,0 +1,75 @@
+"""Named queries: every SQL text lives in a `.sql` file with its name and a sentence, and is looked up by that name.
+
+    -- name: lease_jobs
+    -- Grant up to :limit due jobs to :holder.
+    UPDATE …
+
+A file in `queries/` serves both dialects; one in `queries/sqlite/` or `queries/postgres/` serves its own. Parameters are
+written `:name`. A query that PostgreSQL should run once for a whole batch says `-- batch: arrays`: its parameters are
+then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing).
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+# A parameter, but not a `::cast`, and not inside a string or a comment.
+_TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::\w+|:([a-z_][a-z0-9_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One named query, ready for its dialect."""
+
+    name: str
+    about: str
+    sql: str
+    parameters: tuple[str, ...]
+    arrays: bool
+
+
+@cache
+def load(dialect: str) -> dict[str, Query]:
+    """All queries of one dialect."""
+    folder = files(__package__).joinpath("queries")
+    texts = [*_texts(folder), *_texts(folder.joinpath(dialect))]
+    found: dict[str, Query] = {}
+    for text in texts:
+        for query in _parse(text, numbered=dialect == "postgres"):
+            if query.name in found:
+                raise ValueError(f"query {query.name} stands twice")
+            found[query.name] = query
+    return found
+
+
+def _texts(folder: Traversable) -> list[str]:
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [folder.joinpath(name).read_text(encoding="utf-8") for name in names]
+
+
+def _parse(text: str, *, numbered: bool) -> list[Query]:
+    pieces = _NAME.split(text)[1:]
+    return [_query(name, body, numbered) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
+
+
+def _query(name: str, body: str, numbered: bool) -> Query:
+    lines = body.strip().splitlines()
+    remarks = [line[2:].strip() for line in lines if line.startswith("--")]
+    sql = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
+    arrays = "batch: arrays" in remarks
+    about = " ".join(remark for remark in remarks if remark != "batch: arrays")
+    names: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        parameter = match[1]
+        if parameter is None:
+            return match[0]
+        if parameter not in names:
+            names.append(parameter)
+        return f"${names.index(parameter) + 1}" if numbered else match[0]
+
+    sql = _TOKEN.sub(place, sql)
+    return Query(name, about, sql, tuple(names), arrays)

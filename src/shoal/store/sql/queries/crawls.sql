@@ -1,0 +1,49 @@
+-- name: insert_crawl
+-- Store a crawl, unless its id is taken.
+INSERT INTO crawl (id, state, project, config, named, priority, created_at)
+VALUES (:id, :state, :project, :config, :named, :priority, shoal_now())
+ON CONFLICT (id) DO NOTHING
+RETURNING *;
+
+-- name: crawl
+-- One crawl.
+SELECT * FROM crawl WHERE id = :id;
+
+-- name: newest_crawls
+-- Crawls, newest first, before a number.
+SELECT * FROM crawl
+WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+ORDER BY number DESC
+LIMIT :limit;
+
+-- name: crawl_state
+-- The state of a crawl, which is what its walkers are told.
+SELECT state FROM crawl WHERE id = :id;
+
+-- name: crawl_counts
+-- The sums over all walkers of a crawl.
+SELECT coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled, coalesce(sum(pages), 0) AS pages,
+       coalesce(sum(errors), 0) AS errors, coalesce(sum(bytes), 0) AS bytes, coalesce(max(depth_reached), 0) AS depth_reached
+FROM crawl_counter WHERE crawl = :crawl;
+
+-- name: crawl_skips
+-- Skipped URLs of a crawl by reason.
+SELECT reason, sum(count) AS count FROM crawl_skip WHERE crawl = :crawl GROUP BY reason ORDER BY reason;
+
+-- name: add_counts
+-- Raise the counters of one walker.
+INSERT INTO crawl_counter (crawl, holder, opened, settled, pages, errors, bytes, depth_reached)
+VALUES (:crawl, :holder, :opened, :settled, :pages, :errors, :bytes, :depth)
+ON CONFLICT (crawl, holder) DO UPDATE SET
+    opened = crawl_counter.opened + excluded.opened,
+    settled = crawl_counter.settled + excluded.settled,
+    pages = crawl_counter.pages + excluded.pages,
+    errors = crawl_counter.errors + excluded.errors,
+    bytes = crawl_counter.bytes + excluded.bytes,
+    depth_reached = CASE WHEN excluded.depth_reached > crawl_counter.depth_reached
+                         THEN excluded.depth_reached ELSE crawl_counter.depth_reached END;
+
+-- name: add_skips
+-- Raise one walker's count of a skip reason.
+INSERT INTO crawl_skip (crawl, holder, reason, count) VALUES (:crawl, :holder, :reason, :count)
+ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;

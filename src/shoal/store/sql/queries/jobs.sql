@@ -1,0 +1,81 @@
+-- name: insert_job
+-- Store a pending job, unless a live one has its dedupe key.
+INSERT INTO job (id, kind, state, run_id, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at)
+VALUES (:id, :kind, 'pending', :run_id, :payload, :lane, :dedupe_key, :priority, shoal_now(), :max_attempts, shoal_now())
+ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
+
+-- name: lease_job
+-- Grant one job by its id, if it is pending.
+UPDATE job
+SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
+    lease_until = shoal_now() + :ttl, offered_session = NULL, offered_until = NULL
+WHERE id = :id AND state = 'pending'
+RETURNING id, kind, run_id, payload, attempts, max_attempts, crash_count, lease_epoch, shoal_now() - created_at AS waited;
+
+-- name: open_grant
+-- Open the history row of a grant.
+INSERT INTO job_grant (job_id, epoch, holder, granted_at) VALUES (:job_id, :epoch, :holder, shoal_now());
+
+-- name: close_grant
+-- Close the history row of a grant.
+UPDATE job_grant SET ended_at = shoal_now(), ended = :ended, error = :error
+WHERE job_id = :job_id AND epoch = :epoch AND ended IS NULL;
+
+-- name: extend_lease
+-- Move the end of a lease that is still held. Touches no column that a fence guards.
+UPDATE job SET lease_until = shoal_now() + :ttl
+WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
+RETURNING id;
+
+-- name: mark_job_settled
+-- Remember that this grant settled something, once.
+UPDATE job SET settled_epoch = :epoch WHERE id = :id AND lease_epoch = :epoch AND settled_epoch <> :epoch;
+
+-- name: return_job
+-- A locked job goes back to its lane.
+UPDATE job
+SET state = 'pending', state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
+    not_before = shoal_now() + :wait,
+    attempts = attempts + :attempt,
+    priority = CASE WHEN priority > :drop_by THEN priority - :drop_by ELSE 0 END,
+    crash_count = CASE WHEN settled_epoch = lease_epoch THEN :crash ELSE crash_count + :crash END
+WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
+
+-- name: end_job
+-- A locked job reaches its end.
+UPDATE job
+SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
+    finished_at = shoal_now(),
+    attempts = attempts + :attempt,
+    crash_count = CASE WHEN settled_epoch = lease_epoch THEN :crash ELSE crash_count + :crash END
+WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
+
+-- name: cancel_waiting_jobs
+-- Cancel the pending jobs of a run.
+UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now()
+WHERE run_id = :run_id AND state = 'pending';
+
+-- name: expired_jobs
+-- Locked jobs whose lease ran out, oldest first.
+SELECT id, kind, run_id, lease_epoch, crash_count, settled_epoch, lease_holder
+FROM job
+WHERE state = 'locked' AND lease_until < shoal_now()
+ORDER BY lease_until
+LIMIT :limit;
+
+-- name: job
+-- One job.
+SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,
+       lease_holder, lease_until, settled_epoch, error, created_at, finished_at
+FROM job WHERE id = :id;
+
+-- name: jobs_of_run
+-- The jobs of a run, oldest first.
+SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,
+       lease_holder, lease_until, settled_epoch, error, created_at, finished_at
+FROM job WHERE run_id = :run_id ORDER BY created_at, id;
+
+-- name: live_jobs_of_run
+-- How many of a run's jobs are pending, and how many locked.
+SELECT count(CASE WHEN state = 'pending' THEN 1 END) AS pending, count(CASE WHEN state = 'locked' THEN 1 END) AS locked
+FROM job WHERE run_id = :run_id AND finished_at IS NULL;

@@ -1,0 +1,83 @@
+-- name: add_urls
+-- Record new URLs, in key order so that two batches never wait for each other; the open ones wait. Which were new.
+WITH given AS (
+    SELECT * FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[], :hosts::int[], :depths::smallint[],
+                         :parents::bigint[], :paths::text[])
+           WITH ORDINALITY AS g (key, chk, fate, host, depth, parent, path, place)
+), fresh AS (
+    INSERT INTO fate (crawl, key, chk, fate)
+    SELECT :crawl, key, chk, fate FROM given
+    WHERE NOT EXISTS (SELECT 1 FROM fate AS f WHERE f.crawl = :crawl AND f.key = given.key AND f.chk = given.chk)
+    ORDER BY key, chk
+    ON CONFLICT DO NOTHING
+    RETURNING key, chk
+), waiting AS (
+    INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, path)
+    SELECT :crawl, g.host, 0, g.depth, g.key, g.chk, g.parent, g.path
+    FROM given AS g JOIN fresh USING (key, chk)
+    WHERE g.fate = 0
+    ORDER BY g.place
+)
+SELECT key, chk FROM fresh;
+
+-- name: ready_hosts
+-- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
+SELECT fh.host, h.origin, shoal_now() AS now
+FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
+WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
+      AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
+           OR NOT EXISTS (SELECT 1 FROM job WHERE job.id = fh.job_id AND job.state = 'locked' AND job.lease_epoch = fh.epoch))
+ORDER BY fh.ready_at
+LIMIT :limit
+FOR UPDATE OF fh SKIP LOCKED;
+
+-- name: due_at_host
+-- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
+SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+FROM frontier AS f
+WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now()
+ORDER BY f.due, f.depth, f.seq
+LIMIT :limit;
+
+-- name: mark_taken
+-- Give waiting URLs to a walker.
+-- batch: arrays
+UPDATE frontier AS f SET job_id = g.job_id, epoch = g.epoch
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
+     AS g (crawl, host, due, depth, seq, job_id, epoch)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq AND f.job_id IS NULL;
+
+-- name: put_back_lost
+-- URLs whose holder is gone wait again.
+-- batch: arrays
+UPDATE frontier AS f SET job_id = NULL, epoch = NULL, crashes = g.crashes
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :crashes::smallint[])
+     AS g (crawl, host, due, depth, seq, crashes)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq;
+
+-- name: close_urls
+-- Settled URLs leave the frontier.
+-- batch: arrays
+DELETE FROM frontier AS f
+USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
+      AS g (crawl, host, due, depth, seq, job_id, epoch)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
+      AND f.job_id = g.job_id AND f.epoch = g.epoch;
+
+-- name: set_fates
+-- What became of URLs.
+-- batch: arrays
+UPDATE fate AS f SET fate = g.fate
+FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
+WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
+
+-- name: put_back_later
+-- Taken URLs wait again, not before a moment.
+-- batch: arrays
+UPDATE frontier AS f SET job_id = NULL, epoch = NULL, due = shoal_now() + g.retry_in, attempts = f.attempts + 1
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[],
+            :retry_in::bigint[])
+     AS g (crawl, host, due, depth, seq, job_id, epoch, retry_in)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
+      AND f.job_id = g.job_id AND f.epoch = g.epoch;

@@ -1,0 +1,15 @@
+-- name: due_jobs
+-- The due jobs of these lanes and kinds, best first, locked against other takers.
+SELECT id FROM job
+WHERE state = 'pending' AND lane = ANY(:lanes::text[]) AND kind = ANY(:kinds::text[]) AND not_before <= shoal_now()
+ORDER BY priority DESC, created_at, id
+LIMIT :limit
+FOR UPDATE SKIP LOCKED;
+
+-- name: fence_job
+-- Whether a grant still holds; keeps it so until the transaction ends, without waiting for or blocking extensions.
+SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch FOR KEY SHARE;
+
+-- name: still_expired
+-- Whether a grant is still locked and over, under the lock that the move needs.
+SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch AND lease_until < shoal_now() FOR UPDATE;

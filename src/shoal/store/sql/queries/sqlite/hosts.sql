@@ -1,0 +1,3 @@
+-- name: host_numbers
+-- The numbers of these origins.
+SELECT origin, number FROM host WHERE origin IN (SELECT value FROM json_each(:origins));

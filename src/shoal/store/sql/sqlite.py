@@ -1,0 +1,331 @@
+"""SQLite behind the database port: one writer thread per process, one reader thread, several processes on one file.
+
+The hop to a thread costs several times the statement itself, so the writer takes every unit of work that waits when it
+wakes into one transaction, each in a savepoint of its own: one bad unit does not undo the others. A unit is a coroutine
+that awaits only its transaction; here nothing in it ever waits, so the thread drives it to its end in one go.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import orjson
+
+from shoal.base.clock import Clock
+from shoal.base.database import Tx, Work
+from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
+from shoal.store.sql import migrations, queries
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 10_000
+WAL_RESET_FIX = (3, 51, 3)
+MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neighbours
+
+
+class SqliteTx:
+    """An open transaction on this thread's connection."""
+
+    __slots__ = ("_connection", "_queries")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._queries = queries.load("sqlite")
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        # Always read to the end: a statement with RETURNING is only done when it is exhausted.
+        return self._execute(query, values).fetchall()
+
+    async def one(self, query: str, **values: Any) -> Any | None:
+        rows = self._execute(query, values).fetchall()
+        return rows[0] if rows else None
+
+    async def value(self, query: str, **values: Any) -> Any:
+        row = await self.one(query, **values)
+        return None if row is None else row[0]
+
+    async def execute(self, query: str, **values: Any) -> int:
+        return self._execute(query, values).rowcount
+
+    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+        if not rows:
+            return 0
+        return self._connection.executemany(self._queries[query].sql, rows).rowcount
+
+    def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
+        for name, value in values.items():
+            if type(value) is list:  # SQLite has no arrays: its queries read lists by json_each
+                values[name] = orjson.dumps(value).decode()
+        return self._connection.execute(self._queries[query].sql, values)
+
+
+class _Unit:
+    """A unit of work on its way through the writer: what to run, and where its answer goes."""
+
+    __slots__ = ("error", "future", "loop", "result", "work")
+
+    def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.work = work
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def deliver(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class SqliteDatabase:
+    """One SQLite file."""
+
+    dialect = "sqlite"
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._last_micros = 0
+        self._writes: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def name(self) -> str:
+        return f"SQLite store {self.path}"
+
+    @property
+    def warning(self) -> str | None:
+        """What an operator should know about this SQLite, if anything."""
+        if sqlite3.sqlite_version_info >= WAL_RESET_FIX:
+            return None
+        wanted = ".".join(map(str, WAL_RESET_FIX))
+        return (
+            f"SQLite {sqlite3.sqlite_version} lacks the WAL-reset fix of {wanted}: with several processes on one file "
+            "a rare crash can damage it; use a Python with a newer SQLite, or PostgreSQL, for data you cannot lose"
+        )
+
+    async def open(self, *, upgrade: bool = True) -> None:
+        """Create or upgrade the file, then start the threads."""
+        await asyncio.to_thread(self._prepare, upgrade)
+        for name, body in (("writer", self._write_loop), ("reader", self._read_loop)):
+            thread = threading.Thread(target=body, name=f"sqlite-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    async def run(self, work: Work[T]) -> T:
+        return cast(T, await self._submit(self._writes, work))
+
+    async def read(self, work: Work[T]) -> T:
+        return cast(T, await self._submit(self._reads, work))
+
+    async def current(self) -> int:
+        """The schema version of the file; 0 if there is none. Changes nothing."""
+        if not self.path.exists():
+            return 0
+        return await asyncio.to_thread(self._on_own_connection, _version)
+
+    async def upgrade(self) -> int:
+        await asyncio.to_thread(self._prepare, True)
+        return await self.current()
+
+    async def close(self) -> None:
+        threads, self._threads = self._threads, []
+        if threads:
+            self._writes.put(None)
+            self._reads.put(None)
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+
+    def _submit(self, line: "queue.SimpleQueue[_Unit | None]", work: Work[Any]) -> asyncio.Future[Any]:
+        if not self._threads:
+            raise BackendUnavailable(self.name, "it is closed", "open it first")
+        unit = _Unit(work, asyncio.get_running_loop())
+        line.put(unit)
+        return unit.future
+
+    def _prepare(self, upgrade: bool) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._translate(error) from error
+        self._on_own_connection(lambda connection: self._migrate(connection, upgrade))
+
+    def _on_own_connection(self, use: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            connection = self._connect()
+            try:
+                return use(connection)
+            finally:
+                connection.close()
+        except (sqlite3.Error, OSError) as error:
+            raise self._translate(error) from error
+
+    def _migrate(self, connection: sqlite3.Connection, upgrade: bool) -> None:
+        wanted = migrations.newest("sqlite")
+        found = _version(connection)
+        if found > wanted or (found < wanted and not upgrade and found > 0):
+            fix = "update Shoal" if found > wanted else "run `shoal db upgrade`"
+            raise SchemaMismatch(self.name, found, wanted, fix)
+        while _version(connection) < wanted:
+            _apply_next(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, cached_statements=512
+        )
+        connection.row_factory = sqlite3.Row
+        connection.create_function("shoal_now", 0, self._now)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA cache_size = -32768")
+        return connection
+
+    def _now(self) -> int:
+        # The file's clock never goes back within a process: a lease only ever gets longer by a clock step.
+        self._last_micros = max(self._last_micros, self._clock.micros())
+        return self._last_micros
+
+    def _write_loop(self) -> None:
+        connection = self._connect()
+        while (unit := self._writes.get()) is not None:
+            units, last = self._waiting(unit)
+            self._transact(connection, units)
+            _deliver(units)
+            if last:
+                break
+        connection.close()
+
+    def _waiting(self, first: _Unit) -> tuple[list[_Unit], bool]:
+        units = [first]
+        while len(units) < MAX_UNITS:
+            try:
+                unit = self._writes.get_nowait()
+            except queue.Empty:
+                break
+            if unit is None:
+                return units, True
+            units.append(unit)
+        return units, False
+
+    def _transact(self, connection: sqlite3.Connection, units: list[_Unit]) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for unit in units:
+                self._run_unit(connection, unit, alone=len(units) == 1)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            # Whatever made the transaction as a whole fail: nothing of it is stored, and every unit hears it.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            for unit in units:
+                unit.error = unit.error or self._translate(error)
+
+    def _run_unit(self, connection: sqlite3.Connection, unit: _Unit, *, alone: bool) -> None:
+        if alone:
+            unit.result = _drive(unit.work, connection)
+            return
+        connection.execute("SAVEPOINT unit")
+        try:
+            unit.result = _drive(unit.work, connection)
+        except BaseException as error:
+            unit.error = self._translate(error)
+            if not connection.in_transaction:
+                raise  # a full disk rolls the whole transaction back by itself
+            connection.execute("ROLLBACK TO unit")
+        connection.execute("RELEASE unit")
+
+    def _read_loop(self) -> None:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        while (unit := self._reads.get()) is not None:
+            try:
+                connection.execute("BEGIN")
+                unit.result = _drive(unit.work, connection)
+            except BaseException as error:
+                unit.error = self._translate(error)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            _deliver([unit])
+        connection.close()
+
+    def _translate(self, error: BaseException) -> BaseException:
+        """A foreign error, as ours; others stay what they are."""
+        if isinstance(error, OSError):
+            return BadConfig("DATABASE_URL", f"names {self.path}, which cannot be used ({error.strerror})", _PATH_FIX)
+        if not isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError):
+            return error
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            return error
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            return StorageFull(self.name)
+        if code == sqlite3.SQLITE_BUSY:
+            return BackendUnavailable(self.name, "another process holds its lock", "try again in a moment")
+        if code == sqlite3.SQLITE_IOERR:
+            return BackendUnavailable(self.name, str(error), "check the disk")
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return BadConfig("DATABASE_URL", f"names {self.path}, which cannot be opened ({error})", _PATH_FIX)
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return BadConfig(
+                "DATABASE_URL", f"names {self.path}, which is not a usable SQLite file ({error})", _PATH_FIX
+            )
+        return error
+
+
+_PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
+
+
+def _drive(work: Work[Any], connection: sqlite3.Connection) -> Any:
+    unit = cast(Coroutine[Any, Any, Any], work(cast(Tx, SqliteTx(connection))))
+    try:
+        unit.send(None)
+    except StopIteration as stop:
+        return stop.value
+    unit.close()
+    raise RuntimeError("a unit of work may await nothing but its transaction")
+
+
+def _deliver(units: list[_Unit]) -> None:
+    for unit in units:
+        if not unit.loop.is_closed():  # the asker may have gone while we worked
+            unit.loop.call_soon_threadsafe(unit.deliver)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _apply_next(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        steps = migrations.missing("sqlite", _version(connection))
+        if steps:
+            for statement in _statements(steps[0].sql):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {steps[0].version:d}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    """The single statements of a script: `executescript` would commit before it runs."""
+    found, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            found.append(current)
+            current = ""
+    return found

@@ -1,0 +1,123 @@
+"""The child's side: one job at a time, told by its parent over stdin. It dies with its parent."""
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from shoal.base.clock import Clock
+from shoal.base.errors import LeaseLost, ShoalError
+from shoal.queue.job import Lease
+from shoal.settings import Settings
+from shoal.work.talk import Done, Leave, Message, Renewed, Tick, Work, decode, encode
+
+TICK_SECONDS = 0.5
+TRUSTED_PART = 0.8  # of a lease's term: after that nothing more is taken until it is renewed
+PR_SET_PDEATHSIG = 1
+
+
+class Run(Protocol):
+    """One job under way in this child."""
+
+    async def run(self) -> str:
+        """Work until the job has left our hands; how it ended."""
+        ...
+
+    def leave(self, reason: str) -> None:
+        """Settle and hand the job back soon."""
+        ...
+
+
+Runner = Callable[[Lease, Callable[[], bool]], Awaitable[Run]]
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill us when the parent goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it went before we asked
+        os._exit(1)
+
+
+class Child:
+    """Reads the parent's words, runs the job, answers. The end of stdin is the end of the child."""
+
+    def __init__(self, settings: Settings, runner: Runner, clock: Clock) -> None:
+        self._settings = settings
+        self._runner = runner
+        self._clock = clock
+        self._run: Run | None = None
+        self._leaving: str | None = None
+        self._renewed_at = clock.monotonic()
+        self._job: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        reader = await _stdin()
+        ticking = asyncio.create_task(self._tick())
+        try:
+            while line := await reader.readline():
+                self._hear(decode(line))
+        finally:
+            ticking.cancel()
+            if self._job is not None:
+                self._job.cancel()
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Work(lease):
+                self._leaving = None
+                self._renewed_at = self._clock.monotonic()
+                self._job = asyncio.create_task(self._work(lease))
+            case Renewed():
+                self._renewed_at = self._clock.monotonic()
+            case Leave(reason):
+                self._leaving = reason
+                if self._run is not None:
+                    self._run.leave(reason)
+            case _:
+                raise AssertionError(message)
+
+    async def _work(self, lease: Lease) -> None:
+        try:
+            self._run = await self._runner(lease, self._trusted)
+            if self._leaving is not None:
+                self._run.leave(self._leaving)
+            done = Done(await self._run.run())
+        except LeaseLost:
+            done = Done("lease_lost")
+        except ShoalError as error:
+            done = Done("failed", error=f"{error.code}: {error.message}")
+        except Exception as error:  # the parent counts the attempt; the child is replaced
+            done = Done("failed", error=f"{type(error).__name__}: {error}")
+        self._run = None
+        _say(Done(done.ending, done.error, _memory()))
+
+    def _trusted(self) -> bool:
+        """Whether our lease surely still holds, by our own clock."""
+        term = self._settings.queue.lease.total_seconds() * TRUSTED_PART
+        return self._clock.monotonic() - self._renewed_at < term
+
+    async def _tick(self) -> None:
+        while True:
+            _say(Tick())
+            await self._clock.sleep(TICK_SECONDS)
+
+
+def _say(message: Message) -> None:
+    sys.stdout.buffer.write(encode(message))
+    sys.stdout.buffer.flush()
+
+
+def _memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def _stdin() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=1 << 20)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    return reader

@@ -1,0 +1,81 @@
+"""The parent's side of one child: start it, talk to it, notice its silence and its death."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+
+from shoal.base.clock import Clock
+from shoal.work.talk import Done, Message, decode, encode
+
+COMMAND = (sys.executable, "-m", "shoal.cli.child")
+
+
+class ChildProcess:
+    """One spawned child. It is warm once it has ticked, runs one job at a time, and is replaced when it is worn."""
+
+    def __init__(self, process: Process, clock: Clock) -> None:
+        self._process = process
+        self._clock = clock
+        self._heard_at = clock.monotonic()
+        self._words: asyncio.Queue[Done | None] = asyncio.Queue()
+        self._listening = asyncio.create_task(self._listen())
+        self.runs = 0
+        self.memory = 0
+
+    @classmethod
+    async def start(cls, clock: Clock, environment: dict[str, str]) -> "ChildProcess":
+        """Spawn a child of our own session, so that a Ctrl-C meant for us does not reach it."""
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            str(os.getpid()),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=environment,
+            start_new_session=True,
+            limit=1 << 20,
+        )
+        return cls(process, clock)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def gone(self) -> bool:
+        return self._process.returncode is not None
+
+    def silent_for(self) -> float:
+        return self._clock.monotonic() - self._heard_at
+
+    def say(self, message: Message) -> None:
+        if self._process.stdin is not None and not self._process.stdin.is_closing():
+            self._process.stdin.write(encode(message))
+
+    async def hear(self) -> Done | None:
+        """The child's next word that matters; None when it is gone."""
+        return await self._words.get()
+
+    async def _listen(self) -> None:
+        stream = self._process.stdout
+        while stream is not None and (line := await stream.readline()):
+            self._heard_at = self._clock.monotonic()
+            message = decode(line)
+            if isinstance(message, Done):
+                self.runs += 1
+                self.memory = message.memory
+                self._words.put_nowait(message)
+        self._words.put_nowait(None)
+
+    def kill(self) -> None:
+        if not self.gone:
+            self._process.kill()
+
+    async def end(self) -> str:
+        """Wait until it is gone; how it went, in words."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        code = await self._process.wait()
+        await self._listening
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,48 @@
+"""Keeps one lease alive from the process that works on it, and knows how far it can be trusted."""
+
+import asyncio
+from types import TracebackType
+
+from shoal.base.clock import Clock
+from shoal.base.errors import TimeError
+from shoal.queue.job import Lease
+from shoal.queue.queue import Queue
+
+TRUSTED_PART = 0.8  # of a lease's term: after that nothing more is taken until it is renewed
+
+
+class Vigil:
+    """Extends a lease again and again while the block runs."""
+
+    def __init__(self, queue: Queue, lease: Lease, clock: Clock) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._clock = clock
+        self._renewed_at = clock.monotonic()
+        self._task: asyncio.Task[None] | None = None
+
+    def trusted(self) -> bool:
+        """Whether the lease surely still holds, by our own clock."""
+        term = self._queue.settings.lease.total_seconds() * TRUSTED_PART
+        return self._clock.monotonic() - self._renewed_at < term
+
+    async def __aenter__(self) -> "Vigil":
+        self._task = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._clock.sleep(self._queue.settings.extend_every.total_seconds())
+            asked_at = self._clock.monotonic()
+            try:
+                if not await self._queue.extend([self._lease.holder]):
+                    return  # lost: it will not be trusted for long, and the fence refuses us anyway
+            except TimeError:
+                continue
+            self._renewed_at = asked_at

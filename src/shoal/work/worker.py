@@ -1,0 +1,254 @@
+"""The worker: as many jobs at once as it has slots, each in a child; leases extended from here, whatever a child does."""
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shoal.base.clock import Clock
+from shoal.base.errors import LeaseLost, TimeError
+from shoal.base.signals import Signal, Signals
+from shoal.queue.job import SHARED_LANE, Holder, Lease
+from shoal.queue.queue import JobEnqueued, JobMoved, Queue
+from shoal.settings import QueueSettings, WorkSettings
+from shoal.work.nursery import ChildProcess
+from shoal.work.talk import Leave, Renewed, Work
+
+KINDS = ["crawl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Signal):
+    node_id: str
+    queue_name: str
+    worker_concurrency: int
+    worker_job_attempts: int
+    worker_backoff_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped(Signal):
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildLost(Signal):
+    """A child died, or was killed for its silence, with a job in its hands."""
+
+    node_id: str
+    pid: int
+    job_id: str
+    run_id: str | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOutOfReach(Signal):
+    """The worker could not reach the store; it goes on trying."""
+
+    node_id: str
+    doing: str
+    error: str
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A job in the hands of a child."""
+
+    lease: Lease
+    child: ChildProcess
+
+
+class Worker:
+    """One node: leases, children, heartbeats, shutdown."""
+
+    def __init__(
+        self,
+        node_id: str,
+        queue: Queue,
+        settings: WorkSettings,
+        clock: Clock,
+        signals: Signals,
+        environment: dict[str, str],
+    ) -> None:
+        self.node_id = node_id
+        self._queue = queue
+        self._settings = settings
+        self._clock = clock
+        self._signals = signals
+        self._environment = environment
+        self._slots: dict[str, _Slot] = {}
+        self._idle: list[ChildProcess] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        signals.subscribe(self._listen)
+
+    @property
+    def _queue_settings(self) -> QueueSettings:
+        return self._queue.settings
+
+    async def run(self) -> None:
+        """Work until `stop`; then hand back what is in hand, and return."""
+        self._tell_started()
+        beating = asyncio.create_task(self._beat())
+        try:
+            while not self._stopping.is_set():
+                await self._lease_more()
+                await self._rest()
+            await self._finish_up()
+        finally:
+            beating.cancel()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._end_children()
+            self._signals.emit(WorkerStopped(node_id=self.node_id))
+
+    def stop(self) -> None:
+        """No new leases; a second call does not wait for the jobs in hand."""
+        if self._stopping.is_set():
+            self._kill_all()
+        self._stopping.set()
+        self._wake.set()
+
+    async def _lease_more(self) -> None:
+        free = self._settings.concurrency - len(self._slots)
+        if free <= 0:
+            return
+        try:
+            leases = await self._queue.lease(self._holder, KINDS, [SHARED_LANE], free)
+        except TimeError as error:
+            self._tell_unreachable("leasing", error)
+            return
+        for lease in leases:
+            await self._begin(lease)
+
+    @property
+    def _holder(self) -> str:
+        return f"{self.node_id}/{os.getpid()}"
+
+    async def _begin(self, lease: Lease) -> None:
+        child = self._idle.pop() if self._idle else await ChildProcess.start(self._clock, self._environment)
+        slot = _Slot(lease, child)
+        self._slots[lease.holder.job_id] = slot
+        child.say(Work(lease))
+        task = asyncio.create_task(self._attend(slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attend(self, slot: _Slot) -> None:
+        """Wait for the child's word, and settle what it leaves behind."""
+        done = await slot.child.hear()
+        try:
+            if done is None:
+                await self._bury(slot, await slot.child.end())
+            elif done.error is not None:
+                await self._settle(self._queue.fail(slot.lease, done.error))
+        finally:
+            self._slots.pop(slot.lease.holder.job_id, None)
+            self._reuse(slot.child)
+            self._wake.set()
+
+    async def _bury(self, slot: _Slot, how: str) -> None:
+        self._signals.emit(
+            ChildLost(
+                node_id=self.node_id,
+                pid=slot.child.pid,
+                job_id=slot.lease.holder.job_id,
+                run_id=slot.lease.run_id,
+                how=how,
+            )
+        )
+        await self._settle(self._queue.lose(slot.lease, f"its child {how}"))
+
+    async def _settle(self, verb: Awaitable[object]) -> None:
+        try:
+            await verb
+        except LeaseLost:
+            return  # somebody else has the job already
+        except TimeError as error:
+            self._tell_unreachable("settling a job", error)  # its lease runs out, and the janitor puts it back
+
+    def _reuse(self, child: ChildProcess) -> None:
+        worn = child.runs >= self._settings.child_runs or child.memory >= self._settings.child_memory
+        if child.gone or worn or self._stopping.is_set():
+            child.kill()
+        else:
+            self._idle.append(child)
+
+    async def _rest(self) -> None:
+        """Until a slot is free and a job may wait: woken by a sign of either, else by the polling interval."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._queue_settings.poll_every.total_seconds()):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _beat(self) -> None:
+        """Extend every lease in hand, and look after the children. Never waits for any of them."""
+        while True:
+            await self._clock.sleep(self._queue_settings.extend_every.total_seconds())
+            slots = list(self._slots.values())
+            if slots:
+                await self._extend(slots)
+            for slot in slots:
+                if slot.child.silent_for() > self._settings.child_silence.total_seconds():
+                    slot.child.kill()
+
+    async def _extend(self, slots: list[_Slot]) -> None:
+        try:
+            kept = set(await self._queue.extend([slot.lease.holder for slot in slots]))
+        except TimeError as error:
+            self._tell_unreachable("extending leases", error)
+            return
+        for slot in slots:
+            if slot.lease.holder in kept:
+                slot.child.say(Renewed())
+            elif self._still_ours(slot.lease.holder):
+                slot.child.kill()  # the job is somebody else's: this child must not touch it any more
+
+    def _still_ours(self, holder: Holder) -> bool:
+        slot = self._slots.get(holder.job_id)
+        return slot is not None and slot.lease.holder == holder
+
+    async def _finish_up(self) -> None:
+        """The ladder: ask every child to hand back, wait for the grace, then kill. Endless patience lets them finish."""
+        patient = self._settings.shutdown_grace == timedelta.max
+        for slot in self._slots.values():
+            if not patient:
+                slot.child.say(Leave("shutdown"))
+        if self._tasks:
+            grace = None if patient else self._settings.shutdown_grace.total_seconds()
+            await asyncio.wait(set(self._tasks), timeout=grace)
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        for slot in self._slots.values():
+            slot.child.kill()
+
+    async def _end_children(self) -> None:
+        children = [*self._idle, *(slot.child for slot in self._slots.values())]
+        for child in children:
+            child.kill()
+        for child in children:
+            await child.end()
+
+    def _listen(self, signal: Signal) -> None:
+        if isinstance(signal, JobEnqueued | JobMoved):
+            self._wake.set()
+
+    def _tell_started(self) -> None:
+        self._signals.emit(
+            WorkerStarted(
+                node_id=self.node_id,
+                queue_name=SHARED_LANE,
+                worker_concurrency=self._settings.concurrency,
+                worker_job_attempts=self._queue_settings.job_attempts,
+                worker_backoff_ms=int(self._queue_settings.backoff.total_seconds() * 1000),
+            )
+        )
+
+    def _tell_unreachable(self, doing: str, error: Exception) -> None:
+        self._signals.emit(StoreOutOfReach(node_id=self.node_id, doing=doing, error=str(error)))

@@ -1,0 +1,215 @@
+"""`./shoal` on its own: a stub stands for the package and a lock without packages for the real one."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BAD_CONFIG = 4
+STUB = """
+import json, os, sys
+print(json.dumps([sys.argv[1:], [name for name in os.environ if "SHOAL" in name]]))
+"""
+ONE_PACKAGE = f"colourless-green-ideas==1.0 --hash=sha256:{'0' * 64}\n"
+
+
+class Checkout:
+    """A folder with the launcher in it, as git would make one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launcher = folder / "shoal"
+        self.lock = folder / "requirements.lock"
+        self.venv = folder / ".venv"
+
+    @classmethod
+    def make(cls, folder: Path) -> "Checkout":
+        package = folder / "src" / "shoal"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "__main__.py").write_text(STUB)
+        shutil.copy(ROOT / "shoal", folder)
+        checkout = cls(folder)
+        checkout.lock.write_text("# nothing yet\n")
+        return checkout
+
+    def copy(self, folder: Path) -> "Checkout":
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Checkout(folder)
+
+    def start(
+        self,
+        *words: str,
+        launcher: Path | None = None,
+        cwd: Path | str = "/",
+        uid: int | None = None,
+        **env: str,
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [launcher or self.launcher, *words],
+            cwd=cwd,
+            env=clean_environment() | env,
+            user=uid,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, **how: Any) -> tuple[int, str, str]:
+        with self.start(*words, **how) as process:
+            stdout, stderr = process.communicate(timeout=60)
+        return process.returncode, stdout, stderr
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what this machine or this run says about pip and Shoal."""
+    foreign = ("PIP_", "SHOAL_", "PYTHON")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    return kept | {"SHOAL_PYTHON": sys.executable, "PIP_CONFIG_FILE": os.devnull}
+
+
+def refusal(outcome: tuple[int, str, str]) -> str:
+    """The one sentence of a launcher that gave up."""
+    code, stdout, stderr = outcome
+    assert (code, stdout) == (BAD_CONFIG, "")
+    sentence = stderr.splitlines()[-1]
+    assert sentence.startswith("shoal: ")
+    assert "Traceback" not in stderr
+    return sentence
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple[int, str, str]]:
+    checkout = Checkout.make(tmp_path_factory.mktemp("launcher") / "a check out")
+    return checkout, checkout.run("crawl", "a b")
+
+
+@pytest.fixture
+def installed(first_run: tuple[Checkout, tuple[int, str, str]], tmp_path: Path) -> Checkout:
+    """A checkout of the test's own, where the first run is over. That it was copied must not matter."""
+    return first_run[0].copy(tmp_path / "moved here")
+
+
+def test_the_first_run_installs_says_so_in_one_line_and_starts(
+    first_run: tuple[Checkout, tuple[int, str, str]],
+) -> None:
+    _, (code, stdout, stderr) = first_run
+    assert (code, stdout) == (0, '[["crawl", "a b"], []]\n')
+    assert stderr.count("\n") == 1
+    assert "installing the locked packages" in stderr
+
+
+def test_later_runs_say_nothing(installed: Checkout) -> None:
+    assert installed.run("--version") == (0, '[["--version"], []]\n', "")
+
+
+def test_a_symbolic_link_is_as_good_as_the_launcher(installed: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    near = tmp_path / "bin" / "near"
+    near.symlink_to("../moved here/shoal")
+    far = tmp_path / "far"
+    far.symlink_to(near)
+    assert installed.run("x", launcher=far) == (0, '[["x"], []]\n', "")
+    assert installed.run("x", launcher=installed.venv / "bin" / "shoal") == (0, '[["x"], []]\n', "")
+
+
+def test_what_lies_in_the_callers_folder_is_not_imported(installed: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    assert installed.run("x", cwd=tmp_path)[0] == 0
+
+
+def test_a_changed_lock_is_installed_once_also_by_two_runs_at_once(installed: Checkout) -> None:
+    installed.lock.write_text("# changed\n")
+    with installed.start("one") as one, installed.start("two") as two:
+        said = [process.communicate(timeout=60)[1] for process in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0)
+    assert "".join(said).count("installing") == 1 + "".join(said).count("another process is installing")
+    assert installed.run("three")[2] == ""
+
+
+def test_what_an_interrupted_install_left_is_thrown_away(installed: Checkout) -> None:
+    (installed.venv / "incomplete").touch()
+    (installed.venv / "half a package").touch()
+    installed.lock.write_text("# changed\n")
+    assert installed.run("x")[0] == 0
+    assert not (installed.venv / "half a package").exists()
+    assert not (installed.venv / "incomplete").exists()
+
+
+def test_an_unreachable_index_is_one_sentence_and_the_next_run_tries_again(installed: Checkout) -> None:
+    before = installed.lock.read_text()
+    installed.lock.write_text(ONE_PACKAGE)
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+    assert "cannot be reached" in refusal(installed.run("x", **nowhere))
+    assert "cannot be reached" in refusal(installed.run("x", **nowhere))
+    installed.lock.write_text(before)
+    assert installed.run("x", **nowhere)[0] == 0
+
+
+def test_a_package_that_is_not_to_be_had_is_one_sentence(installed: Checkout) -> None:
+    installed.lock.write_text(ONE_PACKAGE)
+    assert "colourless-green-ideas" in refusal(installed.run("x", PIP_NO_INDEX="1"))
+
+
+def test_an_old_python_is_one_sentence(tmp_path: Path) -> None:
+    checkout = Checkout.make(tmp_path / "checkout")
+    old = tmp_path / "old"
+    old.mkdir()
+    for name in ("python", "python3", "python3.11", "python3.12", "python3.13", "python3.14"):
+        write_script(old / name, '[ "$1" = --version ] && echo Python 3.9.18 || exit 1')
+    path = f"{old}{os.pathsep}{os.defpath}"
+    assert "3.11 or newer is needed and Python 3.9.18 was found" in refusal(
+        checkout.run("x", PATH=path, SHOAL_PYTHON="")
+    )
+    assert "SHOAL_PYTHON=" in refusal(checkout.run("x", SHOAL_PYTHON=str(old / "python3")))
+    assert not checkout.venv.exists()
+
+
+def test_a_python_without_venv_is_one_sentence(tmp_path: Path) -> None:
+    checkout = Checkout.make(tmp_path / "checkout")
+    python = tmp_path / "python"
+    answers = '*realpath*) echo "$0" ;; *ensurepip*) exit 1'
+    write_script(python, f'case "$2" in {answers} ;; *) exec "{sys.executable}" "$@" ;; esac')
+    assert "apt install python3-venv" in refusal(checkout.run("x", SHOAL_PYTHON=str(python)))
+
+
+def test_a_read_only_folder_is_one_sentence(public_folder: Path) -> None:
+    checkout = Checkout.make(public_folder / "checkout")
+    checkout.folder.chmod(0o555)
+    assert "read-only" in refusal(checkout.run("x", uid=65534 if os.geteuid() == 0 else None))
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_a_lock_has_a_hash_for_everything_and_names_no_index(name: str) -> None:
+    entries = re.split(r"\n(?! )", (ROOT / name).read_text().strip())
+    assert all(re.match(r"[a-z0-9-]+==\S+", entry) and "--hash=sha256:" in entry for entry in entries)
+    assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / name).read_text())
+
+
+def test_the_lock_holds_every_dependency_of_the_package() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert {re.split(r"[\[<>=!~ ]", name)[0] for name in wanted} <= locked
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """pytest's own folders are closed to other users, and root's writing is stopped by no mode."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def write_script(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)

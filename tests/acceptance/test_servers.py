@@ -1,0 +1,100 @@
+"""The servers under the tests themselves: fresh for each test, restartable, and gone when the run is gone."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.support.servers import (
+    PostgresServer,
+    RedisServer,
+    Servers,
+    ask_postgres,
+    ask_redis,
+    postgres_version,
+    wait_until,
+)
+
+ROOT = Path(__file__).parents[2]
+RUN_WITH_SERVERS = """
+import sys
+from tests.support.servers import Servers
+servers = Servers.open()
+print(servers.folder, servers.postgres().url, servers.redis().url, flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_each_test_gets_an_empty_schema_and_its_url_is_enough(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("CREATE TABLE mine (id bigint)")
+    assert (
+        await connection.fetchval("SELECT schemaname FROM pg_tables WHERE tablename = 'mine'") in postgres_url
+    )
+    await connection.close()
+
+
+def test_what_a_killed_server_committed_is_there_after_its_start(own_postgres: PostgresServer) -> None:
+    ask_postgres(own_postgres.url, "CREATE TABLE kept AS SELECT 7 AS value")
+    own_postgres.kill()
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        ask_postgres(own_postgres.url, "SELECT 1")
+    own_postgres.start()
+    own_postgres.restart("immediate")
+    assert ask_postgres(own_postgres.url, "SELECT value FROM kept") == 7
+
+
+def test_a_wrong_password_is_refused(own_postgres: PostgresServer) -> None:
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        ask_postgres(own_postgres.url.replace("shoal:", "shoal:x"), "SELECT 1")
+
+
+def test_a_redis_database_is_empty_and_a_killed_server_starts_again(
+    redis_url: str, own_redis: RedisServer
+) -> None:
+    assert ask_redis(redis_url, "DBSIZE") == "0"
+    own_redis.kill()
+    own_redis.start()
+    assert ask_redis(own_redis.url, "PING") == "PONG"
+    own_redis.restart()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_run_that_ends_in_any_way_leaves_no_server_and_no_folder(end: signal.Signals) -> None:
+    command = [sys.executable, "-c", RUN_WITH_SERVERS]
+    run = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with run:
+        assert run.stdout is not None
+        folder, postgres_url, redis_url = run.stdout.readline().split()
+        run.send_signal(end)
+    wait_until(lambda: not Path(folder).exists(), "the removal of the run's folder", seconds=20)
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        ask_postgres(postgres_url, "SELECT 1")
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        ask_redis(redis_url, "PING")
+
+
+@pytest.mark.parametrize("variable", ["SHOAL_TEST_POSTGRES", "SHOAL_TEST_REDIS"])
+def test_the_servers_of_the_wheels_start_where_the_machine_has_none(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "wheel")
+    with Servers.open() as servers:
+        server = servers.postgres() if "POSTGRES" in variable else servers.redis()
+        assert "wheel" in server.origin
+
+
+def test_a_server_that_was_named_is_used_and_not_stopped(
+    own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_TEST_POSTGRES", own_postgres.url)
+    with Servers.open() as servers:
+        assert servers.postgres().url == own_postgres.url
+    assert postgres_version(own_postgres.url)
+    assert os.environ["SHOAL_TEST_POSTGRES"] == own_postgres.url

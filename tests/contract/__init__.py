@@ -1,0 +1,1 @@
+"""What the rooms and their stores promise, tried on every driver."""

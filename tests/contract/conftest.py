@@ -1,0 +1,382 @@
+"""The bench of the contract tests: the real rooms on a real store, a clock that jumps, and ways to get between two
+statements of a commit. Which store it is, `store_url` decides; servers are tests/conftest.py's business."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+
+from shoal.base.clock import FakeClock
+from shoal.base.database import Database, Tx, Work
+from shoal.base.errors import BackendUnavailable
+from shoal.base.ids import JobId, new_id
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawls import KIND, Crawls
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, Report, Settled, Task, Turn, key_of
+from shoal.crawl.states import CrawlState
+from shoal.crawl.store import Pace
+from shoal.crawl.walk import Ask, Walk
+from shoal.egress.address import AddressRule
+from shoal.pages.page import Page
+from shoal.queue.janitor import Janitor
+from shoal.queue.job import Holder, Job, Lease, NewJob
+from shoal.queue.queue import Queue
+from shoal.settings import QueueSettings
+from shoal.store.sql.crawls import SqlCrawlStore
+from shoal.store.sql.frontier import SqlFrontier
+from shoal.store.sql.hosts import SqlHostStore
+from shoal.store.sql.jobs import SqlJobStore
+from shoal.store.sql.outbox import SqlOutbox
+from shoal.store.sql.pages import SqlPageStore
+from shoal.store.sql.postgres import PostgresDatabase
+from shoal.store.sql.sqlite import SqliteDatabase
+
+T = TypeVar("T")
+
+SITE = "http://example.org"
+PATIENCE = 10.0  # seconds: for what happens at once, unless it never happens
+FREE = Pace(timedelta(0), 1000)
+
+
+def database_at(url: str, clock: FakeClock, *, pool_size: int = 6) -> SqliteDatabase | PostgresDatabase:
+    if url.startswith("sqlite"):
+        return SqliteDatabase(Path(url.removeprefix("sqlite:///")), clock)
+    return PostgresDatabase(url, pool_size=pool_size)
+
+
+@dataclass
+class Bench:
+    """The rooms, wired as the program wires them, on one store."""
+
+    url: str
+    database: Database
+    clock: FakeClock
+    dialect: str
+    settings: QueueSettings = field(default_factory=QueueSettings)
+    told: list[Signal] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        signals = Signals()
+        signals.subscribe(self.told.append)
+        self.signals = signals
+        self.jobs, self.hosts, self.pages = SqlJobStore(), SqlHostStore(), SqlPageStore()
+        self.frontier = SqlFrontier(self.dialect, self.hosts, self.pages)
+        self.queue = Queue(self.database, self.jobs, self.settings, signals)
+        self.crawls = Crawls(
+            self.database, SqlCrawlStore(), self.frontier, self.queue, SqlOutbox(), AddressRule(), signals
+        )
+        self.queue.register({KIND: self.crawls})
+
+    def over(self, database: Database) -> "Bench":
+        """The same store seen through another database object."""
+        return Bench(self.url, database, self.clock, self.dialect, self.settings)
+
+    def janitor(self) -> Janitor:
+        return Janitor(self.database, self.queue, self.clock)
+
+    async def jump(self, seconds: float) -> None:
+        """Move the store's clock, and with it our own."""
+        self.clock.jump(seconds)
+        if self.dialect == "postgres":
+            await self.sql(f"UPDATE clock_offset SET micros = micros + {round(seconds * 1e6)}")
+
+    async def sql(self, text: str) -> list[dict[str, Any]]:
+        """Run one statement behind the rooms' back."""
+        if self.dialect == "sqlite":
+            return self._sqlite(text)
+        connection = await asyncpg.connect(self.url)
+        try:
+            return [dict(row) for row in await connection.fetch(text)]
+        finally:
+            await connection.close()
+
+    def _sqlite(self, text: str) -> list[dict[str, Any]]:
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        connection.create_function("shoal_now", 0, self.clock.micros)
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            return [dict(row) for row in connection.execute(text).fetchall()]
+        finally:
+            connection.close()
+
+    async def number(self, text: str) -> int:
+        """The one number that a statement answers."""
+        [row] = await self.sql(text)
+        [value] = row.values()
+        return int(value)
+
+    async def enqueue(
+        self,
+        *,
+        kind: str = "page",
+        lane: str = "shared",
+        priority: int = 50,
+        max_attempts: int = 2,
+        key: str | None = None,
+        run_id: str | None = None,
+    ) -> JobId:
+        job = NewJob(
+            JobId(new_id("job")), kind, run_id, lane=lane, priority=priority, max_attempts=max_attempts, dedupe_key=key
+        )
+        await self.database.run(lambda tx: self.queue.enqueue_in(tx, job))
+        return job.id
+
+    async def lease(self, holder: str = "w1", kind: str = "page", lane: str = "shared") -> Lease:
+        """The one job that is due."""
+        [lease] = await self.queue.lease(holder, [kind], [lane], 1)
+        return lease
+
+    async def job(self, job_id: str) -> Job:
+        found = await self.database.read(lambda tx: self.jobs.get(tx, JobId(job_id)))
+        assert found is not None
+        return found
+
+    async def grants(self, job_id: str) -> list[dict[str, Any]]:
+        return await self.sql(f"SELECT * FROM job_grant WHERE job_id = '{job_id}' ORDER BY epoch")
+
+    async def settle_something(self, holder: Holder) -> None:
+        await self.database.run(lambda tx: self.jobs.mark_settled(tx, holder))
+
+    async def lose(self, seconds: float = 10.5) -> None:
+        """Let every lease run out, and sweep."""
+        await self.jump(seconds)
+        await self.janitor().run_once()
+
+    async def submit(self, *seeds: str, **config: Any) -> Crawl:
+        return await self.crawls.submit(CrawlConfig(seeds=list(seeds) or [f"{SITE}/"], **config))
+
+    async def state(self, crawl: Crawl) -> CrawlState:
+        return (await self.crawls.get(crawl.id)).crawl.state
+
+    async def reason(self, crawl: Crawl) -> str | None:
+        return (await self.crawls.get(crawl.id)).crawl.state_reason
+
+    async def counts(self, crawl: Crawl) -> Counts:
+        return (await self.crawls.get(crawl.id)).counts
+
+    async def live(self, crawl: Crawl) -> tuple[int, int]:
+        """How many of the crawl's jobs are pending, and how many locked."""
+        return await self.database.read(lambda tx: self.jobs.live_of_run(tx, crawl.id))
+
+    async def walker(self, crawl: Crawl, holder: str = "w1", *, pace: Pace = FREE) -> "Walker":
+        """Lease a walker's job of the crawl and attach."""
+        walker = Walker(self, crawl, await self.lease(holder, KIND), pace)
+        await walker.attach()
+        return walker
+
+    async def fates(self, crawl: Crawl) -> dict[tuple[int, int], Fate]:
+        rows = await self.sql(f"SELECT key, chk, fate FROM fate WHERE crawl = {crawl.number}")
+        return {(row["key"], row["chk"]): Fate(row["fate"]) for row in rows}
+
+    async def fate(self, crawl: Crawl, url: str) -> Fate:
+        return (await self.fates(crawl))[key_of(Url(url), crawl.number)]
+
+
+class Walker:
+    """A walker without an engine: it fetches nothing, and settles what a test says."""
+
+    def __init__(self, bench: Bench, crawl: Crawl, lease: Lease, pace: Pace = FREE) -> None:
+        self.bench = bench
+        self.crawl = crawl
+        self.lease = lease
+        self.holder = lease.holder
+        self.held: list[Task] = []
+        self.attached = False
+        self.walk = Walk(
+            bench.database, bench.crawls, bench.frontier, bench.queue, crawl, lease.holder, pace
+        )
+
+    async def attach(self) -> None:
+        await self.walk.attach()
+        self.held = []
+        self.attached = True
+
+    async def turn(self, *settled: Settled, found: Iterable[NewUrl] = (), want: int = 10) -> Turn:
+        """One commit: settle these, add those, take more."""
+        left = [task for task in self.held if task not in [done.task for done in settled]]
+        turn = await self.walk.turn(Report(list(settled), list(found)), Ask(want, len(left)))
+        self.held = left + turn.work
+        return turn
+
+    async def take(self, want: int = 10) -> list[Task]:
+        return (await self.turn(want=want)).work
+
+    async def fetch_all(self, *found: NewUrl, want: int = 10) -> Turn:
+        """Settle everything that is held as fetched."""
+        return await self.turn(*[fetched(task) for task in self.held], found=found, want=want)
+
+    def link(self, url: str, depth: int = 1, fate: Fate = Fate.OPEN) -> NewUrl:
+        return new_url(self.crawl, url, depth, fate)
+
+
+def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN) -> NewUrl:
+    address = Url(url if "://" in url else SITE + url)
+    return NewUrl(*key_of(address, crawl.number), address, depth, fate)
+
+
+def page_of(task: Task, **facts: Any) -> Page:
+    return Page(url=task.url, depth=task.depth, fetched_at=1, attempt=task.attempts + 1, parent=task.parent, **facts)
+
+
+def fetched(task: Task, size: int = 10) -> Settled:
+    return Settled(task, Fate.FETCHED, page_of(task, status=200, bytes=size))
+
+
+def failed(task: Task) -> Settled:
+    return Settled(task, Fate.FAILED, page_of(task, error_code="connect", error_message="refused"))
+
+
+def later(task: Task, seconds: float) -> Settled:
+    return Settled(task, Fate.OPEN, retry_in=round(seconds * 1e6))
+
+
+@dataclass
+class Gate:
+    """A place inside a commit: `reached` when it is there, and it goes on after `open`."""
+
+    query: str
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait_until_reached(self) -> None:
+        await asyncio.wait_for(self.reached.wait(), PATIENCE)
+
+    def open(self) -> None:
+        self.go.set()
+
+    async def passing(self, query: str) -> None:
+        if query == self.query and not self.reached.is_set():
+            self.reached.set()
+            await asyncio.wait_for(self.go.wait(), PATIENCE)
+
+
+class GatedTx:
+    """A transaction that stops after the first run of the gate's query."""
+
+    def __init__(self, tx: Tx, gate: Gate) -> None:
+        self._tx = tx
+        self._gate = gate
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        found = await self._tx.all(query, **values)
+        await self._gate.passing(query)
+        return found
+
+    async def one(self, query: str, **values: Any) -> Any | None:
+        found = await self._tx.one(query, **values)
+        await self._gate.passing(query)
+        return found
+
+    async def value(self, query: str, **values: Any) -> Any:
+        found = await self._tx.value(query, **values)
+        await self._gate.passing(query)
+        return found
+
+    async def execute(self, query: str, **values: Any) -> int:
+        touched = await self._tx.execute(query, **values)
+        await self._gate.passing(query)
+        return touched
+
+    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+        touched = await self._tx.many(query, rows)
+        await self._gate.passing(query)
+        return touched
+
+
+class Gated:
+    """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other: there is no between.)"""
+
+    def __init__(self, database: Database, gate: Gate) -> None:
+        self._database = database
+        self._gate = gate
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._database.run(lambda tx: work(GatedTx(tx, self._gate)))
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+class Severed:
+    """A store that can be out of reach, for reads and writes apart."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.reads = self.writes = True
+
+    async def run(self, work: Work[T]) -> T:
+        self._check(self.writes)
+        return await self._database.run(work)
+
+    async def read(self, work: Work[T]) -> T:
+        self._check(self.reads)
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _check(self, reachable: bool) -> None:
+        if not reachable:
+            raise BackendUnavailable("the store", "the cable is cut", "plug it in")
+
+
+BLOCKED = """
+    SELECT count(DISTINCT pid) FROM pg_locks
+    JOIN pg_class ON pg_class.oid = relation
+    JOIN pg_namespace ON pg_namespace.oid = relnamespace AND nspname = current_schema()
+    WHERE cardinality(pg_blocking_pids(pid)) > 0
+"""
+
+
+async def until_blocked(bench: Bench) -> None:
+    """Until a commit in this test's schema waits for a lock."""
+
+    async def look() -> None:
+        while not await bench.number(BLOCKED):
+            await asyncio.sleep(0.002)
+
+    await asyncio.wait_for(look(), PATIENCE)
+
+
+async def open_bench(url: str) -> Bench:
+    clock = FakeClock()
+    database = database_at(url, clock)
+    await database.open(upgrade=True)
+    return Bench(url, database, clock, database.dialect)
+
+
+@pytest.fixture
+async def bench(store_url: str) -> AsyncIterator[Bench]:
+    """The rooms on each store in turn."""
+    bench = await open_bench(store_url)
+    yield bench
+    await bench.database.close()
+
+
+@pytest.fixture
+async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
+    """For races between commits, which SQLite does not have: it runs one at a time."""
+    bench = await open_bench(postgres_url)
+    yield bench
+    await bench.database.close()
+
+
+@pytest.fixture
+async def sqlite_bench(sqlite_url: str) -> AsyncIterator[Bench]:
+    """For what only an embedded store has."""
+    bench = await open_bench(sqlite_url)
+    yield bench
+    await bench.database.close()

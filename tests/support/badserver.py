@@ -1,0 +1,155 @@
+"""A small raw HTTP server that says whatever a test tells it to, however wrong. What to expect is the test's."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TLS = Path(__file__).parent / "tls"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Line:
+    """A connection in the hands of a script."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def wait_for_end(self) -> None:
+        """Until the other side has closed the connection."""
+        while await self.reader.read(65536):
+            pass
+
+    def reset(self) -> None:
+        """Break the connection without a goodbye."""
+        self._writer.transport.abort()
+
+
+Script = Callable[[Line, Asked], Awaitable[None]]
+
+
+@dataclass
+class BadServer:
+    """Plays `scripts` by path. After a script the connection stays open, unless the script has ended it."""
+
+    port: int = 0
+    scripts: dict[str, Script] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    connections: int = 0
+    open_connections: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def answer(self, path: str, *parts: bytes) -> None:
+        """Send these bytes, one piece after the other, and wait for the next request."""
+
+        async def script(line: Line, _asked: Asked) -> None:
+            for part in parts:
+                await line.send(part)
+
+        self.scripts[path] = script
+
+    def answer_and_close(self, path: str, *parts: bytes) -> None:
+        """Send these bytes and close."""
+
+        async def script(line: Line, _asked: Asked) -> None:
+            for part in parts:
+                await line.send(part)
+            raise ConnectionResetError
+
+        self.scripts[path] = script
+
+    def fall_silent(self, path: str, *parts: bytes) -> None:
+        """Send these bytes, then nothing, until the other side gives up."""
+
+        async def script(line: Line, _asked: Asked) -> None:
+            for part in parts:
+                await line.send(part)
+            await line.wait_for_end()
+
+        self.scripts[path] = script
+
+    def repeat(self, path: str, head: bytes, piece: bytes) -> None:
+        """Send the piece again and again, until the other side gives up."""
+
+        async def script(line: Line, _asked: Asked) -> None:
+            await line.send(head)
+            while True:
+                await line.send(piece)
+
+        self.scripts[path] = script
+
+    def redirect(self, path: str, location: str, status: int = 302, body: bytes = b"") -> None:
+        self.answer(path, reply(status, body, [("Location", location)]))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.open_connections.add(task)
+        self.connections += 1
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+                while True:
+                    await self._serve_one(reader, writer)
+        finally:
+            self.open_connections.discard(task)
+            writer.close()
+            with suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        request_line, *fields = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+        method, target, _version = request_line.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (f.partition(":") for f in fields)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        asked = Asked(method, target, headers, body)
+        self.asked.append(asked)
+        script = self.scripts.get(target.partition("?")[0]) or self.scripts.get("*")
+        if script is None:
+            await Line(reader, writer).send(reply(404, b"not here"))
+        else:
+            await script(Line(reader, writer), asked)
+
+
+def reply(status: int = 200, body: bytes = b"", headers: Iterable[tuple[str, str]] = ()) -> bytes:
+    """A well-formed answer."""
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}", *(f"{n}: {v}" for n, v in headers)]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def tls_context(certificate: str) -> ssl.SSLContext:
+    """A server's context with one of the test certificates."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / f"{certificate}.pem")
+    return context
+
+
+@asynccontextmanager
+async def bad_server(certificate: str | None = None) -> AsyncIterator[BadServer]:
+    """A server on a free port of 127.0.0.1, gone with its connections at the end."""
+    bad = BadServer()
+    context = tls_context(certificate) if certificate else None
+    server = await asyncio.start_server(bad.serve, "127.0.0.1", 0, ssl=context, limit=1 << 20)
+    bad.port = server.sockets[0].getsockname()[1]
+    try:
+        yield bad
+    finally:
+        server.close()
+        for task in list(bad.open_connections):
+            task.cancel()
+        await asyncio.gather(*bad.open_connections, return_exceptions=True)

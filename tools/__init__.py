@@ -1,0 +1,1 @@
+"""What the project needs to build and check itself; not part of the package."""

@@ -1,0 +1,253 @@
+"""Writes the files that are made from code: `.env.example`, the reference pages, the state diagrams.
+
+    python -m tools.generate            writes what changed
+    python -m tools.generate --check    changes nothing; exits 1 and names what is stale
+
+The same code always gives the same files: nothing of the machine, the time or the terminal goes in.
+"""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+from shoal.base import errors
+from shoal.base.reading import show
+from shoal.cli.frame import COMMANDS, Lazy, shoal
+from shoal.settings import CATALOGUE, SPEEDS, Entry, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "shoal"
+NOTICE = "Made by `make fix` from `{}`; changes made here are lost."
+WIDTH = 100
+SPELT_OUT = ("store", "networks", "name")  # kinds whose name does not say how to write them
+
+
+def main(arguments: list[str]) -> int:
+    stale = [path for path, make in FILES.items() if _read(ROOT / path) != make()]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"stale: {path} (run `make fix`)", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(FILES[path](), "utf-8")
+        print(f"wrote {path}")
+    return 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text("utf-8") if path.exists() else None
+
+
+def env_example() -> str:
+    lines = [
+        f"# {NOTICE.format('src/shoal/settings.py')}",
+        "# Every setting with its default. Copy this file to .env, and uncomment what you change.",
+    ]
+    for room in Settings.model_fields:
+        lines += ["", f"# {_about(room)}"]
+        for entry in _entries(room):
+            lines += ["", f"# {entry.says}{_not_yet(entry)}", f"#{entry.env}={_example(entry)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _example(entry: Entry) -> str:
+    """A default as a shell or a compose file can read it; one that is made at start-up is left open."""
+    if entry.default.startswith(("$", "sqlite:///$", "the ")) or "VERSION" in entry.default:
+        return ""
+    return entry.default
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        NOTICE.format("src/shoal/settings.py"),
+        "",
+        "Flags win over environment variables, those over `shoal.toml`, that over the default. `shoal.toml`",
+        "is the file that `SHOAL_CONFIG` names, else the one in the current folder; it has the same names as",
+        "the environment, at its top level:",
+        "",
+        "```toml",
+        "WORKER_CONCURRENCY = 4",
+        'SHOAL_LEASE = "20s"',
+        'SHOAL_ALLOW_NETWORKS = ["10.1.0.0/16"]',
+        "```",
+        "",
+        "A variable that is empty counts as unset. An unknown `SHOAL_…` variable or key of the file stops",
+        "Shoal with exit code 4 and the nearest name. `shoal config show` prints every value and where it",
+        "comes from.",
+        "",
+        "Durations are `500ms`, `10s`, `2m`, `1h`, `7d`; sizes `64KB`, `10MB`, `1GB` (powers of 1000) or",
+        "`64KiB`, `10MiB`, `1GiB` (powers of 1024).",
+    ]
+    for room in Settings.model_fields:
+        lines += [
+            "",
+            f"## {room}",
+            "",
+            _about(room),
+            "",
+            "| name | type | default | meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [_setting_row(entry) for entry in _entries(room)]
+        if room == "crawl":
+            lines += _speed_table()
+    return "\n".join(lines) + "\n"
+
+
+def _setting_row(entry: Entry) -> str:
+    default = f"`{entry.default}`" if entry.default else "empty"
+    form = f" Write {entry.form}." if entry.kind in SPELT_OUT else ""
+    limits = f" Takes {entry.limits}." if entry.limits else ""
+    says = f"{entry.says}{form}{limits}{_not_yet(entry)}"
+    return _row(f"`{entry.env}`", entry.kind + (", secret" if entry.secret else ""), default, says)
+
+
+def _speed_table() -> list[str]:
+    rows = [
+        _row(f"`{name}`", connections or "all", show(delay)) for name, (connections, delay) in SPEEDS.items()
+    ]
+    head = "Speed profiles, within `MAX_CONCURRENT_CURL`; a number that somebody set beats the profile's:"
+    return ["", head, "", "| speed | connections per host | delay |", "|---|---|---|", *rows]
+
+
+def _not_yet(entry: Entry) -> str:
+    return " (Accepted; nothing uses it yet.)" if entry.planned else ""
+
+
+def _about(room: str) -> str:
+    return _first_line(Settings.model_fields[room].annotation)
+
+
+def _entries(room: str) -> list[Entry]:
+    return [entry for entry in CATALOGUE.values() if entry.room == room]
+
+
+def errors_page() -> str:
+    lines = [
+        "# Errors",
+        "",
+        NOTICE.format("src/shoal/base/errors.py"),
+        "",
+        "Over HTTP an error is a problem document (RFC 9457) with this `code`; on the command line one",
+        "sentence on stderr (with `--json` the same document) and this exit code; over gRPC this status.",
+        "",
+        "| code | meaning | HTTP | exit | gRPC |",
+        "|---|---|---|---|---|",
+    ]
+    for error, answer in errors.RESPONSES.items():
+        cells = (f"`{error.code}`", _first_line(error), answer.http_status, answer.exit_code)
+        lines.append(_row(*cells, f"`{answer.grpc_status}`"))
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    lines = ["# Commands", "", NOTICE.format("src/shoal/cli/"), "", *_help_block(shoal, "shoal")]
+    for name, lazy in COMMANDS.items():
+        command = _loaded(lazy)
+        if command is not None:
+            lines += _command_part(command, f"shoal {name}", level=2)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _loaded(lazy: Lazy) -> click.Command | None:
+    """The command, or None while its module is not written yet; any other fault of it is raised."""
+    module = lazy.where.partition(":")[0]
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    return lazy.load() if path.with_suffix(".py").exists() or path.is_dir() else None
+
+
+def _command_part(command: click.Command, path: str, level: int) -> Iterator[str]:
+    yield from ("", f"{'#' * level} {path}", "", *_help_block(command, path))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _command_part(command.commands[name], f"{path} {name}", level + 1)
+
+
+def _help_block(command: click.Command, path: str) -> list[str]:
+    context = click.Context(
+        command,
+        info_name=path,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        help_option_names=["-h", "--help"],
+    )
+    return ["```text", *(line.rstrip() for line in command.get_help(context).splitlines()), "```"]
+
+
+def states_page() -> str:
+    lines = [
+        "# State machines",
+        "",
+        NOTICE.format("src/shoal/*/states.py"),
+        "",
+        "Every move is a compare-and-set; what is not drawn cannot happen.",
+    ]
+    for path in sorted(PACKAGE.glob("*/states.py")):
+        module = importlib.import_module(f"shoal.{path.parent.name}.states")
+        for name in sorted(vars(module)):
+            if name == "MOVES" or name.endswith("_MOVES"):
+                lines += _machine(module, name)
+    return "\n".join(lines) + "\n"
+
+
+Moves = Mapping[Enum, frozenset[Enum]]
+
+
+def _machine(module: ModuleType, name: str) -> list[str]:
+    moves: Moves = getattr(module, name)
+    terminal: frozenset[Enum] = getattr(module, name.replace("MOVES", "TERMINAL"), frozenset())
+    kind = type(next(iter(moves)))
+    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.removesuffix("State"))
+    meanings = _meanings(kind)
+    rows = [
+        _row(f"`{state.value}`", meanings.get(state.name, ""), "yes" * (state in terminal)) for state in moves
+    ]
+    table = ["| state | meaning | final |", "|---|---|---|", *rows]
+    return ["", f"## {title}", "", *table, "", "```mermaid", *_diagram(moves, terminal), "```"]
+
+
+def _diagram(moves: Moves, terminal: frozenset[Enum]) -> Iterator[str]:
+    yield "stateDiagram-v2"
+    yield f"    [*] --> {next(iter(moves)).value}"
+    for state, targets in moves.items():
+        for target in (other for other in moves if other in targets):
+            yield f"    {state.value} --> {target.value}"
+        if state in terminal:
+            yield f"    {state.value} --> [*]"
+
+
+def _meanings(kind: type[Enum]) -> dict[str, str]:
+    """The comment beside each state."""
+    found = re.findall(r"^\s+(\w+) = .*?  # (.+)$", inspect.getsource(kind), flags=re.MULTILINE)
+    return {name: comment[0].upper() + comment[1:] for name, comment in found}
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _row(*cells: object) -> str:
+    escaped = [str(cell).replace("|", r"\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
+
+
+FILES: Mapping[str, Callable[[], str]] = {
+    ".env.example": env_example,
+    "docs/reference/settings.md": settings_page,
+    "docs/reference/errors.md": errors_page,
+    "docs/reference/cli.md": cli_page,
+    "docs/inside/states.md": states_page,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
