@@ -16,11 +16,12 @@ from shoal.crawl.frontier import Settled
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
 from shoal.egress import AddressRule, Egress, Limits, endpoint
+from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Lease
 from shoal.queue.queue import Queue
-from shoal.settings import Settings
+from shoal.settings import DatabaseSettings, Settings
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
@@ -44,6 +45,7 @@ class App:
     queue: Queue
     crawls: Crawls
     frontier: FrontierStore
+    hosts: HostStore
     pages: PageStore
 
     def janitor(self) -> Janitor:
@@ -56,12 +58,13 @@ class App:
         await self.database.read(look)
 
 
-def database_of(url: str, settings: Settings, clock: Clock) -> SqlDatabase:
-    """The driver that a store's address names."""
+def database_of(settings: DatabaseSettings, clock: Clock) -> SqlDatabase:
+    """The driver that the store's address names."""
+    url = settings.url
     if url.startswith("sqlite:///"):
         return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
     if url.startswith(("postgresql://", "postgres://")):
-        return PostgresDatabase(url, pool_size=settings.database.pool_size)
+        return PostgresDatabase(settings)
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
 
@@ -70,7 +73,7 @@ async def opened(settings: Settings, signals: Signals | None = None, *, upgrade:
     """The wired rooms on an open store; it is closed at the end. An embedded store always upgrades itself."""
     clock = SystemClock()
     signals = signals or Signals()
-    database = database_of(settings.database.url, settings, clock)
+    database = database_of(settings.database, clock)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
         yield _wire(settings, clock, signals, database)
@@ -80,7 +83,8 @@ async def opened(settings: Settings, signals: Signals | None = None, *, upgrade:
 
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: SqlDatabase) -> App:
     pages = SqlPageStore()
-    frontier = SqlFrontier(database.dialect, SqlHostStore(), pages)
+    hosts = SqlHostStore()
+    frontier = SqlFrontier(database.dialect, hosts, pages)
     queue = Queue(database, SqlJobStore(), settings.queue, signals)
     crawls = Crawls(
         database,
@@ -92,7 +96,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: SqlDatab
         signals,
     )
     queue.register({KIND: crawls})
-    return App(settings, clock, signals, database, queue, crawls, frontier, pages)
+    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages)
 
 
 async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
@@ -116,10 +120,12 @@ def walker_of(
         app.database,
         app.crawls,
         app.frontier,
+        app.hosts,
         app.queue,
         egress,
         app.settings,
         app.clock,
+        app.signals,
         crawl,
         holder,
         alive,

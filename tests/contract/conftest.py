@@ -6,12 +6,12 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
 import pytest
 
+from shoal.app import SqlDatabase, database_of
 from shoal.base.clock import FakeClock
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import BackendUnavailable
@@ -30,15 +30,13 @@ from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease, NewJob
 from shoal.queue.queue import Queue
-from shoal.settings import QueueSettings
+from shoal.settings import DatabaseSettings, QueueSettings
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
-from shoal.store.sql.postgres import PostgresDatabase
-from shoal.store.sql.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 
@@ -47,10 +45,8 @@ PATIENCE = 10.0  # seconds: for what happens at once, unless it never happens
 FREE = Pace(timedelta(0), 1000)
 
 
-def database_at(url: str, clock: FakeClock, *, pool_size: int = 6) -> SqliteDatabase | PostgresDatabase:
-    if url.startswith("sqlite"):
-        return SqliteDatabase(Path(url.removeprefix("sqlite:///")), clock)
-    return PostgresDatabase(url, pool_size=pool_size)
+def database_at(url: str, clock: FakeClock) -> SqlDatabase:
+    return database_of(DatabaseSettings(url=url, pool_size=6), clock)
 
 
 @dataclass
@@ -63,6 +59,7 @@ class Bench:
     dialect: str
     settings: QueueSettings = field(default_factory=QueueSettings)
     told: list[Signal] = field(default_factory=list)
+    _own: Any = None  # a connection of the tests' own
 
     def __post_init__(self) -> None:
         signals = Signals()
@@ -91,23 +88,26 @@ class Bench:
 
     async def sql(self, text: str) -> list[dict[str, Any]]:
         """Run one statement behind the rooms' back."""
-        if self.dialect == "sqlite":
-            return self._sqlite(text)
-        connection = await asyncpg.connect(self.url)
-        try:
-            return [dict(row) for row in await connection.fetch(text)]
-        finally:
-            await connection.close()
+        if self._own is None:
+            self._own = await self._connect()
+        rows = self._own.execute(text).fetchall() if self.dialect == "sqlite" else await self._own.fetch(text)
+        return [dict(row) for row in rows]
 
-    def _sqlite(self, text: str) -> list[dict[str, Any]]:
+    async def _connect(self) -> Any:
+        if self.dialect == "postgres":
+            return await asyncpg.connect(self.url)
         connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)
         connection.row_factory = sqlite3.Row
         connection.create_function("shoal_now", 0, self.clock.micros)
-        try:
-            connection.execute("PRAGMA foreign_keys = ON")
-            return [dict(row) for row in connection.execute(text).fetchall()]
-        finally:
-            connection.close()
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    async def close(self) -> None:
+        if self._own is not None:
+            closing = self._own.close()
+            if self.dialect == "postgres":
+                await closing
+        await self.database.close()
 
     async def number(self, text: str) -> int:
         """The one number that a statement answers."""
@@ -192,9 +192,7 @@ class Walker:
         self.holder = lease.holder
         self.held: list[Task] = []
         self.attached = False
-        self.walk = Walk(
-            bench.database, bench.crawls, bench.frontier, bench.queue, crawl, lease.holder, pace
-        )
+        self.walk = Walk(bench.database, bench.crawls, bench.frontier, bench.queue, crawl, lease.holder, pace)
 
     async def attach(self) -> None:
         await self.walk.attach()
@@ -363,7 +361,7 @@ async def bench(store_url: str) -> AsyncIterator[Bench]:
     """The rooms on each store in turn."""
     bench = await open_bench(store_url)
     yield bench
-    await bench.database.close()
+    await bench.close()
 
 
 @pytest.fixture
@@ -371,7 +369,7 @@ async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
     """For races between commits, which SQLite does not have: it runs one at a time."""
     bench = await open_bench(postgres_url)
     yield bench
-    await bench.database.close()
+    await bench.close()
 
 
 @pytest.fixture
@@ -379,4 +377,4 @@ async def sqlite_bench(sqlite_url: str) -> AsyncIterator[Bench]:
     """For what only an embedded store has."""
     bench = await open_bench(sqlite_url)
     yield bench
-    await bench.database.close()
+    await bench.close()

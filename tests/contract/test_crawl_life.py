@@ -439,9 +439,7 @@ async def test_only_a_paused_crawl_can_be_resumed(bench: Bench, state: CrawlStat
 
 async def test_two_resumes_at_once_make_one_set_of_jobs(bench: Bench) -> None:
     crawl = await bring_to(bench, S.PAUSED)
-    answers = await asyncio.gather(
-        *[bench.crawls.resume(crawl.id) for _ in range(4)], return_exceptions=True
-    )
+    answers = await asyncio.gather(*[bench.crawls.resume(crawl.id) for _ in range(4)], return_exceptions=True)
     assert sum(isinstance(answer, StateConflict) for answer in answers) == 3
     assert await bench.live(crawl) == (1, 0)
 

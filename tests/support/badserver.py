@@ -53,6 +53,19 @@ class BadServer:
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
     open_connections: set["asyncio.Task[None]"] = field(default_factory=set)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that a request or the end of a connection makes true."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def until_asked(self, times: int = 1) -> None:
+        await self.until(lambda: len(self.asked) >= times)
+
+    async def until_alone(self) -> None:
+        await self.until(lambda: not self.open_connections)
 
     def answer(self, path: str, *parts: bytes) -> None:
         """Send these bytes, one piece after the other, and wait for the next request."""
@@ -83,13 +96,14 @@ class BadServer:
 
         self.scripts[path] = script
 
-    def repeat(self, path: str, head: bytes, piece: bytes) -> None:
+    def repeat(self, path: str, head: bytes, piece: bytes, pause_seconds: float = 0) -> None:
         """Send the piece again and again, until the other side gives up."""
 
         async def script(line: Line, _asked: Asked) -> None:
             await line.send(head)
             while True:
                 await line.send(piece)
+                await asyncio.sleep(pause_seconds)
 
         self.scripts[path] = script
 
@@ -102,14 +116,16 @@ class BadServer:
         self.open_connections.add(task)
         self.connections += 1
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            # Python 3.11 complains about cancelled connections, and being cancelled is how they end here.
+            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
                 while True:
                     await self._serve_one(reader, writer)
         finally:
-            self.open_connections.discard(task)
             writer.close()
             with suppress(ConnectionError, ssl.SSLError):
                 await writer.wait_closed()
+            self.open_connections.discard(task)
+            self._changed.set()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -119,6 +135,7 @@ class BadServer:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         asked = Asked(method, target, headers, body)
         self.asked.append(asked)
+        self._changed.set()
         script = self.scripts.get(target.partition("?")[0]) or self.scripts.get("*")
         if script is None:
             await Line(reader, writer).send(reply(404, b"not here"))

@@ -3,6 +3,7 @@
 import gzip
 import tracemalloc
 import zlib
+from functools import partial
 
 import brotli
 import pytest
@@ -97,7 +98,8 @@ def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_not(name: str)
 
 @pytest.mark.parametrize("name", ["gzip", "deflate", "br", "zstd"])
 def test_a_bomb_costs_no_more_memory_than_the_limit(name: str) -> None:
-    bomb = ENCODERS[name](bytes(200 * MEGABYTE))
+    encoder = {**ENCODERS, "br": partial(brotli.compress, quality=1)}[name]
+    bomb = encoder(bytes(100 * MEGABYTE))
     tracemalloc.start()
     try:
         outcome = undo(bomb, name, limit=2 * MEGABYTE)

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -151,22 +150,20 @@ def test_an_answer_that_comes_after_its_loop_is_dropped() -> None:
     names.gate.clear()
     resolver = Resolver(SystemClock(), lookup=names)
     told: list[Answer] = []
+    before = set(threading.enumerate())
 
     async def leave() -> None:
         resolver.resolve("late.test", told.append)
 
     asyncio.run(leave())
-    crew = [thread for thread in threading.enumerate() if thread.name == "shoal-resolver"]
+    crew = set(threading.enumerate()) - before
     resolver.close()
     names.gate.set()
-    wait_for_all(crew)
+    for thread in crew:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(crew) == 1
     assert told == []
-
-
-def wait_for_all(threads: list[threading.Thread]) -> None:
-    join: Callable[[threading.Thread], None] = lambda thread: thread.join(10)  # noqa: E731
-    list(map(join, threads))
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_the_system_knows_localhost() -> None:

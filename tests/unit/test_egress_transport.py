@@ -15,8 +15,9 @@ import pytest
 import uvloop
 
 from shoal.base.clock import SystemClock
-from shoal.egress import AddressRule, Egress, Failure, Limits, Outcome, Request, Resolver, Response
+from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response
 from tests.support.badserver import TLS, Asked, BadServer, Line, bad_server, reply
+from tests.support.told import Told
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 LIMITS = Limits(
@@ -88,9 +89,7 @@ async def test_a_connection_is_used_again(egress: Egress, server: BadServer) -> 
     assert server.connections == 1
 
 
-async def test_a_connection_that_the_server_closed_meanwhile_is_replaced(
-    egress: Egress, server: BadServer
-) -> None:
+async def test_a_connection_that_the_server_closed_meanwhile_is_replaced(egress: Egress, server: BadServer) -> None:
     server.answer_and_close("/", reply(200, PAGE))
     for _ in range(5):
         assert answered(await ask(egress, server)).raw == PAGE
@@ -220,9 +219,7 @@ async def test_bytes_behind_the_announced_end_are_not_taken_for_another_answer(
     assert answered(await ask(egress, server, "/next")).raw == b"second"
 
 
-async def test_a_connection_that_breaks_is_a_failure_worth_another_try(
-    egress: Egress, server: BadServer
-) -> None:
+async def test_a_connection_that_breaks_is_a_failure_worth_another_try(egress: Egress, server: BadServer) -> None:
     async def script(line: Line, _asked: Asked) -> None:
         await line.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
         line.reset()
@@ -285,9 +282,7 @@ async def test_the_body_of_a_redirect_is_read_only_in_part(egress: Egress, serve
         b"Set-Cookie: a=b\r\n" * 300_000,
     ],
 )
-async def test_too_many_or_too_long_headers_are_a_failure(
-    egress: Egress, server: BadServer, fields: bytes
-) -> None:
+async def test_too_many_or_too_long_headers_are_a_failure(egress: Egress, server: BadServer, fields: bytes) -> None:
     server.answer_and_close("/", b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 0\r\n\r\n")
     assert failed(await ask(egress, server)).code == "headers_too_large"
 
@@ -301,9 +296,7 @@ async def test_headers_within_the_limits_are_read(egress: Egress, server: BadSer
 # Deadlines
 
 
-async def test_an_answer_that_never_comes_ends_at_the_total_deadline(
-    egress: Egress, server: BadServer
-) -> None:
+async def test_an_answer_that_never_comes_ends_at_the_total_deadline(egress: Egress, server: BadServer) -> None:
     server.fall_silent("/", b"HTTP/1.1 200 OK\r\n")
     limits = replace(LIMITS, total_timeout=timedelta(milliseconds=100))
     failure = failed(await ask(egress, server, limits=limits))
@@ -311,20 +304,12 @@ async def test_an_answer_that_never_comes_ends_at_the_total_deadline(
 
 
 async def test_a_drip_ends_at_the_total_deadline(egress: Egress, server: BadServer) -> None:
-    async def drip(line: Line, _asked: Asked) -> None:
-        await line.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while True:
-            await line.send(b"x")
-            await asyncio.sleep(0.01)
-
-    server.scripts["/"] = drip
+    server.repeat("/", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x", pause_seconds=0.01)
     limits = replace(LIMITS, total_timeout=timedelta(milliseconds=200))
     assert failed(await ask(egress, server, limits=limits)).code == "total_timeout"
 
 
-async def test_silence_in_the_middle_of_an_answer_ends_at_the_idle_deadline(
-    egress: Egress, server: BadServer
-) -> None:
+async def test_silence_in_the_middle_of_an_answer_ends_at_the_idle_deadline(egress: Egress, server: BadServer) -> None:
     server.fall_silent("/", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
     limits = replace(LIMITS, idle_timeout=timedelta(seconds=1))
     assert failed(await ask(egress, server, limits=limits)).code == "idle_timeout"
@@ -332,7 +317,7 @@ async def test_silence_in_the_middle_of_an_answer_ends_at_the_idle_deadline(
 
 async def test_a_server_that_takes_no_connection_ends_at_the_connect_deadline(egress: Egress) -> None:
     limits = replace(LIMITS, connect_timeout=timedelta(milliseconds=100))
-    with full_socket() as port:
+    with FullSocket() as port:
         failure = failed(await egress.fetch(Request(f"http://site.test:{port}/", limits=limits)))
     assert (failure.code, failure.retryable) == ("connect_timeout", True)
 
@@ -344,10 +329,6 @@ async def test_a_tls_greeting_that_is_never_answered_ends_at_the_connect_deadlin
         silent.listen(1)
         url = f"https://site.test:{silent.getsockname()[1]}/"
         assert failed(await egress.fetch(Request(url, limits=limits))).code == "connect_timeout"
-
-
-def full_socket() -> "FullSocket":
-    return FullSocket()
 
 
 class FullSocket:
@@ -406,9 +387,15 @@ async def test_verification_is_off_only_when_it_was_switched_off() -> None:
         assert answered(await egress.fetch(Request(f"https://site.test:{server.port}/"))).raw == PAGE
 
 
-async def test_plain_http_behind_https_is_a_tls_error(egress: Egress, server: BadServer) -> None:
-    failure = failed(await egress.fetch(Request(f"https://site.test:{server.port}/")))
-    assert failure.code in ("tls_error", "connect_timeout")
+async def test_a_tls_greeting_that_is_answered_in_plain_text_is_a_tls_error(egress: Egress) -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    plain = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"https://site.test:{plain.sockets[0].getsockname()[1]}/"
+    assert failed(await egress.fetch(Request(url))).code == "tls_error"
+    plain.close()
 
 
 # Callbacks, cancelling, closing
@@ -470,14 +457,14 @@ async def test_a_callback_that_fails_does_not_harm_other_requests(egress: Egress
 
 async def test_a_cancelled_request_ends_once_as_cancelled(egress: Egress, server: BadServer) -> None:
     server.fall_silent("/")
-    told: list[Outcome] = []
-    handle = egress.submit(Request(f"http://site.test:{server.port}/"), told.append)
-    while not server.asked:
-        await asyncio.sleep(0)
+    told: Told[Outcome] = Told()
+    handle = egress.submit(Request(f"http://site.test:{server.port}/"), told)
+    await server.until_asked()
     handle.cancel()
     handle.cancel()
     assert told == []
-    await asyncio.sleep(0)
+    await told.at_least(1)
+    await server.until_alone()
     assert [failed(outcome).code for outcome in told] == ["cancelled"]
 
 
@@ -494,28 +481,26 @@ async def test_cancelling_before_the_name_is_resolved_sends_nothing(server: BadS
 async def test_a_cancelled_task_takes_its_request_along(egress: Egress, server: BadServer) -> None:
     server.fall_silent("/")
     task = asyncio.create_task(ask(egress, server))
-    while not server.asked:
-        await asyncio.sleep(0)
+    await server.until_asked()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    while server.open_connections:
-        await asyncio.sleep(0)
+    await server.until_alone()
 
 
 async def test_a_callback_may_cancel_the_others_of_its_wake(egress: Egress, server: BadServer) -> None:
     server.answer("/", reply(200, PAGE))
     await ask(egress, server)
-    told: list[Outcome] = []
-    handles = [
-        egress.submit(
-            Request(f"http://site.test:{server.port}/"),
-            lambda outcome: (told.append(outcome), [handle.cancel() for handle in handles])[0],
-        )
-        for _ in range(10)
-    ]
-    while len(told) < 10:
-        await asyncio.sleep(0)
+    told: Told[Outcome] = Told()
+    handles: list[Exchange] = []
+
+    def done(outcome: Outcome) -> None:
+        told(outcome)
+        for handle in handles:
+            handle.cancel()
+
+    handles += [egress.submit(Request(f"http://site.test:{server.port}/"), done) for _ in range(10)]
+    await told.at_least(10)
     assert {type(outcome) for outcome in told[1:]} == {Failure}
 
 
@@ -529,13 +514,11 @@ async def test_closing_ends_what_is_under_way_and_frees_every_descriptor(server:
     told: list[Outcome] = []
     for path in ("/silent", "/silent"):
         egress.submit(Request(f"http://site.test:{server.port}{path}"), told.append)
-    while sum(asked.target == "/silent" for asked in server.asked) < 2:
-        await asyncio.sleep(0)
+    await server.until_asked(7)
     egress.close()
     egress.close()
     assert [failed(outcome).code for outcome in told] == ["cancelled"] * 2
-    while server.open_connections:
-        await asyncio.sleep(0)
+    await server.until_alone()
     assert open_descriptors() == before
 
 
@@ -579,8 +562,7 @@ def test_requests_left_behind_by_a_loop_do_not_disturb_the_next(egress_for_loops
         async with bad_server() as server:
             server.fall_silent("/")
             egress_for_loops.submit(Request(f"http://site.test:{server.port}/"), lambda _outcome: None)
-            while not server.asked:
-                await asyncio.sleep(0)
+            await server.until_asked()
 
     uvloop.run(leave())
     assert uvloop.run(fetch_twice(egress_for_loops)) == [200, 200, 200]

@@ -146,7 +146,7 @@ def test_the_text_hash_ignores_markup_and_the_content_hash_does_not() -> None:
 
 def test_long_texts_are_cut() -> None:
     facts = read(f"<title>{'word ' * 1000}</title><h1>{'x' * 5000}</h1>", ExtractOptions(max_text=20))
-    assert facts.title == "word word word word "
+    assert facts.title == "word word word word"
     assert facts.h1 == "x" * 20
 
 

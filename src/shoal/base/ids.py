@@ -1,8 +1,9 @@
 """Ids: a prefix that says what it names, then 26 characters that sort by the time they were made."""
 
 import os
-import time
 from typing import NewType
+
+from shoal.base.clock import SystemClock
 
 CrawlId = NewType("CrawlId", str)
 JobId = NewType("JobId", str)
@@ -22,6 +23,7 @@ PREFIXES = {
     "grp": "job group",
     "nod": "node session",
 }
+_CLOCK = SystemClock()  # an id is no decision: nobody needs to fake the time in it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
 
 
@@ -29,7 +31,7 @@ def new_id(prefix: str) -> str:
     """A fresh id: 48 bits of milliseconds, then 80 random bits."""
     if prefix not in PREFIXES:
         raise KeyError(prefix)
-    number = time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10))
+    number = _CLOCK.micros() // 1000 << 80 | int.from_bytes(os.urandom(10))
     return f"{prefix}_{_encode(number)}"
 
 

@@ -14,7 +14,7 @@ async def _serve() -> None:
     settings = load().settings
     signals, _ = watched(settings)
     async with opened(settings, signals) as app:
-        await Child(settings, lambda lease, alive: run_of(app, lease, alive), app.clock).serve()
+        await Child(settings, lambda lease, alive: run_of(app, lease, alive), app.clock, signals).serve()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import uvloop
 from pydantic import ValidationError
 
 from shoal.app import App, opened, walker_of
+from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable, Interrupted, InvalidInput, NothingCrawled, UsageError
 from shoal.base.ids import CrawlId
 from shoal.base.url import canonical
@@ -20,6 +22,7 @@ from shoal.crawl.crawls import Seen
 from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.export.output import Output
+from shoal.pages.page import Page
 from shoal.settings import load
 from shoal.work.local import LocalLease
 from shoal.work.vigil import Vigil
@@ -158,18 +161,15 @@ class Session:
         if not self._outputs:
             return
         number = 0
-        while True:
-            last = number
-            pages = await self._app.database.read(
-                lambda tx: self._app.pages.after(tx, self._crawl.number, last, PAGES_AT_ONCE)
-            )
-            if not pages:
-                break
+        while pages := await self._app.database.read(partial(self._pages_after, number=number)):
             number = pages[-1][0]
             for output in self._outputs:
                 output.write([page for _, page in pages])
         for output in self._outputs:
             output.complete()
+
+    async def _pages_after(self, tx: Tx, *, number: int) -> list[tuple[int, Page]]:
+        return await self._app.pages.after(tx, self._crawl.number, number, PAGES_AT_ONCE)
 
 
 def summary(seen: Seen) -> dict[str, Any]:

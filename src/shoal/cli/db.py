@@ -32,8 +32,7 @@ def upgrade(as_json: bool) -> None:
 
 
 async def _report(*, upgrade: bool, as_json: bool) -> None:
-    settings = load().settings
-    database = database_of(settings.database.url, settings, SystemClock())
+    database = database_of(load().settings.database, SystemClock())
     version = await (database.upgrade() if upgrade else database.current())
     wanted = migrations.newest(database.dialect)
     if as_json:

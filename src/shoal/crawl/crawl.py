@@ -29,6 +29,7 @@ class CrawlConfig(BaseModel):
     speed: Speed = Field("normal", description="How hard one host is asked.")
     concurrency: int | None = Field(None, ge=1, le=1000, description="Fetches in flight; beats the speed profile.")
     delay_seconds: float | None = Field(None, ge=0, le=3600, description="Pause between requests to one host.")
+    robots: Literal["obey", "ignore"] = Field("obey", description="Whether robots.txt decides what may be fetched.")
     user_agent: str | None = Field(None, min_length=1, max_length=500, description="How Shoal names itself.")
     project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")
     labels: dict[str, str] = Field({}, max_length=64, description="Words of your own.")

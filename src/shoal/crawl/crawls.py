@@ -1,5 +1,6 @@
 """The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.base.database import Database, Tx
@@ -67,7 +68,7 @@ class Crawls:
         config: CrawlConfig,
         *,
         crawl_id: CrawlId | None = None,
-        named: list[str] | None = None,
+        named: Sequence[str] | None = None,
         here: bool = False,
     ) -> Crawl:
         """Store a crawl with its seeds and its jobs. `named`: hosts that a person named on this machine's command
@@ -80,7 +81,7 @@ class Crawls:
         jobs = self._walkers(wanted, config, here) if config.start else []
 
         async def commit(tx: Tx) -> Crawl:
-            crawl = await self.store.insert(tx, wanted, config, named or [], state)
+            crawl = await self.store.insert(tx, wanted, config, list(named or []), state)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
             await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.number))

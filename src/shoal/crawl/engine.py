@@ -14,9 +14,11 @@ from typing import Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
-from shoal.base.url import Url
+from shoal.base.url import Url, origin
 from shoal.crawl.budget import Budget
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
+from shoal.crawl.gate import Verdict
 from shoal.crawl.reader import PageReader
 from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
@@ -34,6 +36,14 @@ class Cancel(Protocol):
 
 class Fetcher(Protocol):
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancel: ...
+
+
+class Gate(Protocol):
+    def judge(self, url: Url) -> Verdict: ...
+
+    def ask(self, url: Url, then: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Ending(Enum):
@@ -61,6 +71,7 @@ class Engine:
         self,
         walk: Walk,
         fetcher: Fetcher,
+        gate: Gate,
         reader: PageReader,
         budget: Budget,
         window: Window,
@@ -72,6 +83,7 @@ class Engine:
     ) -> None:
         self._walk = walk
         self._fetcher = fetcher
+        self._gate = gate
         self._reader = reader
         self._budget = budget
         self._window = window
@@ -82,6 +94,7 @@ class Engine:
         self._report = Report()
         self._held = 0  # taken and not yet reported
         self._fetching: dict[int, Cancel] = {}
+        self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
         self._lines: dict[int, deque[Task]] = {}  # per host, tasks whose time has come
         self._startable: deque[int] = deque()  # hosts with a line and room for one more
         self._active: Counter[int] = Counter()
@@ -105,6 +118,7 @@ class Engine:
             return await self._run()
         finally:
             self._drop_all()
+            self._gate.close()
 
     async def _run(self) -> Ending:
         """Walk; and when the store was out of reach, begin again from what it knows, as long as the job is ours.
@@ -163,11 +177,35 @@ class Engine:
             elif task.start_in > 0:
                 self._timers.add(loop.call_later(task.start_in, self._arrive, task))
             else:
-                self._line_up(task)
+                self._admit(task)
         self._fill()
 
     def _arrive(self, task: Task) -> None:
-        self._line_up(task)
+        self._admit(task)
+        self._fill()
+
+    def _admit(self, task: Task) -> None:
+        """A task whose time has come: in line, settled without a fetch, or parked until its host's rules are known."""
+        match self._gate.judge(task.url):
+            case Verdict.ALLOWED:
+                self._line_up(task)
+            case Verdict.DENIED:
+                self._add(Settled(task, Fate.SKIPPED_ROBOTS))
+            case Verdict.UNREACHABLE:
+                self._add(self._reader.without_robots(task))
+            case Verdict.UNKNOWN:
+                self._park(task)
+
+    def _park(self, task: Task) -> None:
+        home = origin(task.url)
+        parked = self._parked.setdefault(home, [])
+        parked.append(task)
+        if len(parked) == 1:
+            self._gate.ask(task.url, partial(self._unpark, home))
+
+    def _unpark(self, home: str) -> None:
+        for task in self._parked.pop(home, []):
+            self._admit(task)
         self._fill()
 
     def _line_up(self, task: Task) -> None:
@@ -280,5 +318,6 @@ class Engine:
         self._timers.clear()
         self._fetching.clear()
         self._lines.clear()
+        self._parked.clear()
         self._startable.clear()
         self._active.clear()

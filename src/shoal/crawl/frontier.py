@@ -82,7 +82,7 @@ class Report:
 class Turn:
     """What one commit answers: go on or not, what was taken, and if nothing, why.
 
-    An empty `work` is not the end: `wait_seconds` says when to ask again; only `drained` means that every URL is settled.
+    An empty `work` is not the end: `wait_seconds` says when to ask again; only `drained` means that all is settled.
     """
 
     control: Control

@@ -1,4 +1,4 @@
-"""The keys that this walker has brought to the store: exact and bounded. A key that is not here is asked of the store."""
+"""The keys that this walker brought to the store: exact and bounded. What is not here is asked of the store."""
 
 MOST = 500_000  # keys of one generation: about 60 MB for two
 

@@ -14,6 +14,7 @@ from shoal.fetch.fetch import Fetched
 from shoal.pages.page import Page
 
 FIRST_RETRY = 1_000_000  # microseconds; doubled each time
+ROBOTS_RETRY = 5_000_000
 JITTER = 0.3
 ATTEMPTS_AFTER_TIMEOUT = 2
 
@@ -67,6 +68,15 @@ class PageReader:
         page = self._bare(task)
         page.error_code = "worker_killed"
         page.error_message = "The worker died each time it fetched this page alone."
+        return Settled(task, Fate.FAILED, page)
+
+    def without_robots(self, task: Task) -> Settled:
+        """The host's robots.txt cannot be had, so its pages may not be: try again later, then give up."""
+        if task.attempts + 1 < self._attempts:
+            return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
+        page = self._bare(task)
+        page.error_code = "robots_unreachable"
+        page.error_message = "The host's robots.txt could not be had, so nothing there may be fetched."
         return Settled(task, Fate.FAILED, page)
 
     def _may_retry(self, task: Task, fetched: Fetched) -> bool:

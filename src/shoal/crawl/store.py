@@ -42,10 +42,10 @@ class CrawlStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How one take may ask one host."""
+    """How takes may ask one host. The host's own wishes, and its back-off, come on top."""
 
     delay: timedelta
-    at_once: int  # of one host
+    probe: bool = False  # a host that was never asked for its robots.txt gets one URL first
 
 
 class FrontierStore(Protocol):

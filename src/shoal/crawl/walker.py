@@ -1,27 +1,40 @@
 """One walker, put together: a crawl's options become scope, pace, window, budget and fetcher; then the engine runs."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
+from shoal.base.signals import Signal, Signals
 from shoal.base.url import Canonicalizer, UrlRules
 from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
 from shoal.crawl.engine import Engine, Window
 from shoal.crawl.frontier import Settled
+from shoal.crawl.gate import OpenGate, RobotsGate
 from shoal.crawl.reader import PageReader
 from shoal.crawl.scope import Scope
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
 from shoal.egress import Egress, HeaderPairs, Limits
+from shoal.extract.page import ExtractOptions
 from shoal.fetch.fetch import PageFetcher
+from shoal.hosts.desk import RobotsDesk
+from shoal.hosts.store import HostStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
 
-MANY = 1_000_000
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagesSettled(Signal):
+    """What one commit stored, by class of HTTP status (`2xx`, or `error` without one)."""
+
+    pages: dict[str, int]
+    bytes: dict[str, int]
 
 
 class Walker:
@@ -32,19 +45,24 @@ class Walker:
         database: Database,
         crawls: Crawls,
         frontier: FrontierStore,
+        hosts: HostStore,
         queue: Queue,
         egress: Egress,
         settings: Settings,
         clock: Clock,
+        signals: Signals,
         crawl: Crawl,
         holder: Holder,
         alive: Callable[[], bool],
         settled: Callable[[list[Settled]], None] = lambda settled: None,
     ) -> None:
+        self._database = database
         self._crawls = crawls
+        self._hosts = hosts
         self._egress = egress
         self._settings = settings
         self._clock = clock
+        self._signals = signals
         self._crawl = crawl
         self._alive = alive
         self._settled = settled
@@ -79,15 +97,42 @@ class Walker:
         limits = Limits.of(self._settings.egress)
         return Engine(
             self._walk,
-            PageFetcher(self._egress, self._headers(), limits),
+            PageFetcher(
+                self._egress, self._headers(), limits, ExtractOptions(max_links=self._settings.crawl.max_links)
+            ),
+            self._make_gate(),
             self._make_reader(),
             budget,
             self._window,
             self._settings.crawl,
             self._clock,
             alive=self._alive,
-            settled=self._settled,
+            settled=self._tell,
         )
+
+    def _tell(self, settled: list[Settled]) -> None:
+        pages: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for page in (done.page for done in settled if done.page is not None):
+            status = f"{page.status // 100}xx" if page.status else "error"
+            pages[status] += 1
+            sizes[status] += page.bytes
+        if pages:
+            self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
+        self._settled(settled)
+
+    def _make_gate(self) -> RobotsGate | OpenGate:
+        if self._crawl.config.robots == "ignore":
+            return OpenGate()
+        settings, headers = self._settings.hosts, self._headers()
+        desk = RobotsDesk(
+            self._database, self._hosts, self._egress, headers, self._agent, settings, self._clock, self._signals
+        )
+        return RobotsGate(desk)
+
+    @property
+    def _agent(self) -> str:
+        return self._crawl.config.user_agent or self._settings.egress.user_agent
 
     def _make_reader(self) -> PageReader:
         rules = UrlRules(max_length=self._settings.crawl.max_url_length)
@@ -96,8 +141,7 @@ class Walker:
         return PageReader(self._crawl.number, scope, Canonicalizer(rules), self._clock, attempts=attempts)
 
     def _headers(self) -> HeaderPairs:
-        agent = self._crawl.config.user_agent or self._settings.egress.user_agent
-        return (("User-Agent", agent), ("Accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"))
+        return (("User-Agent", self._agent), ("Accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"))
 
 
 def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:
@@ -106,4 +150,4 @@ def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:
     profile = settings.crawl.pace(config.speed, config.concurrency)
     size = config.concurrency or settings.crawl.max_concurrent_curl
     delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
-    return Window(size, min(size, profile.connections)), Pace(delay, MANY)
+    return Window(size, min(size, profile.connections)), Pace(delay, probe=config.robots == "obey")

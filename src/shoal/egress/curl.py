@@ -32,7 +32,6 @@ SOCKOPTFUNCTION: Final[int] = pycurl.SOCKOPTFUNCTION
 
 RESPONSE_CODE: Final[int] = pycurl.RESPONSE_CODE
 TOTAL_TIME: Final[int] = pycurl.TOTAL_TIME
-PRETRANSFER_TIME: Final[int] = pycurl.PRETRANSFER_TIME
 PRIMARY_IP: Final[int] = pycurl.PRIMARY_IP
 SSL_VERIFYRESULT: Final[int] = pycurl.SSL_VERIFYRESULT
 
@@ -98,6 +97,7 @@ def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str
         (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
         (pycurl.FOLLOWLOCATION, 0),
         (pycurl.NETRC, 0),
+        (pycurl.USERAGENT, ""),  # pycurl would name itself
         (pycurl.PROXY, proxy),  # the empty text also switches off what the environment names
         (pycurl.NOPROXY, ""),
         (_SUPPRESS_CONNECT_HEADERS, 1),
@@ -108,7 +108,8 @@ def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str
         (pycurl.SSL_VERIFYHOST, 2 if verify_tls else 0),
         (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
-        (pycurl.PIPEWAIT, 1),
+        # Without it requests to one host would queue behind the first, whether or not it speaks HTTP/2.
+        (pycurl.PIPEWAIT, 0),
         (pycurl.BUFFERSIZE, _BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, _IDLE_SECONDS),
         (pycurl.MAXLIFETIME_CONN, _LIFETIME_SECONDS),

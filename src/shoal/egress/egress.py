@@ -56,6 +56,7 @@ class Egress:
         self._urls = Canonicalizer(PLAIN_URLS)
         self._routes: dict[str, Route] = {}
         self._waiting: set[Exchange] = set()
+        self._is_closed = False
         self._transport = Transport(
             TransportOptions(
                 ca_file=ca_file or machine_ca_file(),
@@ -102,7 +103,9 @@ class Egress:
             handle.cancel()
 
     def close(self) -> None:
-        """Close every connection; what is under way ends as `cancelled`."""
+        """Close every connection; what is under way, or comes later, ends as `cancelled`."""
+        self._is_closed = True
+        self._routes.clear()
         under_way = [*self._waiting, *self._transport.transfers()]
         self._resolver.close()
         self._transport.close()
@@ -112,6 +115,9 @@ class Egress:
     # From a URL to a route
 
     def _admit(self, exchange: "Exchange") -> None:
+        if self._is_closed:
+            exchange.finish_soon(_cancelled(exchange.url))
+            return
         url = self._urls.canonical(exchange.request.url)
         if isinstance(url, UrlRefusal):
             exchange.finish_soon(Failure(url.code, f"The address {url.problem}.", retryable=False, url=exchange.url))

@@ -6,7 +6,7 @@ from shoal.egress.address import Refusal
 from shoal.egress.exchange import Failure
 
 _PARTIAL, _WRITE, _TIMEDOUT, _TOO_LARGE, _FILESIZE = 18, 23, 28, 100, 63
-_RECV, _VERIFY = 56, 60
+_WEIRD, _RECV, _VERIFY, _PROXY = 8, 56, 60, 97
 
 CUT: Final = frozenset({_WRITE, _FILESIZE})
 """What libcurl says when a body was stopped at its limit."""
@@ -18,7 +18,7 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     5: ("dns_error", True, "The proxy's name could not be resolved."),
     6: ("dns_error", True, "The name could not be resolved."),
     7: ("connect_error", True, "The server does not take connections."),
-    8: ("protocol_error", False, "The server's answer is not valid HTTP."),
+    _WEIRD: ("protocol_error", False, "The server's answer is not valid HTTP."),
     16: ("protocol_error", True, "The server broke the rules of HTTP/2."),
     _PARTIAL: ("protocol_error", True, "The body is shorter than the server announced."),
     _WRITE: ("body_too_large", False, "The body is larger than the limit."),
@@ -28,10 +28,11 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     55: ("connection_lost", True, "The connection broke."),
     _RECV: ("connection_lost", True, "The connection broke."),
     _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
+    61: ("protocol_error", False, "The server encoded the transfer in a way it was not asked for."),
     _FILESIZE: ("body_too_large", False, "The body is larger than the limit."),
     77: ("tls_error", False, "The certificate authorities of this machine cannot be read."),
     92: ("protocol_error", True, "The server broke off the HTTP/2 stream."),
-    97: ("proxy_error", True, "The proxy refused."),
+    _PROXY: ("proxy_error", True, "The proxy refused."),
     _TOO_LARGE: ("headers_too_large", False, "The headers are larger than the limit."),
 }
 
@@ -54,24 +55,27 @@ def refused(refusal: Refusal, url: str) -> Failure:
     )
 
 
-def explain(number: int, words: str, url: str, *, is_connected: bool, tls_verdict: int) -> Failure:
+def explain(number: int, words: str, url: str, *, tls_verdict: int) -> Failure:
     """The failure behind an error of libcurl, whose own words may name addresses and go to operators."""
     code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
     if number == _TIMEDOUT:
-        code, retryable, message = _timeout(words, is_connected=is_connected)
+        code, retryable, message = _timeout(words)
     elif number == _VERIFY:
         code, message = _certificate(words, tls_verdict)
-    elif number == _RECV and words.startswith("CONNECT tunnel failed"):
-        code, message = "proxy_error", "The proxy refused."
+    elif words.startswith("CONNECT tunnel failed"):
+        code, retryable, message = _CODES[_PROXY]
+    elif number == _RECV and "chunk" in words:
+        code, retryable, message = _CODES[_WEIRD]
     return Failure(code, message, retryable, operator_detail=words, url=url)
 
 
-def _timeout(words: str, *, is_connected: bool) -> tuple[str, bool, str]:
-    if not is_connected:
-        return "connect_timeout", True, "The server could not be reached in time."
+def _timeout(words: str) -> tuple[str, bool, str]:
+    """libcurl has one number for all deadlines; its words tell which one it was."""
     if words.startswith("Operation too slow"):
         return "idle_timeout", True, "The server fell silent in the middle of its answer."
-    return "total_timeout", True, "The whole answer took too long."
+    if words.startswith("Operation timed out"):
+        return "total_timeout", True, "The whole answer took too long."
+    return "connect_timeout", True, "The server could not be reached in time."
 
 
 def _certificate(words: str, verdict: int) -> tuple[str, str]:

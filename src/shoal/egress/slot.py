@@ -149,13 +149,7 @@ class Slot:
             return refused(self._refusal, transfer.url)
         if number in CUT and easy.getinfo(curl.RESPONSE_CODE) // 100 == 3:
             return self.response(transfer)
-        return explain(
-            number,
-            words,
-            transfer.url,
-            is_connected=easy.getinfo(curl.PRETRANSFER_TIME) > 0,
-            tls_verdict=easy.getinfo(curl.SSL_VERIFYRESULT),
-        )
+        return explain(number, words, transfer.url, tls_verdict=easy.getinfo(curl.SSL_VERIFYRESULT))
 
     def _configure(self) -> None:
         options, easy = self._options, self.easy

@@ -172,4 +172,4 @@ def _address(element: Element | None) -> str | None:
 
 def _line(parts: Iterable[str], longest: int) -> str | None:
     """One line of text, however much white space the page has in it; None if there is no text."""
-    return " ".join(" ".join(parts)[: 8 * longest].split())[:longest] or None
+    return " ".join(" ".join(parts)[: 8 * longest].split())[:longest].rstrip() or None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
-from shoal.extract.page import Facts, extract
+from shoal.extract.page import ExtractOptions, Facts, extract
 
 RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -34,10 +34,11 @@ class Fetched:
 class PageFetcher:
     """Fetches pages for one crawl, all with the same headers and limits."""
 
-    def __init__(self, egress: Egress, headers: HeaderPairs, limits: Limits) -> None:
+    def __init__(self, egress: Egress, headers: HeaderPairs, limits: Limits, options: ExtractOptions) -> None:
         self._egress = egress
         self._headers = headers
         self._limits = limits
+        self._options = options
 
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
@@ -64,7 +65,7 @@ class PageFetcher:
         if isinstance(body, Failure):
             fetched.failure = body
         else:
-            fetched.facts = extract(body, fetched.content_type)
+            fetched.facts = extract(body, fetched.content_type, self._options)
 
 
 def is_html(content_type: str | None) -> bool:

@@ -76,6 +76,7 @@ WORDS: Mapping[str, Wording] = {
         },
     ),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
+    "RobotsRead": Wording(Level.DEBUG, "robots.txt {state}"),
     "WorkerStarted": Wording(Level.INFO, "Worker service starting"),
     "WorkerStopped": Wording(Level.INFO, "worker stopped"),
     "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),

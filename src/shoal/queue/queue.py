@@ -179,7 +179,7 @@ class Queue:
             await self._keepers[kind].told(run_id)
 
     def backoff(self, attempts: int) -> timedelta:
-        """`WORKER_BACKOFF_MS · 2^(attempts−1)`; the jitter only adds."""
+        """`WORKER_BACKOFF_MS · 2^(attempts-1)`; the jitter only adds."""
         base = min(self.settings.backoff * 2.0 ** (attempts - 1), self.settings.longest_backoff)
         return base * (1 + JITTER * self._jitter())
 

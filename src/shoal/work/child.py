@@ -11,9 +11,11 @@ from typing import Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError
+from shoal.base.signals import Signal, Signals
+from shoal.crawl.walker import PagesSettled
 from shoal.queue.job import Lease
 from shoal.settings import Settings
-from shoal.work.talk import Done, Leave, Message, Renewed, Tick, Work, decode, encode
+from shoal.work.talk import Done, Leave, Message, Renewed, Stored, Tick, Work, decode, encode
 
 TICK_SECONDS = 0.5
 TRUSTED_PART = 0.8  # of a lease's term: after that nothing more is taken until it is renewed
@@ -46,7 +48,8 @@ def die_with_parent(parent: int) -> None:
 class Child:
     """Reads the parent's words, runs the job, answers. The end of stdin is the end of the child."""
 
-    def __init__(self, settings: Settings, runner: Runner, clock: Clock) -> None:
+    def __init__(self, settings: Settings, runner: Runner, clock: Clock, signals: Signals) -> None:
+        signals.subscribe(_relay)
         self._settings = settings
         self._runner = runner
         self._clock = clock
@@ -105,6 +108,12 @@ class Child:
         while True:
             _say(Tick())
             await self._clock.sleep(TICK_SECONDS)
+
+
+def _relay(signal: Signal) -> None:
+    """Pages are counted where metrics are asked for: in the parent."""
+    if isinstance(signal, PagesSettled):
+        _say(Stored(signal.pages, signal.bytes))
 
 
 def _say(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""A crawl in this very process: `shoal crawl`. The same rows as anywhere; the job is leased here, from a lane of its own."""
+"""A crawl in this very process: `shoal crawl`. The same rows as anywhere, the job leased from a lane of its own."""
 
 import os
 import socket
@@ -77,7 +77,7 @@ def _is_gone(holder: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the kernel's count; empty if there is none. A pid alone may be somebody else's by now."""
+    """When a process began, in the kernel's count; empty if there is none. A pid alone may be another's by now."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

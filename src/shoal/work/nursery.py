@@ -7,7 +7,9 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from shoal.base.clock import Clock
-from shoal.work.talk import Done, Message, decode, encode
+from shoal.base.signals import Signals
+from shoal.crawl.walker import PagesSettled
+from shoal.work.talk import Done, Message, Stored, decode, encode
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")
 
@@ -15,8 +17,9 @@ COMMAND = (sys.executable, "-m", "shoal.cli.child")
 class ChildProcess:
     """One spawned child. It is warm once it has ticked, runs one job at a time, and is replaced when it is worn."""
 
-    def __init__(self, process: Process, clock: Clock) -> None:
+    def __init__(self, process: Process, clock: Clock, signals: Signals) -> None:
         self._process = process
+        self._signals = signals
         self._clock = clock
         self._heard_at = clock.monotonic()
         self._words: asyncio.Queue[Done | None] = asyncio.Queue()
@@ -25,7 +28,7 @@ class ChildProcess:
         self.memory = 0
 
     @classmethod
-    async def start(cls, clock: Clock, environment: dict[str, str]) -> "ChildProcess":
+    async def start(cls, clock: Clock, signals: Signals, environment: dict[str, str]) -> "ChildProcess":
         """Spawn a child of our own session, so that a Ctrl-C meant for us does not reach it."""
         process = await asyncio.create_subprocess_exec(
             *COMMAND,
@@ -36,7 +39,7 @@ class ChildProcess:
             start_new_session=True,
             limit=1 << 20,
         )
-        return cls(process, clock)
+        return cls(process, clock, signals)
 
     @property
     def pid(self) -> int:
@@ -66,6 +69,8 @@ class ChildProcess:
                 self.runs += 1
                 self.memory = message.memory
                 self._words.put_nowait(message)
+            elif isinstance(message, Stored):
+                self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
         self._words.put_nowait(None)
 
     def kill(self) -> None:

@@ -42,8 +42,16 @@ class Done:
     memory: int = 0
 
 
-Message = Work | Renewed | Leave | Tick | Done
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Work, Renewed, Leave, Tick, Done)}
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Child to parent: what one commit stored, by class of HTTP status."""
+
+    pages: dict[str, int]
+    bytes: dict[str, int]
+
+
+Message = Work | Renewed | Leave | Tick | Done | Stored
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Work, Renewed, Leave, Tick, Done, Stored)}
 
 
 def encode(message: Message) -> bytes:

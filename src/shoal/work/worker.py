@@ -1,4 +1,4 @@
-"""The worker: as many jobs at once as it has slots, each in a child; leases extended from here, whatever a child does."""
+"""The worker: as many jobs at once as it has slots, each in a child; their leases are extended from here."""
 
 import asyncio
 import os
@@ -131,13 +131,18 @@ class Worker:
         return f"{self.node_id}/{os.getpid()}"
 
     async def _begin(self, lease: Lease) -> None:
-        child = self._idle.pop() if self._idle else await ChildProcess.start(self._clock, self._environment)
+        child = (
+            self._idle.pop() if self._idle else await ChildProcess.start(self._clock, self._signals, self._environment)
+        )
         slot = _Slot(lease, child)
         self._slots[lease.holder.job_id] = slot
         child.say(Work(lease))
         task = asyncio.create_task(self._attend(slot))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _spawn(self) -> ChildProcess:
+        return await ChildProcess.start(self._clock, self._signals, self._environment)
 
     async def _attend(self, slot: _Slot) -> None:
         """Wait for the child's word, and settle what it leaves behind."""
@@ -214,7 +219,7 @@ class Worker:
         return slot is not None and slot.lease.holder == holder
 
     async def _finish_up(self) -> None:
-        """The ladder: ask every child to hand back, wait for the grace, then kill. Endless patience lets them finish."""
+        """The ladder: ask every child to hand back, wait for the grace, kill. Endless patience lets them finish."""
         patient = self._settings.shutdown_grace == timedelta.max
         for slot in self._slots.values():
             if not patient:

@@ -9,6 +9,8 @@ from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
 
+SUMS = ("opened", "settled", "pages", "errors", "bytes", "depth_reached")
+
 
 class SqlCrawlStore:
     """Answers `crawl.store.CrawlStore`."""
@@ -45,8 +47,8 @@ class SqlCrawlStore:
     async def counts(self, tx: Tx, number: int) -> Counts:
         row = await tx.one("crawl_counts", crawl=number)
         skips = await tx.all("crawl_skips", crawl=number)
-        values = {name: int(row[name]) for name in row.keys()} if row else {}
-        return Counts(**values, skipped={skip["reason"]: int(skip["count"]) for skip in skips})
+        sums = {name: int(row[name]) for name in SUMS} if row else {}
+        return Counts(**sums, skipped={skip["reason"]: int(skip["count"]) for skip in skips})
 
     async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState:
         return CrawlState(await tx.value("crawl_state", id=crawl_id))

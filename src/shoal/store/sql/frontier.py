@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from shoal.base.database import Tx
@@ -92,12 +93,14 @@ class SqlFrontier:
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
     async def _take_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, share: int, pace: Pace) -> list[Task]:
-        busy_for = await self._hosts.busy_for(tx, host["host"]) if pace.delay else 0.0
-        slots = _slots(min(share, pace.at_once), busy_for, pace)
+        busy_for = max(0, host["busy_for"]) / 1e6
+        delay = max(pace.delay.total_seconds(), host["delay"] / 1e6)
+        most = 1 if pace.probe and host["robots_at"] is None else share
+        slots = _slots(most, busy_for, delay)
         rows = await tx.all("due_at_host", crawl=crawl, host=host["host"], limit=slots) if slots else []
         tasks = [_task(host["host"], host["origin"], row) for row in rows]
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
-        await self._reserve(tx, host["host"], tasks, pace)
+        await self._reserve(tx, host["host"], tasks, delay)
         again_in = (tasks[-1].start_in if tasks else busy_for) - LEAD
         ready_at: int | None = host["now"] + int(1e6 * max(0.0, again_in))
         if len(tasks) < slots:
@@ -119,12 +122,12 @@ class SqlFrontier:
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
         return tasks
 
-    async def _reserve(self, tx: Tx, host: int, tasks: list[Task], pace: Pace) -> None:
-        if not pace.delay or not tasks:
+    async def _reserve(self, tx: Tx, host: int, tasks: list[Task], delay: float) -> None:
+        if not delay or not tasks:
             return
-        first_in = await self._hosts.reserve(tx, host, len(tasks), pace.delay)
+        first_in = await self._hosts.reserve(tx, host, len(tasks), timedelta(seconds=delay))
         for place, task in enumerate(tasks):
-            task.start_in = first_in + place * pace.delay.total_seconds()
+            task.start_in = first_in + place * delay
 
     async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         distinct = sorted(set(hosts))
@@ -148,12 +151,12 @@ class SqlFrontier:
         await tx.many("add_skips", [_skip(crawl, holder.job_id, *item) for item in sorted(skips.items())])
 
 
-def _slots(most: int, busy_for: float, pace: Pace) -> int:
+def _slots(most: int, busy_for: float, delay: float) -> int:
     """How many requests a host may get within the next two seconds: at least one, once its turn has come."""
-    if not pace.delay:
-        return most
     ahead = AHEAD - busy_for
-    return 0 if ahead < 0 else min(most, 1 + int(ahead / pace.delay.total_seconds()))
+    if ahead < 0:
+        return 0
+    return min(most, 1 + int(ahead / delay)) if delay else most
 
 
 async def _add_by_reading(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[NewUrl]:

@@ -8,17 +8,15 @@ import asyncpg
 
 from shoal.base.database import Tx, Work
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
+from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
 
 T = TypeVar("T")
 
-CONNECT_SECONDS = 10.0
 TRIES = 5
 UPGRADE_LOCK = 7_346_019  # any number of our own: one upgrader at a time
 SESSION = {
     "application_name": "shoal",
-    "statement_timeout": "60s",
-    "lock_timeout": "20s",
     "idle_in_transaction_session_timeout": "60s",
     "timezone": "UTC",
     "jit": "off",  # our statements are short; compiling one costs more than running it
@@ -82,9 +80,12 @@ class PostgresDatabase:
     dialect = "postgres"
     warning: str | None = None
 
-    def __init__(self, url: str, *, pool_size: int = 10) -> None:
-        self._url = url
-        self._pool_size = pool_size
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self._url = settings.url
+        self._pool_size = settings.pool_size
+        self._patience = settings.connect_timeout.total_seconds()
+        limit = f"{int(settings.statement_timeout.total_seconds() * 1000)}ms"
+        self._session = {**SESSION, "statement_timeout": limit, "lock_timeout": limit}
         self._pool: asyncpg.Pool | None = None
 
     @property
@@ -95,7 +96,7 @@ class PostgresDatabase:
         """Connect and check the schema. An empty database is initialised; an older one only with `upgrade`."""
         self._pool = await self._translated(self._connect)
         try:
-            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+            async with self._pool.acquire(timeout=self._patience) as connection:
                 await self._translated(lambda: self._migrate(connection, upgrade=upgrade))
         except BaseException:
             await self.close()
@@ -106,9 +107,11 @@ class PostgresDatabase:
 
     async def read(self, work: Work[T]) -> T:
         async def on_snapshot() -> T:
-            async with self._open_pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    return await work(cast(Tx, PostgresTx(connection)))
+            async with (
+                self._open_pool.acquire(timeout=self._patience) as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                return await work(cast(Tx, PostgresTx(connection)))
 
         return await self._translated(on_snapshot)
 
@@ -125,7 +128,7 @@ class PostgresDatabase:
         if pool is None:
             return
         try:
-            await asyncio.wait_for(pool.close(), CONNECT_SECONDS)
+            await asyncio.wait_for(pool.close(), self._patience)
         except GONE:
             pool.terminate()
 
@@ -140,15 +143,15 @@ class PostgresDatabase:
             self._url,
             min_size=1,
             max_size=self._pool_size,
-            timeout=CONNECT_SECONDS,
-            server_settings=SESSION,
+            timeout=self._patience,
+            server_settings=self._session,
             statement_cache_size=500,
             max_inactive_connection_lifetime=300,
         )
 
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
         async def call() -> T:
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SESSION)
+            connection = await asyncpg.connect(self._url, timeout=self._patience, server_settings=self._session)
             try:
                 return await use(connection)
             finally:
@@ -166,9 +169,8 @@ class PostgresDatabase:
         raise AssertionError("unreachable")
 
     async def _once(self, work: Work[T]) -> T:
-        async with self._open_pool.acquire(timeout=CONNECT_SECONDS) as connection:
-            async with connection.transaction():
-                return await work(cast(Tx, PostgresTx(connection)))
+        async with self._open_pool.acquire(timeout=self._patience) as connection, connection.transaction():
+            return await work(cast(Tx, PostgresTx(connection)))
 
     async def _migrate(self, connection: Any, *, upgrade: bool) -> None:
         wanted = migrations.newest("postgres")

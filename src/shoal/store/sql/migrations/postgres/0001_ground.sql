@@ -99,11 +99,12 @@ CREATE TABLE job_grant (
 CREATE TABLE host (
     number     INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     origin     TEXT NOT NULL UNIQUE,
-    next_at    BIGINT NOT NULL DEFAULT 0,
-    backoff    BIGINT NOT NULL DEFAULT 0,
-    delay      BIGINT NOT NULL DEFAULT 0,
-    robots     TEXT,
-    robots_at  BIGINT
+    next_at      BIGINT NOT NULL DEFAULT 0,
+    delay        BIGINT NOT NULL DEFAULT 0,
+    robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
+    robots       TEXT,
+    robots_at    BIGINT,
+    CHECK ((robots_state IS NULL) = (robots_at IS NULL))
 );
 
 -- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.

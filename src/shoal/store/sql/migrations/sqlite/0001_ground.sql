@@ -89,11 +89,12 @@ CREATE TABLE job_grant (
 CREATE TABLE host (
     number     INTEGER PRIMARY KEY,
     origin     TEXT NOT NULL UNIQUE,
-    next_at    INTEGER NOT NULL DEFAULT 0,
-    backoff    INTEGER NOT NULL DEFAULT 0,
-    delay      INTEGER NOT NULL DEFAULT 0,
-    robots     TEXT,
-    robots_at  INTEGER
+    next_at      INTEGER NOT NULL DEFAULT 0,
+    delay        INTEGER NOT NULL DEFAULT 0,
+    robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
+    robots       TEXT,
+    robots_at    INTEGER,
+    CHECK ((robots_state IS NULL) = (robots_at IS NULL))
 );
 
 -- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.

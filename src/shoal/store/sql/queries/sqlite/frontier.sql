@@ -17,7 +17,7 @@ VALUES (:crawl, :host, 0, :depth, :seq, :key, :chk, :parent, :path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, h.origin, shoal_now() AS now
+SELECT fh.host, h.origin, h.delay, h.next_at - shoal_now() AS busy_for, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)

@@ -1,0 +1,71 @@
+"""The robots gate of one walker: which URLs may be fetched, asked once per host and then answered at once."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from shoal.base.errors import TimeError
+from shoal.base.url import Url, origin
+from shoal.hosts.robots import Rules
+
+
+class Verdict(Enum):
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    UNREACHABLE = "unreachable"  # robots.txt could not be had: nothing may be fetched until it can
+    UNKNOWN = "unknown"  # ask first
+
+
+class Desk(Protocol):
+    async def rules_of(self, origin: str) -> Rules: ...
+
+
+class OpenGate:
+    """Robots are ignored: everything may pass."""
+
+    def judge(self, url: Url) -> Verdict:
+        return Verdict.ALLOWED
+
+    def ask(self, url: Url, then: Callable[[], None]) -> None:
+        then()
+
+    def close(self) -> None:
+        return
+
+
+class RobotsGate:
+    """Remembers the rules of the hosts of one walk; asks the desk for those it does not know."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._rules: dict[str, Rules | None] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    def judge(self, url: Url) -> Verdict:
+        home = origin(url)
+        if home not in self._rules:
+            return Verdict.UNKNOWN
+        rules = self._rules[home]
+        if rules is None or not rules.reachable:
+            del self._rules[home]  # the next try asks again
+            return Verdict.UNREACHABLE
+        return Verdict.ALLOWED if rules.allows(url) else Verdict.DENIED
+
+    def ask(self, url: Url, then: Callable[[], None]) -> None:
+        """Get the rules of the URL's host; `then` is called when they are known."""
+        home = origin(url)
+        self._asking[home] = asyncio.create_task(self._learn(home, then))
+
+    def close(self) -> None:
+        for task in self._asking.values():
+            task.cancel()
+        self._asking.clear()
+
+    async def _learn(self, home: str, then: Callable[[], None]) -> None:
+        try:
+            self._rules[home] = await self._desk.rules_of(home)
+        except TimeError:
+            self._rules[home] = None  # the store is away: the next commit will notice it, too
+        self._asking.pop(home, None)
+        then()

@@ -1,0 +1,102 @@
+"""The robots desk: gives the rules of a host, from the store while they are fresh, else from the host itself."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shoal.base.clock import Clock, span
+from shoal.base.database import Database
+from shoal.base.signals import Signal, Signals
+from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
+from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, readable
+from shoal.hosts.store import HostStore
+from shoal.settings import HostSettings
+
+ASK_AGAIN = timedelta(minutes=1)  # a host whose robots.txt could not be had
+KEEP_OLD = timedelta(days=30)  # how long an old file may stand in for one that cannot be had
+LIMITS = Limits(max_body_bytes=2 * MAX_BYTES, max_decoded_bytes=4 * MAX_BYTES, total_timeout=timedelta(seconds=30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotsRead(Signal):
+    """A host was asked for its robots.txt."""
+
+    origin: str
+    state: RobotsState
+    delay_seconds: float
+    delay_was_cut: bool
+
+
+class RobotsDesk:
+    """One agent's way to the rules of any host."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: HostStore,
+        egress: Egress,
+        headers: HeaderPairs,
+        agent: str,
+        settings: HostSettings,
+        clock: Clock,
+        signals: Signals,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._egress = egress
+        self._headers = headers
+        self._agent = agent
+        self._settings = settings
+        self._clock = clock
+        self._signals = signals
+
+    async def rules_of(self, origin: str) -> Rules:
+        kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
+        if kept is not None and self._age(kept) < self._shelf_life(kept):
+            return self._rules(kept)
+        record = _record(await self._ask(origin), self._clock.micros())
+        if kept is not None and self._stands_in(kept, record):
+            return self._rules(kept)
+        rules = self._rules(record)
+        await self._database.run(lambda tx: self._store.keep_robots(tx, origin, record, rules.delay))
+        self._signals.emit(
+            RobotsRead(
+                origin=origin,
+                state=record.state,
+                delay_seconds=rules.delay.total_seconds(),
+                delay_was_cut=rules.delay_was_cut,
+            )
+        )
+        return rules
+
+    async def _ask(self, origin: str) -> Outcome:
+        request = Request(f"{origin}/robots.txt", headers=self._headers, limits=LIMITS)
+        return await self._egress.fetch(request, redirects=True)
+
+    def _rules(self, record: RobotsRecord) -> Rules:
+        return Rules(record, self._agent, self._settings.longest_crawl_delay)
+
+    def _stands_in(self, kept: RobotsRecord, record: RobotsRecord) -> bool:
+        """Whether an old file is used because a new one cannot be had."""
+        gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
+        return gone and self._age(kept) < span(KEEP_OLD)
+
+    def _age(self, record: RobotsRecord) -> int:
+        return self._clock.micros() - record.fetched_at
+
+    def _shelf_life(self, record: RobotsRecord) -> int:
+        return span(ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl)
+
+
+def _record(outcome: Outcome, now: int) -> RobotsRecord:
+    if isinstance(outcome, Failure):
+        # Too many redirects is an answer: there is no file to be had (RFC 9309, 2.3.1.2).
+        absent = outcome.code in ("too_many_redirects", "redirect_loop") or outcome.is_blocked
+        return RobotsRecord(RobotsState.ABSENT if absent else RobotsState.UNREACHABLE, "", now)
+    if outcome.status >= 500 or outcome.status == 429:
+        return RobotsRecord(RobotsState.UNREACHABLE, "", now)
+    if not 200 <= outcome.status < 300:
+        return RobotsRecord(RobotsState.ABSENT, "", now)
+    body = outcome.body(LIMITS)
+    if isinstance(body, Failure):
+        return RobotsRecord(RobotsState.UNREACHABLE, "", now)
+    return RobotsRecord(RobotsState.FOUND, readable(body), now)

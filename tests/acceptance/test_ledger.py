@@ -1,0 +1,138 @@
+"""Crawls by real processes that are killed, stopped and told to go: afterwards the books are in order."""
+
+import signal
+from pathlib import Path
+
+from tests.support import ledger
+from tests.support.fleet import SEED, TENTH, Fleet, Reaper, Shoal, seed_of_run, wait_for
+from tests.support.ledger import Expected
+from tests.support.site import PAGES, Site, path_of
+
+KILLS = 20
+DELAY_SECONDS = 0.04
+AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
+LEASE_SECONDS = 1.0
+
+
+def books_in_order(fleet: Fleet, crawl_id: str, site: Site, **expected: object) -> None:
+    books = ledger.read(fleet.store_url, crawl_id)
+    assert ledger.violations(books, Expected(urls=site.urls, **expected)) == []  # type: ignore[arg-type]
+    assert [job["attempts"] for job in books.jobs] == [0] * len(books.jobs)
+
+
+def ends_of(fleet: Fleet, crawl_id: str) -> list[str | None]:
+    return ledger.read(fleet.store_url, crawl_id).ends
+
+
+def test_twenty_deaths_lose_no_page_and_count_none_twice(store_url: str, tmp_path: Path) -> None:
+    seed = seed_of_run()
+    try:
+        with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+            controller, worker = fleet.controller(), fleet.worker()
+            crawl_id = fleet.submit(site)
+            reaper = Reaper(controller, worker, seed)
+            reaper.work_through(reaper.plan(KILLS, PAGES), site)
+            fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
+            books_in_order(fleet, crawl_id, site)
+            assert len(reaper.killed) == KILLS
+            assert set(ends_of(fleet, crawl_id)) >= {"expired", "crashed", "done"}
+    except BaseException as error:
+        error.add_note(f"again with {SEED}={seed}")
+        raise
+
+
+def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_times(
+    store_url: str, tmp_path: Path
+) -> None:
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        crawl_id = fleet.submit(site)
+        site.wait_for_pages(100)
+        worker.kill()
+        killed_at = site.visits[-1].at  # its child is gone with it: whoever asks now is another
+        worker.start()
+        again = site.wait_for_visit(killed_at, AGAIN_SECONDS)
+        assert again.at - killed_at <= AGAIN_SECONDS
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["expired", "done"]
+
+
+def test_a_worker_told_to_stop_hands_its_job_back_without_penalty(store_url: str, tmp_path: Path) -> None:
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        crawl_id = fleet.submit(site)
+        site.wait_for_pages(60)
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+        books = ledger.read(store_url, crawl_id)
+        assert ledger.violations(books, Expected(state="running")) == []
+        assert [(job["state"], job["attempts"], job["crash_count"]) for job in books.jobs] == [("pending", 0, 0)]
+        assert books.ends == ["released"]
+        assert [row for row in books.frontier if row["job_id"] is not None or row["crashes"]] == []
+        worker.start()
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["released", "done"]
+
+
+def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_path: Path) -> None:
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        sleeper = fleet.worker("sleeper")
+        crawl_id = fleet.submit(site, concurrency=2)
+        site.wait_for_pages(60)
+        asleep_at = put_to_sleep(sleeper, store_url, site)
+        other = fleet.worker("other")
+        site.wait_for_visit(asleep_at, seconds=15)
+        site.wait_for_visit(asleep_at + 3 * LEASE_SECONDS, seconds=15)
+        sleeper.send_to_all(signal.SIGCONT)
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["expired", "done"]
+        assert sleeper.alive
+        for worker in (sleeper, other):
+            worker.send(signal.SIGTERM)
+        assert [sleeper.wait(), other.wait()] == [0, 0]
+
+
+def test_a_child_that_falls_silent_is_killed_and_its_work_goes_on(store_url: str, tmp_path: Path) -> None:
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE="1500ms", **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        crawl_id = fleet.submit(site)
+        site.wait_for_pages(60)
+        worker.stop_child()
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["crashed", "done"]
+
+
+def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(store_url: str, tmp_path: Path) -> None:
+    killer = PAGES - 1  # one of the last to be found: nothing is settled between two of its kills
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        site.call_at(path_of(killer), worker.kill_child)
+        crawl_id = fleet.submit(site)
+        fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
+        books_in_order(fleet, crawl_id, site, failed={site.url(killer)})
+        books = ledger.read(store_url, crawl_id)
+        codes = {page["url"]: page["error_code"] for page in books.pages if page["error_code"]}
+        assert codes == {site.url(killer): "worker_killed"}
+
+
+def put_to_sleep(sleeper: Shoal, store_url: str, site: Site) -> float:
+    """Stop a worker with its children between two commits: one in the middle would keep the store's locks with it."""
+
+    def asleep_between_commits() -> bool:
+        sleeper.send_to_all(signal.SIGSTOP)
+        if ledger.can_be_written(store_url):
+            return True
+        sleeper.send_to_all(signal.SIGCONT)
+        return False
+
+    wait_for(asleep_between_commits, "a worker asleep between two commits")
+    return site.visits[-1].at

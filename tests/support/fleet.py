@@ -1,0 +1,319 @@
+"""Real processes of Shoal, to start, kill, stop and start again: controllers, workers, and the workers' children.
+
+Everything is ended with the fleet, and nothing may outlive it. What the processes said goes to files, whose ends are
+shown when the block around the fleet fails. Judging what they did is the ledger's.
+"""
+
+import contextlib
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+from tests.support.servers import free_port
+from tests.support.site import Site
+
+PATIENCE_SECONDS = 30.0
+GONE_SECONDS = 10.0  # for a process that has been killed, and for the children that go with it
+POLL_SECONDS = 0.02
+LOG_LINES = 25
+MARK = "SHOAL_TEST_FLEET"  # in the environment of every process of a fleet
+SEED = "SHOAL_TEST_SEED"
+OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
+# Every time of a lease at a tenth, so that twenty deaths fit into a test.
+TENTH = {
+    "SHOAL_LEASE": "1s",
+    "SHOAL_LEASE_EXTEND": "300ms",
+    "SHOAL_LEASE_SWEEP": "200ms",
+    "SHOAL_QUEUE_POLL": "200ms",
+    "SHOAL_COMMIT_RESULTS": "10",
+}
+
+
+class Shoal:
+    """One command of ours as a process; it can be started again under the same name."""
+
+    def __init__(self, name: str, words: list[str], env: dict[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._words = words
+        self._env = env
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "shoal", *self._words],
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return self
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None
+        return self._process
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def children(self) -> list[int]:
+        return children_of(self.process.pid)
+
+    def send(self, sign: signal.Signals) -> None:
+        self.process.send_signal(sign)
+
+    def send_to_all(self, sign: signal.Signals) -> None:
+        """To the process and to its children, which are in sessions of their own."""
+        for pid in (self.process.pid, *self.children()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """The exit code."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """SIGKILL; back when it is gone and its children have gone with it."""
+        children = [identity(pid) for pid in self.children()]
+        self.process.kill()
+        self.process.wait(GONE_SECONDS)
+        wait_for(lambda: not any(map(is_alive, children)), f"the end of the children of {self.name}", GONE_SECONDS)
+
+    def kill_child(self) -> None:
+        """SIGKILL to one child; a process that has none yet gets a moment to have one."""
+        wait_for(lambda: bool(self.children()), f"a child of {self.name}")
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(self.children()[0], signal.SIGKILL)
+
+    def stop_child(self) -> None:
+        """SIGSTOP to one child: it is there, and does nothing."""
+        os.kill(self.children()[0], signal.SIGSTOP)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+class Fleet:
+    """A controller and workers on one store. Use it as a context: nothing outlives the block."""
+
+    def __init__(self, folder: Path, store_url: str, **env: str) -> None:
+        self.folder = folder
+        self.store_url = store_url
+        self._mark = secrets.token_hex(8)
+        self._env = clean_environment(folder) | {
+            "DATABASE_URL": store_url,
+            "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8",
+            MARK: self._mark,
+            **env,
+        }
+        self._members: list[Shoal] = []
+        self._port = free_port()
+
+    def controller(self) -> Shoal:
+        member = self._add("controller", ["serve", "--listen", f"127.0.0.1:{self._port}"])
+        self.wait_ready()
+        return member
+
+    def worker(self, name: str = "worker-1") -> Shoal:
+        return self._add(name, ["worker"], GRPC_NODE_ID=name)
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: self._ask("/readyz") is not None, "a controller that is ready")
+
+    def submit(self, site: Site, **options: Any) -> str:
+        """Crawl the whole site; the id of the crawl."""
+        config = {"seeds": [site.address], "depth": 50, "speed": "max", "concurrency": 8, **options}
+        answer = self._ask("/api/v1/crawls", json.dumps(config).encode())
+        assert answer is not None, "the controller did not answer"
+        return str(answer["id"])
+
+    def crawl(self, crawl_id: str) -> dict[str, Any]:
+        answer = self._ask(f"/api/v1/crawls/{crawl_id}")
+        return answer if answer is not None else {"state": "unknown"}
+
+    def wait_for_state(self, crawl_id: str, *states: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def reached() -> bool:
+            found.update(self.crawl(crawl_id))
+            return found["state"] in states
+
+        wait_for(reached, f"a crawl that is {' or '.join(states)}", seconds, lambda: f"it is {found}")
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self._members:
+            if member.alive:
+                member.send_to_all(signal.SIGCONT)
+                member.process.kill()
+                member.process.wait(GONE_SECONDS)
+        orphans = self._orphans()
+        if error is not None:
+            error.add_note(self._logs())
+        elif orphans:
+            raise AssertionError(f"processes outlived their parents: {orphans}\n{self._logs()}")
+
+    def _add(self, name: str, words: list[str], **env: str) -> Shoal:
+        member = Shoal(name, words, self._env | env, self.folder).start()
+        self._members.append(member)
+        return member
+
+    def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any] | None:
+        request = Request(f"http://127.0.0.1:{self._port}{path}", body, {"Content-Type": "application/json"})
+        try:
+            with urlopen(request, timeout=5) as response:
+                found: dict[str, Any] = json.load(response)
+                return found
+        except (URLError, OSError, ValueError):
+            return None
+
+    def _orphans(self) -> list[int]:
+        """Processes of this fleet that are still there; they are ended."""
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not marked(self._mark), "the end of the fleet", GONE_SECONDS)
+        left = marked(self._mark)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
+
+    def _logs(self) -> str:
+        ends = {member.name: member.said().splitlines()[-LOG_LINES:] for member in self._members}
+        return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in ends.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One kill to come: who, after how many pages, and how long after that."""
+
+    who: str
+    after_pages: int
+    pause: float
+
+
+class Reaper:
+    """Kills members of a fleet at seeded random moments, spread over the progress of a crawl, and starts them again at
+    once. The same seed plans the same deaths; when each falls in a commit is the machine's choice."""
+
+    TARGETS = ("worker", "child", "child", "controller")
+    LONGEST_PAUSE = 0.4
+
+    def __init__(self, controller: Shoal, worker: Shoal, seed: int) -> None:
+        self._controller = controller
+        self._worker = worker
+        self._seed = seed
+        self.killed: list[Death] = []
+
+    def plan(self, kills: int, pages: int) -> list[Death]:
+        """Everybody dies at least once; the last death is early enough to leave pages to fetch."""
+        chance = random.Random(self._seed)
+        moments = sorted(chance.sample(range(2, pages * 9 // 10), kills))
+        names = [*set(self.TARGETS), *chance.choices(self.TARGETS, k=kills - len(set(self.TARGETS)))]
+        names.sort()  # a set has no order of its own, and the seed must decide alone
+        chance.shuffle(names)
+        return [Death(who, at, chance.uniform(0, self.LONGEST_PAUSE)) for who, at in zip(names, moments, strict=True)]
+
+    def work_through(self, deaths: list[Death], site: Site) -> None:
+        for death in deaths:
+            site.wait_for_pages(death.after_pages)
+            time.sleep(death.pause)
+            self._carry_out(death)
+
+    def _carry_out(self, death: Death) -> None:
+        if death.who == "child":
+            self._worker.kill_child()
+        else:
+            member = self._worker if death.who == "worker" else self._controller
+            member.kill()
+            member.start()
+        self.killed.append(death)
+
+
+def seed_of_run() -> int:
+    """A new one each time, unless somebody wants an old one again."""
+    return int(os.environ.get(SEED) or secrets.randbelow(1_000_000))
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    """The environment without any setting of ours, at home in a folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return kept | {"HOME": str(folder), "PYTHONUNBUFFERED": "1"}
+
+
+def wait_for(
+    condition: Callable[[], bool],
+    what: str,
+    seconds: float = PATIENCE_SECONDS,
+    seen: Callable[[], str] = lambda: "",
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"there was not {what} within {seconds:g} s {seen()}")
+        time.sleep(POLL_SECONDS)
+
+
+def children_of(pid: int) -> list[int]:
+    """The living children of a process, as the kernel sees them."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(word) for word in task.read_text().split()]
+    return [child for child in found if is_alive(identity(child))]
+
+
+def identity(pid: int) -> tuple[int, str]:
+    """A pid and when that process began: a pid alone may be another's later."""
+    fields = _stat(pid)
+    return pid, fields[19] if fields else ""
+
+
+def is_alive(who: tuple[int, str]) -> bool:
+    fields = _stat(who[0])
+    return bool(fields) and fields[0] != "Z" and fields[19] == who[1]
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes with this mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    return [pid for pid in _pids() if wanted in _environment(pid) and is_alive(identity(pid))]
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,367 @@
+"""The ledger: reads the books of one crawl in a store, and says in words whatever does not add up.
+
+It trusts nothing of Shoal but its tables: plain SQL over connections of its own, read-only, on one snapshot. What must
+hold: nothing is lost (L1), a grant has at most one accepted end (L2), one result and one event for each (L3), attempts
+are the counted tries (L4), no lease outlives its time (L5), live keys are unique (L6), counters equal a recount (L7).
+"""
+
+import asyncio
+import itertools
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import asyncpg
+import xxhash
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+OPEN, FETCHED, FAILED, QUARANTINED, FIRST_SKIP = 0, 1, 2, 3, 16
+DECIDED_WHEN_TAKEN = {20}  # skips of URLs that had been open: robots
+SKIPS = {
+    16: "depth",
+    17: "scope",
+    18: "excluded",
+    19: "not_included",
+    20: "robots",
+    21: "nofollow",
+    22: "url_too_long",
+    23: "scheme",
+    24: "credentials",
+    25: "control_characters",
+    26: "backslash",
+    27: "invalid_url",
+    28: "repeating_path",
+    29: "too_many_segments",
+    30: "host_budget",
+}
+COUNTED_ENDS = ("retried", "failed")  # the ends of a grant that count as an attempt
+LOST_ENDS = ("expired", "crashed")
+LAST_ENDS = {
+    "done": ("done",),
+    "failed": ("failed",),
+    "expired": LOST_ENDS,
+    "cancelled": ("cancelled", "released", *COUNTED_ENDS, *LOST_ENDS),
+    "pending": ("released", "retried", *LOST_ENDS),
+}
+LATE_MICROS = 10_000_000  # a lease may be over by this much before nobody can have missed it
+
+QUERIES = {
+    "now": "SELECT shoal_now() AS now",
+    "crawl": "SELECT * FROM crawl WHERE id = $1",
+    "counters": "SELECT * FROM crawl_counter WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
+    "skips": "SELECT * FROM crawl_skip WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
+    "fates": "SELECT * FROM fate WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
+    "frontier": "SELECT * FROM frontier WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
+    "pages": "SELECT * FROM page WHERE crawl = (SELECT number FROM crawl WHERE id = $1) ORDER BY number",
+    "jobs": "SELECT * FROM job WHERE run_id = $1 ORDER BY created_at, id",
+    "grants": "SELECT * FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = $1) ORDER BY job_id, epoch",
+    "live_keys": "SELECT dedupe_key FROM job WHERE finished_at IS NULL AND dedupe_key IS NOT NULL",
+    "locked": "SELECT id, lease_holder, lease_until FROM job WHERE state = 'locked'",
+    "events": "SELECT * FROM outbox WHERE subject = $1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Everything that a store knows of one crawl, read on one snapshot."""
+
+    now: int
+    crawl: Row
+    counters: list[Row]
+    skips: list[Row]
+    fates: list[Row]
+    frontier: list[Row]
+    pages: list[Row]
+    jobs: list[Row]
+    grants: list[Row]
+    live_keys: list[str]
+    locked: list[Row]
+    events: list[Row]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The counters as Shoal keeps them, summed over the walkers."""
+        total: Counter[str] = Counter()
+        for row in self.counters:
+            total.update({name: int(row[name]) for name in ("opened", "settled", "pages", "errors", "bytes")})
+        return total
+
+    def grants_of(self, job: Row) -> list[Row]:
+        return [grant for grant in self.grants if grant["job_id"] == job["id"]]
+
+    @property
+    def ends(self) -> list[str | None]:
+        """How the grants of the crawl's jobs ended, job by job, in their order."""
+        return [grant["ended"] for grant in self.grants]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a crawl should have come to."""
+
+    urls: Collection[str] | None = None  # exactly these pages; None: whatever they are
+    failed: Collection[str] = ()  # pages that may have an error; every other one is innocent
+    state: str = "completed"
+    starts: int = 1  # how often it went from queued to running: once more after each resume
+
+
+def read(store_url: str, crawl_id: str) -> Books:
+    """The books of a crawl. The store is not changed."""
+    tables = (
+        _read_sqlite(store_url, crawl_id) if store_url.startswith("sqlite") else _read_postgres(store_url, crawl_id)
+    )
+    if not tables["crawl"]:
+        raise AssertionError(f"there is no crawl {crawl_id} in the store")
+    lists = {name: rows for name, rows in tables.items() if name not in ("now", "crawl", "live_keys")}
+    keys = [row["dedupe_key"] for row in tables["live_keys"]]
+    return Books(now=tables["now"][0]["now"], crawl=tables["crawl"][0], live_keys=keys, **lists)
+
+
+def violations(books: Books, expected: Expected | None = None) -> list[str]:
+    """Whatever does not add up, in words; nothing if all is well."""
+    expected = expected or Expected()
+    checks: list[Callable[[Books], Iterator[str]]] = [
+        _leases_are_in_time,
+        _live_keys_are_unique,
+        _jobs_have_their_history,
+        _pages_are_stored_once,
+        _frontier_is_what_is_open,
+        _counters_equal_a_recount,
+    ]
+    found = [words for check in checks for words in check(books)]
+    if expected.state in ("completed", "failed", "stopped"):
+        found += _run_has_ended(books, expected)
+    return found + list(_pages_are_the_expected(books, expected))
+
+
+def check(store_url: str, crawl_id: str, expected: Expected | None = None) -> list[str]:
+    """Read the books, and judge them."""
+    return violations(read(store_url, crawl_id), expected)
+
+
+def can_be_written(store_url: str) -> bool:
+    """Whether nobody holds a lock that the end of a lease would have to wait for. Changes nothing."""
+    return _sqlite_is_free(store_url) if store_url.startswith("sqlite") else _postgres_is_free(store_url)
+
+
+def _leases_are_in_time(books: Books) -> Iterator[str]:
+    for row in books.locked:
+        if row["lease_until"] < books.now - LATE_MICROS:
+            late = (books.now - row["lease_until"]) / 1e6
+            yield f"job {row['id']} is locked by {row['lease_holder']} though its lease ended {late:.1f} s ago"
+
+
+def _live_keys_are_unique(books: Books) -> Iterator[str]:
+    for key, count in Counter(books.live_keys).items():
+        if count > 1:
+            yield f"{count} live jobs have the key {key!r}"
+
+
+def _jobs_have_their_history(books: Books) -> Iterator[str]:
+    for job in books.jobs:
+        yield from _history_of(job, books.grants_of(job))
+
+
+def _history_of(job: Row, grants: list[Row]) -> Iterator[str]:
+    name = f"job {job['id']}"
+    epochs = [grant["epoch"] for grant in grants]
+    if epochs != list(range(1, job["lease_epoch"] + 1)):
+        yield f"{name} was granted {job['lease_epoch']} times, but its history has the epochs {epochs}"
+    open_epochs = [grant["epoch"] for grant in grants if grant["ended"] is None]
+    if open_epochs != ([job["lease_epoch"]] if job["state"] == "locked" else []):
+        yield f"{name} is {job['state']}, but the grants {open_epochs} have no end"
+    if sum(grant["ended"] == "done" for grant in grants) != (job["state"] == "done"):
+        yield f"{name} is {job['state']}, but its grants ended {[grant['ended'] for grant in grants]}"
+    yield from _last_end_of(job, grants)
+    yield from _counted_of(job, grants)
+    for earlier, later in itertools.pairwise(grants):
+        if earlier["ended_at"] is not None and later["granted_at"] < earlier["ended_at"]:
+            yield f"{name} was granted with epoch {later['epoch']} before epoch {earlier['epoch']} had ended"
+
+
+def _last_end_of(job: Row, grants: list[Row]) -> Iterator[str]:
+    allowed = LAST_ENDS.get(job["state"])
+    if grants and allowed and grants[-1]["ended"] not in allowed:
+        yield f"job {job['id']} is {job['state']}, but its last grant ended {grants[-1]['ended']}"
+
+
+def _counted_of(job: Row, grants: list[Row]) -> Iterator[str]:
+    counted = sum(grant["ended"] in COUNTED_ENDS for grant in grants)
+    if job["attempts"] != counted:
+        yield f"job {job['id']} has {job['attempts']} attempts, but {counted} of its grants ended in a counted failure"
+    lost = sum(grant["ended"] in LOST_ENDS for grant in grants)
+    if job["crash_count"] > lost:
+        yield f"job {job['id']} has a crash count of {job['crash_count']}, but only {lost} of its grants were lost"
+
+
+def _pages_are_stored_once(books: Books) -> Iterator[str]:
+    for url, count in Counter(page["url"] for page in books.pages).items():
+        if count > 1:
+            yield f"{url} is stored {count} times"
+    for page in books.pages:
+        if _key(page) != key_of(page["url"], books.crawl["number"]):
+            yield f"{page['url']} is stored under the key of another URL"
+    fates = {_key(fate): fate["fate"] for fate in books.fates}
+    pages = {_key(page): page for page in books.pages}
+    for key, page in pages.items():
+        wanted = FAILED if page["status"] is None else FETCHED
+        if fates.get(key) != wanted:
+            yield f"{page['url']} has the fate {fates.get(key)}, its page says {wanted}"
+    lost = [key for key, fate in fates.items() if fate in (FETCHED, FAILED) and key not in pages]
+    if lost:
+        yield f"{len(lost)} URLs are settled as fetched or failed and have no page"
+
+
+def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
+    waiting = Counter(_key(row) for row in books.frontier)
+    doubled = sum(count > 1 for count in waiting.values())
+    if doubled:
+        yield f"{doubled} URLs are in the frontier more than once"
+    open_keys = {_key(fate) for fate in books.fates if fate["fate"] == OPEN}
+    if missing := open_keys - set(waiting):
+        yield f"{len(missing)} URLs are open, but not in the frontier: they are lost"
+    if settled := set(waiting) - open_keys:
+        yield f"{len(settled)} URLs are in the frontier, but not open"
+    live = {(job["id"], job["lease_epoch"]) for job in books.jobs if job["state"] == "locked"}
+    stray = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"] is not None} - live
+    if stray and not _is_live(books):
+        yield f"URLs are still taken by {sorted(stray)}, who hold no job"
+
+
+def _counters_equal_a_recount(books: Books) -> Iterator[str]:
+    counts = books.counts
+    for name, recount in _recount(books).items():
+        if counts[name] != recount:
+            yield f"the counter {name} is {counts[name]}, a recount gives {recount}"
+    kept: Counter[str] = Counter()
+    for row in books.skips:
+        kept[row["reason"]] += int(row["count"])
+    skipped = Counter(SKIPS.get(fate["fate"], "?") for fate in books.fates if fate["fate"] >= FIRST_SKIP)
+    if kept != skipped:
+        yield f"the skips are {dict(kept)}, a recount gives {dict(skipped)}"
+
+
+def _recount(books: Books) -> dict[str, int]:
+    by_fate = Counter(fate["fate"] for fate in books.fates)
+    ever_open = sum(count for fate, count in by_fate.items() if fate < FIRST_SKIP or fate in DECIDED_WHEN_TAKEN)
+    return {
+        "opened": ever_open,
+        "settled": ever_open - by_fate[OPEN],
+        "pages": sum(page["status"] is not None for page in books.pages),
+        "errors": sum(page["error_code"] is not None for page in books.pages),
+        "bytes": sum(page["bytes"] for page in books.pages),
+    }
+
+
+def _run_has_ended(books: Books, expected: Expected) -> Iterator[str]:
+    state = books.crawl["state"]
+    if state != expected.state:
+        yield f"the crawl is {state} ({books.crawl['state_reason']}), not {expected.state}"
+    for job in books.jobs:
+        if job["finished_at"] is None or job["lease_holder"] is not None:
+            yield f"job {job['id']} is {job['state']} though the crawl should be over; held by {job['lease_holder']}"
+    if books.frontier and books.crawl["state_reason"] == "drained":
+        yield f"the crawl is drained, but {len(books.frontier)} URLs are in its frontier"
+    done = sum(job["state"] == "done" for job in books.jobs)
+    if expected.state == "completed" and not done:
+        yield "the crawl completed without a job that is done"
+    events = Counter(event["type"] for event in books.events)
+    wanted = Counter({"crawl.started": expected.starts, f"crawl.{expected.state}": 1})
+    if events != wanted:
+        yield f"the outbox has {dict(events)}, not {dict(wanted)}"
+
+
+def _pages_are_the_expected(books: Books, expected: Expected) -> Iterator[str]:
+    stored = {page["url"] for page in books.pages}
+    if expected.urls is not None:
+        if missing := set(expected.urls) - stored:
+            yield f"{len(missing)} pages are missing: {sorted(missing)[:5]}"
+        if strange := stored - set(expected.urls):
+            yield f"{len(strange)} pages were not expected: {sorted(strange)[:5]}"
+    for page in books.pages:
+        if page["error_code"] is not None and page["url"] not in expected.failed:
+            yield f"{page['url']} is innocent and failed: {page['error_code']} ({page['error_message']})"
+
+
+def key_of(url: str, crawl_number: int) -> tuple[int, int]:
+    """The key that a URL has in a crawl, worked out here once more."""
+    digest = xxhash.xxh3_128_intdigest(url.encode(), crawl_number)
+    return digest % 2**64 - 2**63, (digest >> 64) % 2**32 - 2**31
+
+
+def _key(row: Row) -> tuple[int, int]:
+    return row["key"], row["chk"]
+
+
+def _is_live(books: Books) -> bool:
+    """Whether somebody will still come and take back what lost walkers hold."""
+    return any(job["finished_at"] is None for job in books.jobs)
+
+
+def _read_sqlite(store_url: str, crawl_id: str) -> dict[str, list[Row]]:
+    path = store_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=10)) as connection:
+        connection.row_factory = sqlite3.Row
+        connection.create_function("shoal_now", 0, lambda: time.time_ns() // 1000)
+        connection.execute("BEGIN")
+        return {name: _rows(connection, query, crawl_id) for name, query in QUERIES.items()}
+
+
+def _rows(connection: sqlite3.Connection, query: str, crawl_id: str) -> list[Row]:
+    values = (crawl_id,) if "$1" in query else ()
+    return [dict(row) for row in connection.execute(query.replace("$1", "?1"), values)]
+
+
+def _read_postgres(store_url: str, crawl_id: str) -> dict[str, list[Row]]:
+    async def ask() -> dict[str, list[Row]]:
+        connection = await asyncpg.connect(store_url, timeout=10)
+        try:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return {name: await rows(connection, query) for name, query in QUERIES.items()}
+        finally:
+            await connection.close()
+
+    async def rows(connection: Any, query: str) -> list[Row]:
+        values = (crawl_id,) if "$1" in query else ()
+        return [dict(row) for row in await connection.fetch(query, *values)]
+
+    return _in_thread(ask)
+
+
+def _sqlite_is_free(store_url: str) -> bool:
+    path = store_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0.1)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+
+def _postgres_is_free(store_url: str) -> bool:
+    async def ask() -> bool:
+        connection = await asyncpg.connect(store_url, timeout=10)
+        try:
+            async with connection.transaction():
+                await connection.fetch("SELECT id FROM crawl FOR UPDATE NOWAIT")
+                await connection.fetch("SELECT id FROM job FOR UPDATE NOWAIT")
+                return True
+        except asyncpg.LockNotAvailableError:
+            return False
+        finally:
+            await connection.close()
+
+    return _in_thread(ask)
+
+
+def _in_thread(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # A thread with a loop of its own: the loop of the test, if it has one, stays untouched.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, ask()).result()

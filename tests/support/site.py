@@ -1,0 +1,165 @@
+"""A small site that is the same every time, served on loopback, with a log of who asked for what and when.
+
+A tree with cross links: every page has a title, about ten links, and one link that leads out of the site. What a crawl
+of it should give is said here (`urls`); judging a crawl is the ledger's.
+"""
+
+import asyncio
+import threading
+import time
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+PAGES = 300
+CHILDREN = 5  # of a page: 300 pages are four links deep
+ELSEWHERE = 20  # places outside that are linked to
+START_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request: what for, and when it came, by the monotonic clock."""
+
+    path: str
+    at: float
+
+
+class Site:
+    """The site, served by a thread of its own while the context is open.
+
+    `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody.
+    """
+
+    def __init__(self, *, pages: int = PAGES, delay: float = 0.0) -> None:
+        self.delay = delay
+        self.port = 0
+        self.visits: list[Visit] = []
+        self._bodies = {path_of(number): _body(number, pages) for number in range(pages)}
+        self._distinct: set[str] = set()
+        self._calls: dict[str, Callable[[], None]] = {}
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="site", daemon=True)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def urls(self) -> frozenset[str]:
+        """Every page, as a crawl should name it."""
+        return frozenset(f"{self.address}{path[1:]}" for path in self._bodies)
+
+    def url(self, number: int) -> str:
+        return f"{self.address}{path_of(number)[1:]}"
+
+    @property
+    def pages_asked(self) -> int:
+        """How many different pages were asked for so far."""
+        return len(self._distinct)
+
+    def call_at(self, path: str, call: Callable[[], None]) -> None:
+        """Call this, in the site's thread, each time the path is asked for, before it is answered."""
+        self._calls[path] = call
+
+    def times_asked(self, path: str) -> int:
+        return sum(visit.path == path for visit in self.visits)
+
+    def wait_for_pages(self, count: int, seconds: float = 60.0) -> None:
+        """Until this many different pages were asked for."""
+        with self._news:
+            if not self._news.wait_for(lambda: self.pages_asked >= count, seconds):
+                raise AssertionError(f"{self.pages_asked} pages were asked for in {seconds:g} s, not {count}")
+
+    def wait_for_visit(self, after: float, seconds: float) -> Visit:
+        """The first request that came after a moment."""
+
+        def found() -> Visit | None:
+            return next((visit for visit in self.visits if visit.at > after), None)
+
+        with self._news:
+            visit = self._news.wait_for(found, max(0.0, after + seconds - time.monotonic()))
+        if visit is None:
+            raise AssertionError(f"nobody asked for anything in {seconds:g} s")
+        return visit
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        with self._news:
+            if not self._news.wait_for(lambda: self.port, START_SECONDS):
+                raise AssertionError("the site did not start")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_SECONDS)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        with self._news:
+            self.port = server.sockets[0].getsockname()[1]
+            self._news.notify_all()
+        await self._stop.wait()
+        server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            with suppress(asyncio.IncompleteReadError, asyncio.CancelledError, OSError):
+                while True:
+                    await self._answer(reader, writer)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split(b" ", 2)[1].decode("latin-1").partition("?")[0]
+        self._note(path)
+        if path in self._calls:
+            self._calls[path]()
+        await asyncio.sleep(self.delay)
+        writer.write(_reply(self._bodies.get(path)))
+        await writer.drain()
+
+    def _note(self, path: str) -> None:
+        with self._news:
+            self.visits.append(Visit(path, time.monotonic()))
+            if path in self._bodies:
+                self._distinct.add(path)
+            self._news.notify_all()
+
+
+def path_of(number: int) -> str:
+    return f"/p/{number}" if number else "/"
+
+
+def _body(number: int, pages: int) -> str:
+    first = number * CHILDREN + 1
+    down = [child for child in range(first, first + CHILDREN) if child < pages]
+    across = [0, max(0, number - 1) // CHILDREN, (number * 37 + 11) % pages, (number * 101 + 7) % pages]
+    links = [path_of(other) for other in dict.fromkeys([*down, *across, (number + 1) % pages])]
+    links.append(f"http://elsewhere.invalid/{number % ELSEWHERE}")
+    items = "".join(f'<li><a href="{link}">{link}</a></li>' for link in links)
+    return f"<!doctype html><html lang=en><title>Page {number}</title><h1>Page {number}</h1><ul>{items}</ul></html>"
+
+
+def _reply(body: str | None) -> bytes:
+    status, text = ("200 OK", body) if body is not None else ("404 Not Found", "not here")
+    kind = "text/html; charset=utf-8" if body is not None else "text/plain"
+    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()

@@ -1,0 +1,24 @@
+"""A callback that remembers what it was told, for tests that wait for it."""
+
+import asyncio
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Told(list[T], Generic[T]):
+    """Collects every call's argument; `at_least` waits until there are enough of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = asyncio.Event()
+
+    def __call__(self, value: T) -> None:
+        self.append(value)
+        self._changed.set()
+
+    async def at_least(self, number: int) -> list[T]:
+        while len(self) < number:
+            self._changed.clear()
+            await self._changed.wait()
+        return self

@@ -1,0 +1,189 @@
+"""Clock, ids, errors and the service shell."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shoal.base import errors
+from shoal.base.clock import FakeClock, SystemClock, from_micros, moment, span, to_micros
+from shoal.base.errors import RESPONSES, ShoalError
+from shoal.base.ids import PREFIXES, new_id
+from shoal.base.service import Pass, Service
+from shoal.base.signals import ChoreDone, ChoreFailed, Signal, Signals
+
+
+def test_a_moment_survives_the_way_through_the_store() -> None:
+    when = datetime(2026, 11, 15, 12, 30, 1, 234567, tzinfo=UTC)
+    assert from_micros(to_micros(when)) == when
+    assert moment(None) is None
+    assert span(timedelta(seconds=1.5)) == 1_500_000
+
+
+def test_the_system_clock_speaks_utc() -> None:
+    clock = SystemClock()
+    assert clock.now().tzinfo is UTC
+    assert abs(clock.micros() - to_micros(clock.now())) < 1_000_000
+
+
+async def test_the_fake_clock_wakes_sleepers_in_the_order_of_their_deadlines() -> None:
+    clock, woken = FakeClock(), []
+
+    async def sleeper(seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append((seconds, clock.monotonic()))
+
+    async with asyncio.TaskGroup() as group:
+        for seconds in (3, 1, 2):
+            group.create_task(sleeper(seconds))
+        await asyncio.sleep(0)
+        await clock.advance(2.5)
+        assert woken == [(1, 1.0), (2, 2.0)]
+        await clock.advance(1)
+    assert woken[-1] == (3, 3.0)
+
+
+async def test_a_jump_moves_the_time_and_wakes_nobody() -> None:
+    clock = FakeClock()
+    sleeping = asyncio.ensure_future(clock.sleep(1))
+    await asyncio.sleep(0)
+    clock.jump(10)
+    await asyncio.sleep(0)
+    assert clock.monotonic() == 10
+    assert not sleeping.done()
+    sleeping.cancel()
+
+
+def test_ids_say_what_they_name_and_sort_by_time() -> None:
+    first, second = new_id("crl"), new_id("job")
+    assert first.startswith("crl_") and second.startswith("job_")
+    assert len(first) == 4 + 26
+    assert len({new_id("evt") for _ in range(1000)}) == 1000
+    assert [prefix for prefix in PREFIXES if len(prefix) != 3] == []
+
+
+def test_an_id_without_a_known_prefix_is_not_made() -> None:
+    with pytest.raises(KeyError):
+        new_id("foo")
+
+
+def leaves(kind: type[ShoalError]) -> set[type[ShoalError]]:
+    below = kind.__subclasses__()
+    return {kind} if not below else set().union(*map(leaves, below))
+
+
+def test_every_error_class_has_its_responses_and_a_code_of_its_own() -> None:
+    classes = leaves(ShoalError)
+    assert classes == set(RESPONSES)
+    assert len({kind.code for kind in classes}) == len(classes)
+
+
+def test_the_tree_at_the_top_of_the_module_names_every_class() -> None:
+    assert errors.__doc__ is not None
+    for kind in leaves(ShoalError):
+        assert kind.__name__ in errors.__doc__
+
+
+def test_a_problem_document_carries_status_code_and_facts() -> None:
+    error = errors.NotFound("crawl", "crl_x", "list them with `shoal crawls ls`")
+    assert str(error) == 'crawl "crl_x" does not exist; list them with `shoal crawls ls`.'
+    problem = error.problem()
+    assert (problem["status"], problem["code"], problem["id"]) == (404, "not_found", "crl_x")
+
+
+class Counting:
+    name = "counting"
+
+    def __init__(self, *outcomes: Pass | Exception) -> None:
+        self.outcomes = list(outcomes)
+        self.passes = 0
+        self.ran = asyncio.Event()
+
+    async def run_once(self) -> Pass:
+        self.passes += 1
+        self.ran.set()
+        outcome = self.outcomes.pop(0) if self.outcomes else Pass()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def shell(chore: Counting, clock: FakeClock) -> tuple[Service, list[Signal]]:
+    signals, heard = Signals(), list[Signal]()
+    signals.subscribe(heard.append)
+    return Service(chore, timedelta(seconds=10), clock, signals), heard
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_chore_runs_within_its_first_interval_and_then_every_interval() -> None:
+    clock, chore = FakeClock(), Counting()
+    service, _ = shell(chore, clock)
+    service.start()
+    await settle()
+    assert chore.passes == 0
+    await clock.advance(10)
+    assert chore.passes >= 1
+    await clock.advance(30)
+    assert chore.passes in (3, 4)
+    await service.stop()
+
+
+async def test_a_chore_that_fails_is_tried_again_after_a_growing_pause_and_reported() -> None:
+    clock, chore = FakeClock(), Counting(OSError("away"), ValueError("odd"), Pass(did="something"))
+    service, heard = shell(chore, clock)
+    service.start()
+    await settle()
+    await clock.advance(10)
+    await clock.advance(3)
+    failures = [signal for signal in heard if isinstance(signal, ChoreFailed)]
+    assert [failure.retry_in_seconds for failure in failures] == [0.5, 1.0]
+    assert any(isinstance(signal, ChoreDone) and signal.did == "something" for signal in heard)
+    await service.stop()
+
+
+async def test_a_nudged_chore_runs_before_its_interval() -> None:
+    clock, chore = FakeClock(), Counting()
+    service, _ = shell(chore, clock)
+    service.start()
+    await settle()
+    service.nudge()
+    await settle()
+    assert chore.passes == 1
+    await service.stop()
+
+
+async def test_stop_may_be_called_twice_and_before_start() -> None:
+    clock, chore = FakeClock(), Counting()
+    service, _ = shell(chore, clock)
+    await service.stop()
+    await service.stop()
+    service.start()
+    await clock.advance(60)
+    assert chore.passes == 0
+
+
+async def test_stop_lets_the_pass_under_way_finish() -> None:
+    clock, finished = FakeClock(), []
+
+    class Slow(Counting):
+        async def run_once(self) -> Pass:
+            self.ran.set()
+            await clock.sleep(5)
+            finished.append(True)
+            return Pass()
+
+    chore = Slow()
+    service, _ = shell(chore, clock)
+    service.start()
+    service.nudge()
+    await chore.ran.wait()
+    stopping = asyncio.ensure_future(service.stop())
+    await settle()
+    assert not stopping.done()
+    await clock.advance(5)
+    await stopping
+    assert finished == [True]
