@@ -57,7 +57,7 @@ class Report:
         return self.tables[-1]
 
     def markdown(self) -> str:
-        ran = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {', '.join([*machine(), *self.versions])}."
+        ran = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {', '.join(dict.fromkeys([*machine(), *self.versions]))}."
         tables = "\n".join(table.markdown() for table in self.tables)
         return f"## {self.name}\n\n{self.about}\n\n{ran}\n\n{tables}"
 
@@ -65,7 +65,7 @@ class Report:
 def show(cell: Cell) -> str:
     """A number with as many digits as it deserves."""
     if cell is None:
-        return "–"
+        return "-"
     if isinstance(cell, float):
         return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}" if abs(cell) < 10 else f"{cell:.1f}"
     return f"{cell:,}" if isinstance(cell, int) else cell

@@ -1,3 +1,36 @@
-"""Shoal, a self-hosted crawl platform. Only the version lives here, so that importing it costs nothing."""
+"""Shoal, a self-hosted crawl platform. The library's face: importing it costs nothing, each name is loaded when used.
+
+async for page in shoal.crawl("https://example.com/"):
+    print(page.status, page.url, page.title)
+"""
 
 __version__ = "0.1.0"
+
+__all__ = ["CrawlRun", "Page", "ShoalError", "__version__", "crawl"]
+
+TYPE_CHECKING = False  # a type checker takes this name for true; `typing` itself would cost us a third of `--version`
+if TYPE_CHECKING:
+    from shoal.base.errors import ShoalError as ShoalError
+    from shoal.library import CrawlRun as CrawlRun
+    from shoal.library import crawl as crawl
+    from shoal.pages.page import Page as Page
+
+_HOMES = {
+    "CrawlRun": "shoal.library",
+    "Page": "shoal.pages.page",
+    "ShoalError": "shoal.base.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "crawl":  # the room of that name, which can be called
+        return import_module("shoal.crawl")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

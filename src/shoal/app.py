@@ -4,12 +4,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.signals import Signals
 from shoal.base.url import Url
+from shoal.crawl.archive import FrontierArchive
+from shoal.crawl.archivist import Archivist
+from shoal.crawl.carrier import Carrier
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Settled
@@ -22,14 +26,19 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Lease
 from shoal.queue.queue import Queue
 from shoal.settings import DatabaseSettings, Settings
+from shoal.store.sql.archive import SqlArchive
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
+from shoal.store.sql.pooled import PooledPostgres
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase
+
+if TYPE_CHECKING:
+    import asyncpg
 
 SqlDatabase = SqliteDatabase | PostgresDatabase
 
@@ -47,9 +56,16 @@ class App:
     frontier: FrontierStore
     hosts: HostStore
     pages: PageStore
+    archive: FrontierArchive
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock)
+
+    def archivist(self) -> Archivist:
+        return Archivist(self.database, self.crawls, self.queue, self.archive)
+
+    def carrier(self) -> Carrier:
+        return Carrier(self.database, self.crawls, self.archivist(), self.archive, self.pages)
 
     async def check_store(self) -> None:
         async def look(tx: Tx) -> None:
@@ -96,7 +112,20 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: SqlDatab
         signals,
     )
     queue.register({KIND: crawls})
-    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages)
+    archive = SqlArchive(database.dialect, hosts, pages)
+    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, archive)
+
+
+def on_database(settings: Settings, database: SqlDatabase) -> App:
+    """The wired rooms on a store that somebody else opened, and closes."""
+    return _wire(settings, SystemClock(), Signals(), database)
+
+
+async def on_pool(settings: Settings, pool: "asyncpg.Pool") -> App:
+    """The wired rooms on the PostgreSQL that a pool of somebody else's reaches; an empty one is initialised."""
+    database = PooledPostgres(settings.database, pool)
+    await database.open()
+    return on_database(settings, database)
 
 
 async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:

@@ -1,17 +1,22 @@
 """Crawls by real processes that are killed, stopped and told to go: afterwards the books are in order."""
 
 import signal
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
+
 from tests.support import ledger
-from tests.support.fleet import SEED, TENTH, Fleet, Reaper, Shoal, seed_of_run, wait_for
+from tests.support.fleet import SEED, TENTH, Fleet, Reaper, seed_of_run, send_all, wait_for
 from tests.support.ledger import Expected
 from tests.support.site import PAGES, Site, path_of
 
 KILLS = 20
 DELAY_SECONDS = 0.04
+SLOW_SECONDS = 0.1  # slow enough for twenty deaths on the way
 AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
 LEASE_SECONDS = 1.0
+SILENCE_SECONDS = 1.5
 
 
 def books_in_order(fleet: Fleet, crawl_id: str, site: Site, **expected: object) -> None:
@@ -27,9 +32,9 @@ def ends_of(fleet: Fleet, crawl_id: str) -> list[str | None]:
 def test_twenty_deaths_lose_no_page_and_count_none_twice(store_url: str, tmp_path: Path) -> None:
     seed = seed_of_run()
     try:
-        with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        with Site(delay=SLOW_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
             controller, worker = fleet.controller(), fleet.worker()
-            crawl_id = fleet.submit(site)
+            crawl_id = fleet.submit(site, concurrency=4)
             reaper = Reaper(controller, worker, seed)
             reaper.work_through(reaper.plan(KILLS, PAGES), site)
             fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
@@ -84,11 +89,11 @@ def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_pa
         sleeper = fleet.worker("sleeper")
         crawl_id = fleet.submit(site, concurrency=2)
         site.wait_for_pages(60)
-        asleep_at = put_to_sleep(sleeper, store_url, site)
+        asleep_at = put_to_sleep(sleeper.family, store_url, site, in_a_commit=False)
         other = fleet.worker("other")
         site.wait_for_visit(asleep_at, seconds=15)
         site.wait_for_visit(asleep_at + 3 * LEASE_SECONDS, seconds=15)
-        sleeper.send_to_all(signal.SIGCONT)
+        send_all(sleeper.family(), signal.SIGCONT)
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
         assert ends_of(fleet, crawl_id) == ["expired", "done"]
@@ -98,21 +103,29 @@ def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_pa
         assert [sleeper.wait(), other.wait()] == [0, 0]
 
 
-def test_a_child_that_falls_silent_is_killed_and_its_work_goes_on(store_url: str, tmp_path: Path) -> None:
-    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE="1500ms", **TENTH) as fleet:
+def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str, tmp_path: Path) -> None:
+    silence = SILENCE_SECONDS
+    with (
+        Site(delay=DELAY_SECONDS) as site,
+        Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE=f"{silence}s", **TENTH) as fleet,
+    ):
         fleet.controller()
         worker = fleet.worker()
-        crawl_id = fleet.submit(site)
+        crawl_id = fleet.submit(site, concurrency=2)
         site.wait_for_pages(60)
-        worker.stop_child()
+        asleep_at = put_to_sleep(worker.children, store_url, site, in_a_commit=True)
+        site.wait_for_visit(asleep_at, seconds=silence + 5)
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
         assert ends_of(fleet, crawl_id) == ["crashed", "done"]
 
 
-def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(store_url: str, tmp_path: Path) -> None:
-    killer = PAGES - 1  # one of the last to be found: nothing is settled between two of its kills
-    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+@pytest.mark.parametrize("pages", [2, PAGES])
+def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(
+    store_url: str, tmp_path: Path, pages: int
+) -> None:
+    killer = pages - 1
+    with Site(pages=pages, delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
         fleet.controller()
         worker = fleet.worker()
         site.call_at(path_of(killer), worker.kill_child)
@@ -124,15 +137,17 @@ def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(store_url:
         assert codes == {site.url(killer): "worker_killed"}
 
 
-def put_to_sleep(sleeper: Shoal, store_url: str, site: Site) -> float:
-    """Stop a worker with its children between two commits: one in the middle would keep the store's locks with it."""
+def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, *, in_a_commit: bool) -> float:
+    """Stop processes in the middle of a commit, where they keep the store's locks, or between two; since when they
+    ask for nothing."""
 
-    def asleep_between_commits() -> bool:
-        sleeper.send_to_all(signal.SIGSTOP)
-        if ledger.can_be_written(store_url):
+    def caught() -> bool:
+        stopped = list(pids())
+        send_all(stopped, signal.SIGSTOP)
+        if ledger.can_be_written(store_url) != in_a_commit:
             return True
-        sleeper.send_to_all(signal.SIGCONT)
+        send_all(stopped, signal.SIGCONT)
         return False
 
-    wait_for(asleep_between_commits, "a worker asleep between two commits")
+    wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits")
     return site.visits[-1].at

@@ -32,9 +32,7 @@ sys.stdin.read()
 async def test_each_test_gets_an_empty_schema_and_its_url_is_enough(postgres_url: str) -> None:
     connection = await asyncpg.connect(postgres_url)
     await connection.execute("CREATE TABLE mine (id bigint)")
-    assert (
-        await connection.fetchval("SELECT schemaname FROM pg_tables WHERE tablename = 'mine'") in postgres_url
-    )
+    assert await connection.fetchval("SELECT schemaname FROM pg_tables WHERE tablename = 'mine'") in postgres_url
     await connection.close()
 
 
@@ -53,9 +51,7 @@ def test_a_wrong_password_is_refused(own_postgres: PostgresServer) -> None:
         ask_postgres(own_postgres.url.replace("shoal:", "shoal:x"), "SELECT 1")
 
 
-def test_a_redis_database_is_empty_and_a_killed_server_starts_again(
-    redis_url: str, own_redis: RedisServer
-) -> None:
+def test_a_redis_database_is_empty_and_a_killed_server_starts_again(redis_url: str, own_redis: RedisServer) -> None:
     assert ask_redis(redis_url, "DBSIZE") == "0"
     own_redis.kill()
     own_redis.start()

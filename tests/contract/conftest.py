@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 SITE = "http://example.org"
 PATIENCE = 10.0  # seconds: for what happens at once, unless it never happens
-FREE = Pace(timedelta(0), 1000)
+FREE = Pace(timedelta(0))
 
 
 def database_at(url: str, clock: FakeClock) -> SqlDatabase:
@@ -290,6 +290,11 @@ class GatedTx:
         await self._gate.passing(query)
         return touched
 
+    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+        found = await self._tx.batch(query, rows)
+        await self._gate.passing(query)
+        return found
+
 
 class Gated:
     """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other: there is no between.)"""
@@ -344,7 +349,7 @@ async def until_blocked(bench: Bench) -> None:
 
     async def look() -> None:
         while not await bench.number(BLOCKED):
-            await asyncio.sleep(0.002)
+            pass  # asking is a round trip: the others go on meanwhile
 
     await asyncio.wait_for(look(), PATIENCE)
 

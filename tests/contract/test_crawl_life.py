@@ -680,6 +680,9 @@ class Life:
         links = [walker.link(f"/{self.found + place}") for place in range(self.dice.randint(0, 2) if grow else 0)]
         self.found += len(links)
         turn = await walker.turn(*done, found=links, want=self.dice.randint(0, 4) if grow else 10)
+        killers = [failed(task) for task in walker.held if task.is_killer]
+        if killers:  # as the engine does: given up without another try
+            turn = await walker.turn(*killers)
         if turn.control is not Control.GO and self.dice.random() < 0.7:
             await walker.walk.close(Report(), turn.control.value)
 

@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -14,9 +15,8 @@ from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine import CRASHES_ALONE
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Task, key_of
+from shoal.crawl.frontier import CRASHES_ALONE, Control, NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
@@ -36,7 +36,7 @@ from tests.contract.conftest import (
 )
 from tests.contract.test_crawl_life import check_counters, check_ledger
 
-SLOW = Pace(timedelta(seconds=1), 100)
+SLOW = Pace(timedelta(seconds=1))
 
 
 async def taken(bench: Bench) -> int:
@@ -485,11 +485,12 @@ async def test_a_recovery_never_takes_from_a_live_walker(postgres_bench: Bench) 
 # URLs that kill
 
 
-async def test_urls_of_a_crashed_epoch_are_taken_one_at_a_time_the_last_one_first(bench: Bench) -> None:
+async def test_urls_of_a_second_crash_are_taken_one_at_a_time_the_last_one_first(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b", "/c")
-    dead = await bench.walker(crawl, "w1")
-    held = [path_of(task) for task in await dead.take()]
-    await bench.queue.lose(dead.lease, "killed")
+    for _ in range(2):
+        dead = await bench.walker(crawl, "w1")
+        held = [path_of(task) for task in await dead.take()]
+        await bench.queue.lose(dead.lease, "killed")
     walker = await bench.walker(crawl, "w2")
     order = []
     for _ in held:
@@ -529,7 +530,7 @@ async def test_two_walkers_never_share_a_suspect(postgres_bench: Bench) -> None:
 async def test_a_suspect_keeps_its_hosts_pace(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
     await bench.sql("UPDATE frontier SET crashes = 2")
-    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=30), 10))
+    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=30)))
     [first] = await walker.take()
     await walker.turn(fetched(first), want=0)
     tasks = await walker.take()
@@ -602,13 +603,13 @@ async def test_slots_of_a_host_are_a_delay_apart(bench: Bench) -> None:
         await bench.queue.extend([walker.holder])
         now += 0.5
     assert len(starts) == 8
-    gaps = [second - first for first, second in zip(starts, starts[1:], strict=False)]
+    gaps = [second - first for first, second in pairwise(starts)]
     assert min(gaps) > 0.9  # PostgreSQL's clock runs between our jumps
 
 
 async def test_no_slot_is_more_than_two_seconds_ahead(bench: Bench) -> None:
     crawl = await grown(bench, *[f"/{number}" for number in range(20)])
-    walker = await bench.walker(crawl, pace=Pace(timedelta(milliseconds=300), 100))
+    walker = await bench.walker(crawl, pace=Pace(timedelta(milliseconds=300)))
     for _ in range(6):
         tasks = await walker.take(20)
         assert all(task.start_in <= 2.01 for task in tasks)
@@ -617,14 +618,14 @@ async def test_no_slot_is_more_than_two_seconds_ahead(bench: Bench) -> None:
 
 async def test_at_least_one_slot_is_given_whatever_the_delay(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
-    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=60), 10))
+    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=60)))
     assert len(await walker.take()) == 1
     assert await walker.take() == []
 
 
 async def test_a_slow_host_does_not_hold_back_another(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
-    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=60), 10))
+    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=60)))
     assert len(await walker.take()) == 1
     await add(bench, crawl, new_url(crawl, "http://other.example/"))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
@@ -640,13 +641,31 @@ async def test_two_crawls_share_one_hosts_pace(bench: Bench) -> None:
         starts += [task.start_in for task in await walker.take()]
         assert crawl.id
     starts.sort()
-    assert all(second - first > 0.9 for first, second in zip(starts, starts[1:], strict=False))
+    assert all(second - first > 0.9 for first, second in pairwise(starts))
     assert max(starts) <= 2.01
+
+
+async def test_a_hosts_own_delay_holds_however_fast_the_crawl_may_be(bench: Bench) -> None:
+    crawl = await grown(bench, *[f"/{number}" for number in range(5)])
+    await bench.sql("UPDATE host SET delay = 5000000")
+    walker = await bench.walker(crawl)
+    assert len(await walker.take()) == 1
+    await bench.jump(1)
+    assert await walker.take() == []
+
+
+async def test_a_host_that_was_never_asked_for_its_robots_gets_one_url_first(bench: Bench) -> None:
+    crawl = await grown(bench, *[f"/{number}" for number in range(5)])
+    walker = await bench.walker(crawl, pace=Pace(timedelta(0), probe=True))
+    assert len(await walker.take()) == 1
+    await bench.sql("UPDATE host SET robots_state = 'absent', robots_at = 1")
+    await bench.jump(0.01)
+    assert len(await walker.take()) == 4
 
 
 async def test_the_pace_survives_the_walker(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b", "/c")
-    pace = Pace(timedelta(seconds=30), 10)
+    pace = Pace(timedelta(seconds=30))
     lost = await bench.walker(crawl, "w1", pace=pace)
     assert len(await lost.take()) == 1
     await bench.queue.lose(lost.lease, "killed")
@@ -656,7 +675,7 @@ async def test_the_pace_survives_the_walker(bench: Bench) -> None:
 
 async def test_two_crawls_at_once_reserve_no_slot_beyond_two_seconds(postgres_bench: Bench) -> None:
     """The look and the reservation are one statement: nobody reserves in between."""
-    bench, gate = postgres_bench, Gate("host_busy_for")
+    bench, gate = postgres_bench, Gate("ready_hosts")
     first, second, holders = await two_crawls(
         bench, [f"{SITE}/a{n}" for n in range(5)], [f"{SITE}/b{n}" for n in range(5)]
     )
@@ -698,8 +717,7 @@ async def test_walkers_that_put_back_and_add_at_the_same_hosts_never_deadlock(po
 
     def turn(walker: Walker, task: Task, link: str) -> Any:
         async def work(tx: Tx) -> None:
-            await bench.frontier.settle(tx, crawl.number, walker.holder, [later(task, 1)])
-            await bench.frontier.add(tx, crawl.number, walker.holder.job_id, [walker.link(link)])
+            await bench.frontier.settle(tx, crawl.number, walker.holder, [later(task, 1)], [walker.link(link)])
 
         return work
 
@@ -733,15 +751,15 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
             await connection.close()
 
     running = [asyncio.create_task(commit(work, gate)) for work, gate in zip(works, gates, strict=True)]
-    first = asyncio.create_task(gates[0].reached.wait())
-    await asyncio.wait_for(first, 10)
-    # The second one may have to wait for the first: then it never reaches its gate before the first is through.
-    second = asyncio.create_task(gates[1].reached.wait())
-    await asyncio.wait({second}, timeout=0.3)
+    reaching = {asyncio.create_task(gate.reached.wait()) for gate in gates}
+    await asyncio.wait(reaching, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    # The other one may have to wait for the first: then it never reaches its gate before the first is through.
+    await asyncio.wait(reaching, timeout=0.3)
     for gate in gates:
         gate.open()
     answers = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 20)
-    second.cancel()
+    for task in reaching:
+        task.cancel()
     assert not [answer for answer in answers if isinstance(answer, Exception)]
 
 

@@ -175,7 +175,7 @@ async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbe
 
 async def test_a_commit_that_settles_does_not_hold_back_the_heartbeat(postgres_bench: Bench) -> None:
     """Also not the first one of a grant, which notes that the job made progress."""
-    bench, gate = postgres_bench, Gate("mark_job_settled")
+    bench, gate = postgres_bench, Gate("mark_grant_settled")
     await bench.enqueue()
     lease = await bench.lease()
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,11 +79,9 @@ class Shoal:
     def send(self, sign: signal.Signals) -> None:
         self.process.send_signal(sign)
 
-    def send_to_all(self, sign: signal.Signals) -> None:
-        """To the process and to its children, which are in sessions of their own."""
-        for pid in (self.process.pid, *self.children()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sign)
+    def family(self) -> list[int]:
+        """The process and its children, which are in sessions of their own."""
+        return [self.process.pid, *self.children()]
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """The exit code."""
@@ -99,12 +97,7 @@ class Shoal:
     def kill_child(self) -> None:
         """SIGKILL to one child; a process that has none yet gets a moment to have one."""
         wait_for(lambda: bool(self.children()), f"a child of {self.name}")
-        with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(self.children()[0], signal.SIGKILL)
-
-    def stop_child(self) -> None:
-        """SIGSTOP to one child: it is there, and does nothing."""
-        os.kill(self.children()[0], signal.SIGSTOP)
+        send_all(self.children()[:1], signal.SIGKILL)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -166,7 +159,7 @@ class Fleet:
     ) -> None:
         for member in self._members:
             if member.alive:
-                member.send_to_all(signal.SIGCONT)
+                send_all(member.family(), signal.SIGCONT)
                 member.process.kill()
                 member.process.wait(GONE_SECONDS)
         orphans = self._orphans()
@@ -194,9 +187,7 @@ class Fleet:
         with contextlib.suppress(AssertionError):
             wait_for(lambda: not marked(self._mark), "the end of the fleet", GONE_SECONDS)
         left = marked(self._mark)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        send_all(left, signal.SIGKILL)
         return left
 
     def _logs(self) -> str:
@@ -206,40 +197,52 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One kill to come: who, after how many pages, and how long after that."""
+    """One kill to come: who, after how many pages, and how long after that. `again` follows on the one before without
+    waiting for progress: it finds whoever was just started."""
 
     who: str
     after_pages: int
     pause: float
+    again: bool
 
 
 class Reaper:
     """Kills members of a fleet at seeded random moments, spread over the progress of a crawl, and starts them again at
-    once. The same seed plans the same deaths; when each falls in a commit is the machine's choice."""
+    once. The same seed plans the same deaths; what each of them interrupts is the machine's choice.
 
-    TARGETS = ("worker", "child", "child", "controller")
-    LONGEST_PAUSE = 0.4
+    Never more than two in a row without a new page between them: a job whose workers die four times without settling
+    anything is a dead letter, and rightly so.
+    """
+
+    TARGETS = ("child", "controller", "worker")
+    WEIGHTS = (3, 2, 2)
+    LONGEST_PAUSE = 0.25
+    AGAIN_EVERY = 5
 
     def __init__(self, controller: Shoal, worker: Shoal, seed: int) -> None:
         self._controller = controller
         self._worker = worker
-        self._seed = seed
+        self._chance = random.Random(seed)
         self.killed: list[Death] = []
 
     def plan(self, kills: int, pages: int) -> list[Death]:
         """Everybody dies at least once; the last death is early enough to leave pages to fetch."""
-        chance = random.Random(self._seed)
-        moments = sorted(chance.sample(range(2, pages * 9 // 10), kills))
-        names = [*set(self.TARGETS), *chance.choices(self.TARGETS, k=kills - len(set(self.TARGETS)))]
-        names.sort()  # a set has no order of its own, and the seed must decide alone
+        chance = self._chance
+        moments = sorted(chance.sample(range(2, pages * 8 // 10), kills))
+        names = [*self.TARGETS, *chance.choices(self.TARGETS, self.WEIGHTS, k=kills - len(self.TARGETS))]
         chance.shuffle(names)
-        return [Death(who, at, chance.uniform(0, self.LONGEST_PAUSE)) for who, at in zip(names, moments, strict=True)]
+        pauses = [chance.uniform(0, self.LONGEST_PAUSE) for _ in names]
+        again = [place % self.AGAIN_EVERY == self.AGAIN_EVERY - 1 for place in range(kills)]
+        return [Death(*facts) for facts in zip(names, moments, pauses, again, strict=True)]
 
     def work_through(self, deaths: list[Death], site: Site) -> None:
+        seen = 0
         for death in deaths:
-            site.wait_for_pages(death.after_pages)
+            if not death.again:
+                site.wait_for_pages(max(death.after_pages, seen + 1))
             time.sleep(death.pause)
             self._carry_out(death)
+            seen = site.pages_asked
 
     def _carry_out(self, death: Death) -> None:
         if death.who == "child":
@@ -254,6 +257,12 @@ class Reaper:
 def seed_of_run() -> int:
     """A new one each time, unless somebody wants an old one again."""
     return int(os.environ.get(SEED) or secrets.randbelow(1_000_000))
+
+
+def send_all(pids: Iterable[int], sign: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sign)
 
 
 def clean_environment(folder: Path) -> dict[str, str]:

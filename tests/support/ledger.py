@@ -231,7 +231,7 @@ def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
         yield f"{len(settled)} URLs are in the frontier, but not open"
     live = {(job["id"], job["lease_epoch"]) for job in books.jobs if job["state"] == "locked"}
     stray = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"] is not None} - live
-    if stray and not _is_live(books):
+    if stray and not _is_taken_up_again(books):
         yield f"URLs are still taken by {sorted(stray)}, who hold no job"
 
 
@@ -300,9 +300,9 @@ def _key(row: Row) -> tuple[int, int]:
     return row["key"], row["chk"]
 
 
-def _is_live(books: Books) -> bool:
-    """Whether somebody will still come and take back what lost walkers hold."""
-    return any(job["finished_at"] is None for job in books.jobs)
+def _is_taken_up_again(books: Books) -> bool:
+    """Whether somebody may still come and take back what lost walkers hold."""
+    return books.crawl["state"] == "failed" or any(job["finished_at"] is None for job in books.jobs)
 
 
 def _read_sqlite(store_url: str, crawl_id: str) -> dict[str, list[Row]]:

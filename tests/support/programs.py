@@ -102,18 +102,14 @@ def find_postgres(wish: str = "") -> Program:
 
 
 def postgres_folders() -> list[Path]:
-    on_path = [
-        Path(found).resolve().parent for name in ("pg_ctl", "postgres") if (found := shutil.which(name))
-    ]
+    on_path = [Path(found).resolve().parent for name in ("pg_ctl", "postgres") if (found := shutil.which(name))]
     linux = newest_first("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin")
     return on_path + linux + newest_first("opt/homebrew/opt/postgresql*/bin", "usr/local/opt/postgresql*/bin")
 
 
 def newest_first(*patterns: str) -> list[Path]:
     found = [path for pattern in patterns for path in Path("/").glob(pattern)]
-    return sorted(
-        found, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))], reverse=True
-    )
+    return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))], reverse=True)
 
 
 def find_redis(wish: str = "") -> Program:
@@ -182,6 +178,4 @@ def chromium_on_the_machine() -> Path | None:
 def install_chromium() -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", "chromium"]):
-        subprocess.run(
-            ["apt-get", *step], env=environment, stdout=subprocess.DEVNULL, check=False, timeout=600
-        )
+        subprocess.run(["apt-get", *step], env=environment, stdout=subprocess.DEVNULL, check=False, timeout=600)

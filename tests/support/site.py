@@ -71,7 +71,7 @@ class Site:
     def times_asked(self, path: str) -> int:
         return sum(visit.path == path for visit in self.visits)
 
-    def wait_for_pages(self, count: int, seconds: float = 60.0) -> None:
+    def wait_for_pages(self, count: int, seconds: float = 30.0) -> None:
         """Until this many different pages were asked for."""
         with self._news:
             if not self._news.wait_for(lambda: self.pages_asked >= count, seconds):

@@ -29,9 +29,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def process(
-    *words: str, env: dict[str, str] | None = None, stdout: int = subprocess.PIPE
-) -> tuple[int, str, str]:
+def process(*words: str, env: dict[str, str] | None = None, stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "shoal", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **(env or {})},
@@ -122,9 +120,7 @@ def test_an_error_of_ours_is_one_sentence_and_its_exit_code(
 ) -> None:
     broken["error"] = errors.NotFound("crawl", "crl_1\n\x1b[2J", "list them with `shoal crawls ls`")
     assert main(["broken"]) == 5
-    assert capsys.readouterr().err == (
-        'shoal: crawl "crl_1␊␛[2J" does not exist; list them with `shoal crawls ls`.\n'
-    )
+    assert capsys.readouterr().err == ('shoal: crawl "crl_1␊␛[2J" does not exist; list them with `shoal crawls ls`.\n')
 
 
 def test_with_json_an_error_is_a_problem_document_on_one_line(

@@ -2,6 +2,9 @@
 
 import gzip
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from shoal.egress import Failure, Headers, Limits, Response
 
 BLOCK = (
@@ -78,3 +81,10 @@ def test_a_body_over_the_limit_is_a_failure_with_its_url() -> None:
 def test_only_refusals_by_rule_are_blocked() -> None:
     assert Failure("address_not_public", "", False).is_blocked
     assert not Failure("connect_timeout", "", True).is_blocked
+
+
+@given(st.binary(max_size=400), st.text(max_size=20))
+def test_foreign_headers_never_raise(block: bytes, name: str) -> None:
+    headers = Headers(b"HTTP/1.1 200 OK\r\n" + block)
+    assert (headers.get(name) is None) == (headers.all(name) == ())
+    assert all(isinstance(value, str) for pair in headers.pairs() for value in pair)

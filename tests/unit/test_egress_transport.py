@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response
@@ -293,6 +295,24 @@ async def test_headers_within_the_limits_are_read(egress: Egress, server: BadSer
     assert len(answered(await ask(egress, server)).headers.pairs()) == 100
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 301 Moved\r\nLocation: ", b"HTTP/1.1 1"]),
+    st.binary(max_size=300),
+    st.sampled_from([b"", b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n"]),
+)
+def test_any_bytes_for_an_answer_end_in_an_outcome(head: bytes, middle: bytes, tail: bytes) -> None:
+    async def once() -> Outcome:
+        async with bad_server() as server:
+            server.answer_and_close("/", head + middle + tail)
+            egress = new_egress()
+            outcome = await ask(egress, server)
+            egress.close()
+            return outcome
+
+    assert isinstance(asyncio.run(once()), Response | Failure)
+
+
 # Deadlines
 
 
@@ -494,14 +514,20 @@ async def test_a_callback_may_cancel_the_others_of_its_wake(egress: Egress, serv
     told: Told[Outcome] = Told()
     handles: list[Exchange] = []
 
+    later: Told[Outcome] = Told()
+    url = f"http://site.test:{server.port}/"
+
     def done(outcome: Outcome) -> None:
         told(outcome)
-        for handle in handles:
-            handle.cancel()
+        while handles:
+            handles.pop().cancel()
+            egress.submit(Request(url + "later"), later)
 
-    handles += [egress.submit(Request(f"http://site.test:{server.port}/"), done) for _ in range(10)]
+    server.answer("/later", reply(200, b"later"))
+    handles += [egress.submit(Request(url), done) for _ in range(10)]
     await told.at_least(10)
-    assert {type(outcome) for outcome in told[1:]} == {Failure}
+    assert [type(outcome) for outcome in told] == [Response] + [Failure] * 9
+    assert {answered(outcome).raw for outcome in await later.at_least(10)} == {b"later"}
 
 
 async def test_closing_ends_what_is_under_way_and_frees_every_descriptor(server: BadServer) -> None:

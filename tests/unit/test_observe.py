@@ -252,9 +252,7 @@ def test_a_secret_does_not_reach_the_log(form: str) -> None:
     assert SECRET not in said(text, url=text, deep={"list": [text], text: 1})
 
 
-@pytest.mark.parametrize(
-    "name", ["password", "api_key", "Authorization", "x-auth-token", "cookies", "client_secret"]
-)
+@pytest.mark.parametrize("name", ["password", "api_key", "Authorization", "x-auth-token", "cookies", "client_secret"])
 def test_a_fact_with_a_secrets_name_is_hidden_whatever_it_holds(name: str) -> None:
     assert names_a_secret(name)
     assert line(**{name: SECRET})[name] == "***"
@@ -291,17 +289,13 @@ def _fools(char: str) -> bool:
 
 
 @given(nasty, nasty, nasty)
-def test_whatever_the_text_an_event_is_one_line_without_control_characters(
-    message: str, value: str, key: str
-) -> None:
+def test_whatever_the_text_an_event_is_one_line_without_control_characters(message: str, value: str, key: str) -> None:
     text = said(message, url=value, facts={key: [value]})
     assert text.count("\n") == 1
     assert not [char for char in text[:-1] if _fools(char)]
     text.encode("utf-8")
     found = json.loads(text)
-    assert not [
-        char for part in (found["msg"], found["url"], *found["facts"]) for char in part if _fools(char)
-    ]
+    assert not [char for part in (found["msg"], found["url"], *found["facts"]) for char in part if _fools(char)]
 
 
 @given(nasty, nasty)

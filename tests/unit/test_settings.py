@@ -177,9 +177,7 @@ def test_values_become_what_rooms_need() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "problem"), BAD_VALUES)
-def test_a_bad_value_is_refused_with_its_name_the_problem_and_the_fix(
-    name: str, value: str, problem: str
-) -> None:
+def test_a_bad_value_is_refused_with_its_name_the_problem_and_the_fix(name: str, value: str, problem: str) -> None:
     message = refusal(**{name: value})
     assert message.startswith(name)
     assert problem in message
@@ -257,9 +255,7 @@ def test_a_bad_secret_is_refused_without_being_shown(name: str) -> None:
 
 
 _user = st.text("abcXYZ09.-_%", max_size=8)
-_password = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20).map(
-    lambda text: text + SECRET
-)
+_password = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20).map(lambda text: text + SECRET)
 
 
 @given(_user, _password, st.sampled_from(["db", "db:5432/x", "[::1]:1/x?a=b", "db/x?password=hunter2&b=c"]))
@@ -285,11 +281,7 @@ def test_any_text_is_a_duration_or_is_refused_in_words(text: str) -> None:
         outcome = read_duration(text)
     except ValueError as error:
         outcome = str(error)
-    assert (
-        timedelta(0) < outcome <= LONGEST
-        if isinstance(outcome, timedelta)
-        else str(outcome).startswith("is ")
-    )
+    assert timedelta(0) < outcome <= LONGEST if isinstance(outcome, timedelta) else str(outcome).startswith("is ")
 
 
 @given(st.sampled_from(sorted(CATALOGUE)), st.text(st.characters(exclude_characters="\0", codec="utf-8")))

@@ -209,7 +209,7 @@ async def test_older_crawls_are_on_further_pages(shop: Served, monkeypatch: pyte
     assert '<a href="/" rel="prev">Newest</a>' in second
 
 
-@pytest.mark.parametrize("after", ["", "x", "-1", "1e9", "9" * 19, "%D9%A1"])
+@pytest.mark.parametrize("after", ["", "x", "-1", "1e9", "2147483648", "9" * 5000, "%D9%A1"])
 async def test_a_page_that_cannot_be_is_refused_by_name(shop: Served, after: str) -> None:
     answer = await shop.get(f"/?after={after}")
     assert answer.status == 422

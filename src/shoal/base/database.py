@@ -26,7 +26,11 @@ class Tx(Protocol):
         ...
 
     async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
-        """Run a statement once for all rows of a batch; how many rows it touched."""
+        """Run a statement for all rows of a batch; how many rows it touched."""
+        ...
+
+    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+        """Run a statement for all rows of a batch; every row that it returns, in no order."""
         ...
 
 

@@ -1,193 +1,192 @@
 """`shoal crawl`: a crawl here and now, in this process, on the same rows as anywhere."""
 
 import asyncio
+import os
+import shlex
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import click
 import uvloop
-from pydantic import ValidationError
 
-from shoal.app import App, opened, walker_of
-from shoal.base.database import Tx
-from shoal.base.errors import BackendUnavailable, Interrupted, InvalidInput, NothingCrawled, UsageError
-from shoal.base.ids import CrawlId
-from shoal.base.url import canonical
-from shoal.cli.output import note, print_json, print_table
+from shoal.app import App, opened
+from shoal.base.errors import (
+    BackendUnavailable,
+    Interrupted,
+    LeaseLost,
+    NothingCrawled,
+    ShoalError,
+    StorageFull,
+    UsageError,
+)
+from shoal.cli.options import crawl_flags, flag_of, given_values, names_of
+from shoal.cli.output import note
+from shoal.cli.progress import Progress, Screen, screen
+from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.cli.watching import on_stop, quiet
-from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Seen
-from shoal.crawl.frontier import Settled
-from shoal.crawl.states import CrawlState
-from shoal.export.output import Output
-from shoal.pages.page import Page
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.export.output import Outputs
+from shoal.here.crawl import CrawlHere
+from shoal.here.wish import Wish, read_config, read_id
 from shoal.settings import load
-from shoal.work.local import LocalLease
-from shoal.work.vigil import Vigil
 
-PAGES_AT_ONCE = 1000
-ID = r"[A-Za-z0-9_.-]{1,64}"
+FAILED = 1
+AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
+LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a limit completed
+NO_PAGE = "no_seed_gave_a_page"
 
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="URL...")
-@click.option("--depth", type=int, help="How many links away from a seed a page may be.  [default: 3]")
-@click.option("--max-pages", type=int, metavar="N", help="Pages after which the crawl completes.")
-@click.option("--scope", metavar="page|prefix|host|domain|any", help="What belongs to the crawl.  [default: host]")
-@click.option("--include", multiple=True, metavar="RE", help="Only URLs that match; may be given again.")
-@click.option("--exclude", multiple=True, metavar="RE", help="Never URLs that match; may be given again.")
-@click.option("--speed", metavar="slow|normal|fast|max", help="How hard one host is asked.  [default: normal]")
-@click.option("--concurrency", type=int, metavar="N", help="Fetches in flight; beats the speed.")
-@click.option("--delay", "delay_seconds", type=float, metavar="S", help="Seconds between requests to one host.")
-@click.option("--user-agent", metavar="S", help="How Shoal names itself.")
-@click.option("--output", "outputs", multiple=True, metavar="FILE", help="Where pages go: FILE.jsonl, or - for stdout.")
+@crawl_flags
+@click.option("--output", multiple=True, metavar="FILE", help="Where pages go: .jsonl, .csv, or - (JSONL on stdout).")
 @click.option("--id", "crawl_id", metavar="ID", help="An id of your own: letters, digits, `_`, `.` and `-`.")
 @click.option("--resume", metavar="ID", help="Go on with a crawl that was paused or whose process is gone.")
 @click.option("--store", metavar="URL", help="sqlite:////absolute, sqlite:///relative or postgresql://…")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, the last line of stdout.")
 def crawl(
     urls: Sequence[str],
-    outputs: Sequence[str],
+    output: Sequence[str],
     crawl_id: str | None,
     resume: str | None,
     store: str | None,
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Crawl a site here and now. Ctrl-C pauses it, and says how to go on; a second one ends it at once."""
-    if bool(urls) == bool(resume):
+    wish = _wish(urls, crawl_id, resume, given_values(options))
+    return uvloop.run(_crawl(wish, store, Outputs(output), output, as_json))
+
+
+def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> Wish:
+    if bool(urls) == (resume is not None):
         raise UsageError("Give the URLs of a new crawl, or --resume ID of an old one", 'see "shoal crawl --help"')
-    config = None if resume else _config(urls, options)
-    uvloop.run(_crawl({"DATABASE_URL": store}, config, crawl_id, resume, outputs, as_json))
+    if resume is None:
+        config = read_config({"seeds": list(urls), **given}, flag_of)
+        return Wish(config, None if crawl_id is None else read_id(crawl_id, "--id"))
+    if crawl_id is not None:
+        raise UsageError("--id names a new crawl and --resume an old one", "give one of them")
+    if given:
+        note(f"The stored options of the crawl apply; not used: {names_of(list(given))}")
+    return Wish(resume=read_id(resume, "--resume"))
 
 
-def _config(urls: Sequence[str], options: dict[str, Any]) -> CrawlConfig:
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    try:
-        return CrawlConfig(seeds=list(urls), **given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = str(first["loc"][0]).replace("delay_seconds", "delay").replace("_", "-")
-        raise InvalidInput(f"--{name}", f"cannot be taken: {first['msg'].lower()}", "correct it") from None
-
-
-async def _crawl(
-    flags: dict[str, str | None],
-    config: CrawlConfig | None,
-    crawl_id: str | None,
-    resume: str | None,
-    outputs: Sequence[str],
-    as_json: bool,
-) -> None:
-    settings = load(flags).settings
+async def _crawl(wish: Wish, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool) -> int:
+    settings = load({"DATABASE_URL": store}).settings
     async with opened(settings, quiet(settings)) as app:
-        found = await _submitted(app, config, crawl_id) if config else (await app.crawls.get(resume or "")).crawl
-        session = Session(app, found, [Output(name, found.id) for name in outputs])
-        await session.run()
-        await session.tell(as_json=as_json, to_stdout="-" not in outputs)
+        session = Session(app, await wish.find(app), outputs, as_json=as_json)
+        session.how_to_go_on = _how_to_go_on(session.crawl.id, store, names)
+        return await session.run()
 
 
-async def _submitted(app: App, config: CrawlConfig, crawl_id: str | None) -> Crawl:
-    named = [url for seed in config.seeds if isinstance(url := canonical(seed), str)]
-    return await app.crawls.submit(config, crawl_id=CrawlId(crawl_id) if crawl_id else None, named=named, here=True)
+def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
+    words = ["shoal", "crawl", "--resume", crawl_id, *(["--store", store] if store else [])]
+    return shlex.join(words + [word for name in outputs for word in ("--output", name)])
 
 
 class Session:
-    """One crawl in this process: its lease kept alive, its outputs written, its person told."""
+    """One crawl with a person in front of it: told how it goes, its outputs written, interrupted or not."""
 
-    def __init__(self, app: App, crawl: Crawl, outputs: list[Output]) -> None:
+    how_to_go_on = ""
+
+    def __init__(self, app: App, crawl: Crawl, outputs: Outputs, *, as_json: bool) -> None:
+        self.crawl = crawl
         self._app = app
-        self._crawl = crawl
         self._outputs = outputs
+        self._as_json = as_json
+        self._screen: Screen | None = None
+        self._here: CrawlHere | None = None
+        self._main = asyncio.current_task()
         self._interrupts = 0
-        self._pausing: asyncio.Task[object] | None = None
+        self._pausing: asyncio.Task[None] | None = None
+        self._began = app.clock.monotonic()
 
-    async def run(self) -> None:
-        for output in self._outputs:
-            output.open()
+    async def run(self) -> int:
+        """Crawl, tell, and the exit code; some of them are told by raising."""
+        on_stop(self._interrupt)
         try:
-            if self._crawl.state is not CrawlState.COMPLETED:
-                await self._walk()
-            await self._write_outputs()
-        finally:
-            for output in self._outputs:
-                output.leave()
-
-    async def tell(self, *, as_json: bool, to_stdout: bool) -> None:
-        """The summary, and by exception what the exit code is to say."""
-        seen = await self._app.crawls.get(self._crawl.id)
-        if as_json:
-            print_json(summary(seen))
-        else:
-            rows = [(name, value) for name, value in summary(seen).items() if name != "skipped"]
-            (print_table if to_stdout else _table_to_stderr)(["", ""], rows)
-        if seen.crawl.state is CrawlState.PAUSED:
-            raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `shoal crawl --resume {seen.crawl.id}`")
-        if seen.crawl.state is CrawlState.FAILED:
-            raise NothingCrawled(seen.crawl.id, seen.crawl.state_reason or "unknown")
+            await self._walk()
+        except asyncio.CancelledError:
+            if not self._interrupts:
+                raise
+        except (StorageFull, BackendUnavailable, BrokenPipeError) as error:
+            await self._tell_broken_off(error)
+            raise
+        return self._judge(await self._tell())
 
     async def _walk(self) -> None:
-        taking = LocalLease(self._app.database, self._app.queue, self._app.crawls, self._app.clock)
-        await taking.reopen(self._crawl)
-        lease = await taking.take(self._crawl)
-        vigil = Vigil(self._app.queue, lease, self._app.clock)
-        walker = walker_of(self._app, self._crawl, lease.holder, vigil.trusted, self._progress)
-        self._walker = walker
-        on_stop(self._interrupt)
-        async with vigil:
-            await walker.run()
+        async with CrawlHere(self._app, self.crawl) as here:
+            self._here = here
+            self._outputs.open()
+            try:
+                await self._follow(here)
+                if (await here.seen()).crawl.state in TERMINAL:
+                    await asyncio.to_thread(self._outputs.complete)
+            finally:
+                self._outputs.leave()
+
+    async def _follow(self, here: CrawlHere) -> None:
+        self._screen = screen()
+        async with Progress(here, self._app.clock, self._screen):
+            while pages := await here.next():
+                if self._outputs:  # in a thread: whoever reads a pipe may be slow, and the lease has to be kept
+                    await asyncio.to_thread(self._outputs.write, self.crawl.id, pages)
         if self._pausing is not None:
             await self._pausing
-
-    def _progress(self, settled: list[Settled]) -> None:
-        return
 
     def _interrupt(self) -> None:
         self._interrupts += 1
         if self._interrupts > 1:
-            raise KeyboardInterrupt
-        note("Pausing; once more to end at once.")
-        self._pausing = asyncio.create_task(self._pause())
+            self._end_at_once()
+        if self._here is None:  # the crawl is not ours yet: nothing to pause
+            assert self._main is not None
+            self._main.cancel()
+        elif self._pausing is None:
+            self._say("Pausing; once more to end at once.")
+            self._pausing = asyncio.create_task(self._pause(self._here))
 
-    async def _pause(self) -> None:
-        with suppress(BackendUnavailable):
-            await self._app.crawls.pause(self._crawl.id, "interrupted")
-            self._walker.nudge()
+    async def _pause(self, here: CrawlHere) -> None:
+        try:
+            await here.pause("interrupted")
+        except (BackendUnavailable, LeaseLost) as error:
+            self._say(f"{error.message} Once more to end at once.")
 
-    async def _write_outputs(self) -> None:
-        """From the store, so that each page is there exactly once, whatever happened before."""
-        if not self._outputs:
+    def _end_at_once(self) -> None:
+        """Now: no commit, no closing. The store is made for that, and whoever resumes takes over at once."""
+        if self._screen is not None:
+            self._screen.close()
+        note(f"Ended at once; go on with `{self.how_to_go_on}`.")
+        os._exit(AT_ONCE)
+
+    def _say(self, text: str) -> None:
+        (self._screen.say if self._screen is not None else note)(text)
+
+    async def _tell(self) -> Seen:
+        seen = await self._app.crawls.get(self.crawl.id)
+        told = summary(seen, self._app.clock.monotonic() - self._began)
+        to_stdout = not self._outputs.to_stdout
+        if self._as_json:
+            print_line(told, to_stdout=to_stdout)
+        else:
+            print_rows(rows_of(seen, told, self._outputs.whereabouts), to_stdout=to_stdout)
+        return seen
+
+    async def _tell_broken_off(self, error: Exception) -> None:
+        """The summary of a crawl that could not go on, as far as there is one; why is said by the error itself."""
+        try:
+            await self._tell()
+        except (ShoalError, OSError):
             return
-        number = 0
-        while pages := await self._app.database.read(partial(self._pages_after, number=number)):
-            number = pages[-1][0]
-            for output in self._outputs:
-                output.write([page for _, page in pages])
-        for output in self._outputs:
-            output.complete()
+        note(f"Go on with `{self.how_to_go_on}`.")
 
-    async def _pages_after(self, tx: Tx, *, number: int) -> list[tuple[int, Page]]:
-        return await self._app.pages.after(tx, self._crawl.number, number, PAGES_AT_ONCE)
-
-
-def summary(seen: Seen) -> dict[str, Any]:
-    crawl, counts = seen.crawl, seen.counts
-    seconds = ((crawl.finished_at or crawl.started_at or 0) - (crawl.started_at or 0)) / 1e6
-    return {
-        "crawl_id": crawl.id,
-        "state": crawl.state.value,
-        "pages": counts.pages,
-        "errors": counts.errors,
-        "skipped": counts.skipped,
-        "bytes": counts.bytes,
-        "duration_seconds": round(seconds, 3),
-        "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
-        "depth_reached": counts.depth_reached,
-    }
-
-
-def _table_to_stderr(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    for name, value in rows:
-        note(f"{name:18} {value}")
+    def _judge(self, seen: Seen) -> int:
+        state, reason = seen.crawl.state, seen.crawl.state_reason
+        if state is CrawlState.COMPLETED:
+            return LIMITS.get(reason or "", 0)
+        if state is CrawlState.FAILED and reason == NO_PAGE:
+            raise NothingCrawled(seen.crawl.id, reason)
+        if state in TERMINAL:
+            return FAILED
+        raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{self.how_to_go_on}`")

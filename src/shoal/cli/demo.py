@@ -11,9 +11,9 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.reading import Address
-from shoal.cli.crawl import summary
 from shoal.cli.output import note, print_json
 from shoal.cli.serve import Controller, open_door
+from shoal.cli.summary import summary
 from shoal.cli.watching import watched
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen

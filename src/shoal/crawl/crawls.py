@@ -22,6 +22,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 
 KIND = "crawl"
+LIVE = states.WALKED | {CrawlState.QUEUED}
 BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 
 
@@ -126,6 +127,10 @@ class Crawls:
     async def resume(self, crawl_id: str, *, here: bool = False) -> CrawlState:
         return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "resume", here=here)
 
+    async def retry(self, crawl_id: str) -> CrawlState:
+        """Let a failed crawl go on with what it still has."""
+        return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
+
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, states.ask_to_pause(reason), states.pause(reason))
 
@@ -143,18 +148,22 @@ class Crawls:
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
         """Decide, in the commit that moved one of its jobs, what becomes of the run. The run is locked."""
-        crawl = await self._locked(tx, run_id)
+        crawl = await self.store.lock(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return
         verdict = await self._verdict(tx, crawl, move)
         if verdict is not None:
-            await self._queue.store.cancel_waiting(tx, run_id, verdict.to.value)
             await self._move(tx, run_id, verdict)
+        if verdict is not None or crawl.state not in LIVE:
+            await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
     async def told(self, run_id: str) -> None:
-        seen = await self.get(run_id)
-        self._tell(seen.crawl.id, CrawlMove(seen.crawl.state, seen.crawl.state_reason))
+        crawl = await self._database.read(lambda tx: self.store.get(tx, run_id))
+        if crawl is not None:
+            self._tell(crawl.id, CrawlMove(crawl.state, crawl.state_reason))
 
     async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
-        if crawl.state not in states.WALKED and crawl.state is not CrawlState.QUEUED:
+        if crawl.state not in LIVE:
             return None
         pending, locked = await self._queue.store.live_of_run(tx, crawl.id)
         counts = await self.store.counts(tx, crawl.number)
@@ -173,14 +182,16 @@ class Crawls:
 
         async def commit(tx: Tx) -> CrawlMove | None:
             crawl = await self._locked(tx, crawl_id)
-            _, locked = await self._queue.store.live_of_run(tx, crawl_id)
-            move = ask if locked else now
             if crawl.state in (ask.to, now.to):
                 return None
+            # What waits goes first: only then can no worker lease it while we count those that walk.
+            await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
+            _, locked = await self._queue.store.live_of_run(tx, crawl_id)
+            if locked and crawl.state is CrawlState.QUEUED:
+                await self._move(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
+            move = ask if locked else now
             if not await self._move(tx, crawl_id, move):
                 raise StateConflict("crawl", crawl_id, crawl.state, ask.to.removesuffix("ing"))
-            if not locked:
-                await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
             return move
 
         move = await self._database.run(commit)

@@ -27,7 +27,6 @@ from shoal.settings import CrawlSettings
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
 LONGEST_SILENCE = 1.0  # seconds between commits that bring nothing: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between tries to reach the store again
-CRASHES_ALONE = 3
 
 
 class Cancel(Protocol):
@@ -172,7 +171,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         self._held += len(turn.work)
         for task in turn.work:
-            if task.crashes - 2 >= CRASHES_ALONE:
+            if task.is_killer:
                 self._give_up(task)
             elif task.start_in > 0:
                 self._timers.add(loop.call_later(task.start_in, self._arrive, task))

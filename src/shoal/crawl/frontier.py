@@ -10,6 +10,8 @@ from shoal.crawl.fates import Fate
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
 
+SUSPECT_FROM = 2  # crashes in company
+CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
 _SIGN_64 = 1 << 63
 _SIGN_32 = 1 << 31
 
@@ -48,6 +50,15 @@ class Task:
     crashes: int = 0
     start_in: float = 0.0  # seconds from the take: this URL's slot with its host
 
+    @property
+    def is_suspect(self) -> bool:
+        """It was in flight when workers died, and is fetched alone until it is known whether it kills them."""
+        return self.crashes >= SUSPECT_FROM
+
+    @property
+    def is_killer(self) -> bool:
+        return self.crashes >= SUSPECT_FROM + CRASHES_ALONE
+
 
 @dataclass(slots=True)
 class Settled:
@@ -57,6 +68,10 @@ class Settled:
     fate: Fate
     page: Page | None = None
     retry_in: int = 0
+
+    @property
+    def final(self) -> bool:
+        return self.fate is not Fate.OPEN
 
 
 class Control(Enum):

@@ -18,7 +18,9 @@ class CrawlState(StrEnum):
 
 MOVES: dict[CrawlState, frozenset[CrawlState]] = {
     CrawlState.PENDING: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
-    CrawlState.QUEUED: frozenset({CrawlState.RUNNING, CrawlState.PAUSED, CrawlState.STOPPED, CrawlState.FAILED}),
+    CrawlState.QUEUED: frozenset(
+        {CrawlState.RUNNING, CrawlState.PAUSED, CrawlState.STOPPING, CrawlState.STOPPED, CrawlState.FAILED}
+    ),
     CrawlState.RUNNING: frozenset(
         {
             CrawlState.PAUSING,

@@ -60,8 +60,11 @@ class FrontierStore(Protocol):
         answer does not mean that the frontier is empty."""
         ...
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> None:
-        """Close these taken URLs, or put them back to wait; pages and counters are in the same transaction."""
+    async def settle(
+        self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled], found: list[NewUrl] | None = None
+    ) -> None:
+        """Close these taken URLs, or put them back to wait, and add what they led to; pages and counters are in the
+        same transaction. What is not (or no longer) this holder's is left as it is and not counted."""
         ...
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:

@@ -73,6 +73,8 @@ class Walk:
                 return Turn(control)
             work = await self._frontier.take(tx, self._crawl.number, self.holder, ask.want, ask.in_flight, self._pace)
             turn = Turn(control, work)
+            if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
+                await self._queue.store.mark_settled(tx, self.holder)
             if last and not work:
                 await self._idle(tx, turn)
             return turn
@@ -117,12 +119,11 @@ class Walk:
         if not await self._queue.store.fence(tx, self.holder):
             raise LeaseLost(self.holder.job_id, self.holder.epoch)
         state = await self._crawls.store.control_state(tx, self._crawl.id)
-        if state is CrawlState.PAUSING:
+        if state in (CrawlState.PAUSING, CrawlState.PAUSED):
             return Control.PAUSE
         return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
 
     async def _settle(self, tx: Tx, report: Report) -> None:
-        if report.settled:
-            await self._frontier.settle(tx, self._crawl.number, self.holder, report.settled)
+        if report:
+            await self._frontier.settle(tx, self._crawl.number, self.holder, report.settled, report.found)
             await self._queue.store.mark_settled(tx, self.holder)
-        await self._frontier.add(tx, self._crawl.number, self.holder.job_id, report.found)

@@ -171,8 +171,9 @@ def _decoders() -> dict[str, Callable[[bytes, int], bytes]]:
         "x-gzip": _gunzip,
         "deflate": _undeflate,
     }
-    brotli = _library("brotli", "brotlicffi")
-    if brotli is not None:
+    brotli = _library("brotli")
+    # Before 1.2 it could not be stopped at a size.
+    if brotli is not None and hasattr(brotli.Decompressor, "can_accept_more_data"):
         known["br"] = _brotli_decoder(brotli)
     zstd = _library("compression.zstd", "backports.zstd")
     if zstd is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from shoal.egress.address import AddressRule, Refusal
+from shoal.egress.address import AddressRule, Refusal, plain_address
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,7 @@ class Route:
 
     def refusal(self, ip: str, port: int) -> Refusal | None:
         """The last check, on the address that libcurl is about to dial."""
-        if port != self.port or ip not in self.addresses:
+        if port != self.port or (ip not in self.addresses and str(plain_address(ip)) not in self.addresses):
             return Refusal("address_not_public", f"{ip} port {port} is no judged address of {self.host}")
         return self.rule.judge(ip, port, self.host)
 

@@ -146,17 +146,16 @@ class Transport:
             self._loop.call_soon(self._settle)
 
     def _harvest(self) -> None:
+        active = self._active
         _, succeeded, failed = self._multi.info_read()
-        for easy in succeeded:
-            self._finish(easy, 0, "")
-        for easy, number, words in failed:
-            self._finish(easy, number, words)
+        ended = [(slot := active[easy], slot.transfer, 0, "") for easy in succeeded]
+        ended += [(slot := active[easy], slot.transfer, number, words) for easy, number, words in failed]
+        for slot, transfer, number, words in ended:
+            # The callback of another one may have stopped it, and its handle may serve a new transfer already.
+            if transfer is not None and slot.transfer is transfer:
+                self._finish(slot, transfer, number, words)
 
-    def _finish(self, easy: curl.Easy, number: int, words: str) -> None:
-        slot = self._active.get(easy)
-        if slot is None or slot.transfer is None:
-            return  # stopped by the callback of another transfer of the same wake
-        transfer = slot.transfer
+    def _finish(self, slot: Slot, transfer: Transfer, number: int, words: str) -> None:
         outcome = slot.failure(transfer, number, words) if number else slot.response(transfer)
         self._release(slot)
         try:

@@ -20,6 +20,10 @@ class HostStore(Protocol):
         """Keep what the host's robots.txt said, and the pause between requests that it asks for."""
         ...
 
+    async def busy_for(self, tx: Tx, host: int) -> float:
+        """Seconds from now until the host has a free slot; 0 if it has one. It stays so until this transaction ends."""
+        ...
+
     async def reserve(self, tx: Tx, host: int, slots: int, delay: timedelta) -> float:
         """Reserve that many requests in a row, `delay` apart; seconds from now until the first of them."""
         ...

@@ -1,9 +1,8 @@
 """The page record: what Shoal keeps and tells of one fetched URL."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
-
-from shoal.base.clock import from_micros
 
 RECORD_FIELDS = (
     "crawl_id", "url", "final_url", "status", "depth", "parent", "content_type", "encoding", "bytes", "title",
@@ -43,10 +42,42 @@ class Page:
     error_message: str | None = None
     data: dict[str, Any] | None = None
 
+    @property
+    def error(self) -> dict[str, str | None] | None:
+        """What went wrong, as `{code, message}`; None if nothing did."""
+        return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
+
     def record(self, crawl_id: str) -> dict[str, Any]:
-        """The public record: one JSON object a line, the same columns everywhere."""
-        values = {name: getattr(self, name, None) for name in RECORD_FIELDS}
-        values["crawl_id"] = crawl_id
-        values["fetched_at"] = from_micros(self.fetched_at)
-        values["error"] = None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
-        return values
+        """The public record: one JSON object a line, the same columns everywhere, in the order of `RECORD_FIELDS`.
+
+        Written out, because every page goes through here: a loop over the names costs twice as much.
+        """
+        return {
+            "crawl_id": crawl_id,
+            "url": self.url,
+            "final_url": self.final_url,
+            "status": self.status,
+            "depth": self.depth,
+            "parent": self.parent,
+            "content_type": self.content_type,
+            "encoding": self.encoding,
+            "bytes": self.bytes,
+            "title": self.title,
+            "description": self.description,
+            "canonical": self.canonical,
+            "robots": self.robots,
+            "lang": self.lang,
+            "h1": self.h1,
+            "word_count": self.word_count,
+            "content_hash": self.content_hash,
+            "links_internal": self.links_internal,
+            "links_external": self.links_external,
+            "redirects": self.redirects,
+            # A float holds microseconds exactly until the year 2255.
+            "fetched_at": datetime.fromtimestamp(self.fetched_at / 1e6, UTC),
+            "duration_ms": self.duration_ms,
+            "attempt": self.attempt,
+            "rendered": self.rendered,
+            "error": None if self.error_code is None else self.error,
+            "data": self.data,
+        }

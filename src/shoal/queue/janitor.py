@@ -28,42 +28,45 @@ class Janitor:
         self._clock = clock
         self._hold_until = 0.0
         self._last_pass: float | None = None
+        self._outage = False
 
     async def run_once(self) -> Pass:
+        began = self._clock.monotonic()
         try:
             lost = await self._database.read(lambda tx: self._queue.store.expired(tx, BATCH))
+            if self._in_grace(began):
+                return Pass()
+            moved = [job.id for job in lost if await self._expire(job)]
         except TimeError:
-            self._hold_until = self._clock.monotonic() + self._lease.total_seconds()
+            self._last_pass = None
+            self._outage = True
             raise
-        if self._grace():
-            return Pass(again_in=None)
-        moved = [job.id for job in lost if await self._expire(job)]
         again = timedelta(0) if len(lost) == BATCH and moved else None
         return Pass(did=f"gave back {len(moved)} of {len(lost)} expired leases" if lost else "", again_in=again)
 
-    @property
-    def _lease(self) -> timedelta:
-        return self._queue.settings.lease
-
-    def _grace(self) -> bool:
-        """Whether leases get the benefit of the doubt: the store, or this process, was away for long."""
-        now, last = self._clock.monotonic(), self._last_pass
-        self._last_pass = now
-        if last is not None and now - last > self._lease.total_seconds():
-            self._hold_until = max(self._hold_until, now + self._lease.total_seconds())
+    def _in_grace(self, now: float) -> bool:
+        """Whether leases get the benefit of the doubt: the store, or this process, was away and has just come back."""
+        lease = self._queue.settings.lease.total_seconds()
+        last, self._last_pass = self._last_pass, now
+        if self._outage or (last is not None and now - last > lease):
+            self._outage = False
+            self._hold_until = now + lease
         return now < self._hold_until
 
     async def _expire(self, lost: LostJob) -> bool:
-        move = self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
         try:
-            await self._database.run(lambda tx: self._expire_in(tx, lost, move))
+            move = await self._database.run(lambda tx: self._expire_in(tx, lost))
         except LeaseLost:
             return False  # its worker came back, or another janitor was first
         await self._queue.tell_moved(move, lost.kind, lost.run_id)
         return True
 
-    async def _expire_in(self, tx: Tx, lost: LostJob, move: Move) -> None:
-        await self._queue.lock_run(tx, lost.kind, lost.run_id)
-        if not await self._queue.store.still_expired(tx, Holder(lost.id, lost.epoch)):
-            raise LeaseLost(lost.id, lost.epoch)
+    async def _expire_in(self, tx: Tx, seen: LostJob) -> Move:
+        holder = Holder(seen.id, seen.epoch)
+        await self._queue.lock_run(tx, seen.kind, seen.run_id)
+        lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
+        if lost is None:
+            raise LeaseLost(seen.id, seen.epoch)
+        move = self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
         await self._queue.move_in(tx, move, lost.kind, lost.run_id)
+        return move

@@ -64,7 +64,6 @@ class Job:
     lease_epoch: int
     lease_holder: str | None
     lease_until: int | None
-    settled_epoch: int
     error: str | None
     created_at: int
     finished_at: int | None
@@ -79,13 +78,8 @@ class LostJob:
     run_id: str | None
     epoch: int
     crash_count: int
-    settled_epoch: int
     lease_holder: str
-
-    @property
-    def progressed(self) -> bool:
-        """Something was settled since the grant: the deaths before it do not count any more."""
-        return self.settled_epoch == self.epoch
+    settled: bool  # something, since the grant: the deaths before it do not count any more
 
 
 class RunKeeper(Protocol):

@@ -122,18 +122,10 @@ class Queue:
         """Our child died with the job: nobody has to wait for the lease to run out."""
 
         async def commit(tx: Tx) -> Move:
-            job = await self.store.get(tx, lease.holder.job_id)
-            if job is None:
+            await self.lock_run(tx, lease.kind, lease.run_id)
+            lost = await self.store.lost(tx, lease.holder)
+            if lost is None:
                 raise LeaseLost(lease.holder.job_id, lease.holder.epoch)
-            lost = LostJob(
-                job.id,
-                job.kind,
-                job.run_id,
-                lease.holder.epoch,
-                job.crash_count,
-                job.settled_epoch,
-                job.lease_holder or "",
-            )
             move = self.verdict(lost, GrantEnd.CRASHED, error)
             await self.move_in(tx, move, lease.kind, lease.run_id)
             return move
@@ -144,7 +136,7 @@ class Queue:
 
     def verdict(self, lost: LostJob, end: GrantEnd, error: str) -> Move:
         """What becomes of a job whose worker is gone: back to its lane, or, past the poison limit, a dead letter."""
-        crashes = 1 if lost.progressed else lost.crash_count + 1
+        crashes = 1 if lost.settled else lost.crash_count + 1
         if crashes > self.settings.poison_limit:
             return states.bury(lost.id, lost.epoch, end, error)
         return states.give_back(lost.id, lost.epoch, end, error)
@@ -180,7 +172,7 @@ class Queue:
 
     def backoff(self, attempts: int) -> timedelta:
         """`WORKER_BACKOFF_MS · 2^(attempts-1)`; the jitter only adds."""
-        base = min(self.settings.backoff * 2.0 ** (attempts - 1), self.settings.longest_backoff)
+        base = min(self.settings.backoff * 2.0 ** min(attempts - 1, 40), self.settings.longest_backoff)
         return base * (1 + JITTER * self._jitter())
 
     async def _move(self, move: Move, kind: str, run_id: str | None) -> JobState:

@@ -50,6 +50,10 @@ class JobStore(Protocol):
         """Locked jobs whose lease ran out, oldest first. A candidate list: each must still be moved by `apply`."""
         ...
 
+    async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
+        """That grant as it is now; None if it is over."""
+        ...
+
     async def still_expired(self, tx: Tx, holder: Holder) -> bool:
         """Whether that grant is still locked and its lease over, decided under the lock that `apply` needs."""
         ...

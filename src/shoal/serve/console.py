@@ -24,6 +24,7 @@ from shoal.serve.problems import Json
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 ROWS = 50
+LAST = 2**31 - 1  # the largest number that a crawl can have
 LONGEST_SEED = 300
 FRESH = {"Cache-Control": "no-store"}
 
@@ -180,7 +181,7 @@ def _after(request: Request) -> int | None:
     text = request.query_params.get("after")
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(LAST)) or int(text) > LAST:
         raise InvalidInput("after", f"{text[:50]!r} is not a number", "go back to the first page")
     return int(text)
 

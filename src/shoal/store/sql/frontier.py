@@ -8,7 +8,7 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Settled, Task
+from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Settled, Task
 from shoal.crawl.store import Pace
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
@@ -17,7 +17,6 @@ from shoal.queue.job import Holder
 HOSTS_PER_TAKE = 64
 AHEAD = 2.0  # seconds: how far ahead of their time a take reserves slots
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
-ALONE_FROM = 2  # crashes in flight after which a URL is only taken alone
 
 
 class SqlFrontier:
@@ -29,50 +28,34 @@ class SqlFrontier:
         self._pages = pages
 
     async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
-        if not urls:
-            return 0
-        open_urls = [url for url in urls if url.fate is Fate.OPEN]
-        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in open_urls}))
-        fresh = await self._add(tx, crawl, urls, numbers)
-        opened = [url for url in fresh if url.fate is Fate.OPEN]
-        await self._wake(tx, crawl, (numbers[origin(url.url)] for url in opened))
-        await _count(tx, crawl, holder, opened=len(opened))
-        skips = Counter(url.fate.word for url in fresh if url.fate.skipped)
-        await tx.many("add_skips", [_skip(crawl, holder, *item) for item in sorted(skips.items())])
-        return len(fresh)
+        fresh, hosts = await self._add_fresh(tx, crawl, holder, urls)
+        await self._wake(tx, crawl, hosts)
+        return fresh
 
     async def take(self, tx: Tx, crawl: int, holder: Holder, want: int, in_flight: int, pace: Pace) -> list[Task]:
         if want <= 0:
             return []
         suspect = await tx.one("suspect_waiting", crawl=crawl)
         if suspect is not None:
-            return [] if in_flight else await self._take_alone(tx, crawl, holder, suspect)
+            return [] if in_flight else await self._take_alone(tx, crawl, holder, suspect, pace)
         hosts = await tx.all(
-            "ready_hosts",
-            crawl=crawl,
-            job_id=holder.job_id,
-            epoch=holder.epoch,
-            limit=min(want, HOSTS_PER_TAKE),
+            "ready_hosts", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch, limit=min(want, HOSTS_PER_TAKE)
         )
         taken: list[Task] = []
-        for place, row in enumerate(hosts):
+        # By number, not by turn: two crawls that reserve slots at the same hosts never wait for each other in a circle.
+        for place, row in enumerate(sorted(hosts, key=lambda row: int(row["host"]))):
             share = -(-(want - len(taken)) // (len(hosts) - place))
             taken += await self._take_at(tx, crawl, holder, row, share, pace)
         return taken
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> None:
-        final = [done for done in settled if done.fate is not Fate.OPEN]
-        later = [done for done in settled if done.fate is Fate.OPEN]
-        await tx.many("close_urls", [_place(crawl, holder, done.task) for done in final])
-        await tx.many("set_fates", [_fate(crawl, done) for done in sorted(final, key=_key)])
-        pages = [(done.task.key, done.task.chk, done.page) for done in final if done.page is not None]
-        await self._pages.insert(tx, crawl, pages)
-        await tx.many(
-            "put_back_later",
-            [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in later],
-        )
-        await self._wake(tx, crawl, (done.task.host for done in later))
-        await self._count_settled(tx, crawl, holder, final)
+    async def settle(
+        self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled], found: list[NewUrl] | None = None
+    ) -> None:
+        later = [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in settled if not done.final]
+        put_back = await tx.batch("put_back_later", later)
+        await self._close(tx, crawl, holder, [done for done in settled if done.final])
+        _, hosts = await self._add_fresh(tx, crawl, holder.job_id, found or [])
+        await self._wake(tx, crawl, [*hosts, *(row["host"] for row in put_back)])
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
         rows = await tx.all("release_urls", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
@@ -92,9 +75,32 @@ class SqlFrontier:
         row = await tx.one("next_ready", crawl=crawl)
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
+    async def _add_fresh(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> tuple[int, list[int]]:
+        """Record URLs that were not known; how many, and the hosts at which something waits now."""
+        if not urls:
+            return 0, []
+        open_urls = [url for url in urls if url.fate is Fate.OPEN]
+        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in open_urls}))
+        fresh = await self._add(tx, crawl, urls, numbers)
+        opened = [url for url in fresh if url.fate is Fate.OPEN]
+        await _count(tx, crawl, holder, opened=len(opened))
+        skips = Counter(url.fate.word for url in fresh if url.fate.skipped)
+        await tx.many("add_skips", [_skip(crawl, holder, *item) for item in sorted(skips.items())])
+        return len(fresh), [numbers[origin(url.url)] for url in opened]
+
+    async def _close(self, tx: Tx, crawl: int, holder: Holder, final: list[Settled]) -> None:
+        """Close what was really still ours, and count only that: a report that comes twice changes nothing."""
+        closed = await tx.batch("close_urls", [_place(crawl, holder, done.task) for done in final])
+        ours = {(row["key"], row["chk"]) for row in closed}
+        final = [done for done in final if (done.task.key, done.task.chk) in ours]
+        await tx.many("set_fates", [_fate(crawl, done) for done in sorted(final, key=_key)])
+        pages = [(done.task.key, done.task.chk, done.page) for done in final if done.page is not None]
+        await self._pages.insert(tx, crawl, pages)
+        await self._count_settled(tx, crawl, holder, final)
+
     async def _take_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, share: int, pace: Pace) -> list[Task]:
-        busy_for = max(0, host["busy_for"]) / 1e6
         delay = max(pace.delay.total_seconds(), host["delay"] / 1e6)
+        busy_for = await self._hosts.busy_for(tx, host["host"])
         most = 1 if pace.probe and host["robots_at"] is None else share
         slots = _slots(most, busy_for, delay)
         rows = await tx.all("due_at_host", crawl=crawl, host=host["host"], limit=slots) if slots else []
@@ -117,9 +123,10 @@ class SqlFrontier:
         )
         return tasks
 
-    async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any) -> list[Task]:
+    async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any, pace: Pace) -> list[Task]:
         tasks = [_task(row["host"], row["origin"], row)]
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
+        await self._reserve(tx, row["host"], tasks, pace.delay.total_seconds())
         return tasks
 
     async def _reserve(self, tx: Tx, host: int, tasks: list[Task], delay: float) -> None:
@@ -258,8 +265,8 @@ def _place(crawl: int, holder: Holder, task: Task) -> dict[str, Any]:
 
 def _put_back(crawl: int, row: Any, *, alone: bool) -> dict[str, Any]:
     # In company, a URL can only become a suspect; alone in flight, each further crash counts against it.
-    crashes = row["crashes"] + 1 if alone else min(row["crashes"] + 1, max(row["crashes"], ALONE_FROM))
-    place = {name: row[name] for name in ("host", "due", "depth", "seq")}
+    crashes = row["crashes"] + 1 if alone else min(row["crashes"] + 1, max(row["crashes"], SUSPECT_FROM))
+    place = {name: row[name] for name in ("host", "due", "depth", "seq", "job_id", "epoch")}
     return {"crawl": crawl, "crashes": crashes, **place}
 
 

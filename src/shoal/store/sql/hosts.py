@@ -22,6 +22,10 @@ class SqlHostStore:
         first_in: int = await tx.value("reserve_slots", number=host, total=slots * span(delay))
         return max(0, first_in) / 1e6
 
+    async def busy_for(self, tx: Tx, host: int) -> float:
+        busy_for: int = await tx.value("host_busy_for", number=host)
+        return max(0, busy_for) / 1e6
+
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
         row = await tx.one("host_robots", origin=origin)
         if row is None or row["robots_state"] is None:

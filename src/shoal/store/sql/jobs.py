@@ -1,6 +1,7 @@
 """The queue's store on SQL."""
 
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 from shoal.base.clock import span
@@ -8,6 +9,8 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.queue.job import Holder, Job, Lease, LostJob, NewJob
 from shoal.queue.states import TERMINAL, JobState, Move
+
+DUE_AT_ONCE = 1000
 
 
 class SqlJobStore:
@@ -20,9 +23,13 @@ class SqlJobStore:
     async def lease(
         self, tx: Tx, holder: str, kinds: list[str], lanes: list[str], limit: int, ttl: timedelta
     ) -> list[Lease]:
-        due = await tx.all("due_jobs", lanes=lanes, kinds=kinds, limit=limit)
-        leases = [await self.lease_one(tx, JobId(row["id"]), holder, ttl) for row in due]
-        return [lease for lease in leases if lease is not None]
+        await tx.execute("make_due", limit=DUE_AT_ONCE)
+        leases: list[Lease] = []
+        for lane, kind in product(lanes, kinds):
+            due = await tx.all("due_jobs", lane=lane, kind=kind, limit=limit - len(leases))
+            granted = [await self.lease_one(tx, JobId(row["id"]), holder, ttl) for row in due]
+            leases += [lease for lease in granted if lease is not None]
+        return leases
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
@@ -42,7 +49,7 @@ class SqlJobStore:
         return extended
 
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:
-        await tx.execute("mark_job_settled", id=holder.job_id, epoch=holder.epoch)
+        await tx.execute("mark_grant_settled", job_id=holder.job_id, epoch=holder.epoch)
 
     async def apply(self, tx: Tx, move: Move) -> bool:
         moved = await (self._end(tx, move) if move.to in TERMINAL else self._return(tx, move))
@@ -57,7 +64,11 @@ class SqlJobStore:
 
     async def expired(self, tx: Tx, limit: int) -> list[LostJob]:
         rows = await tx.all("expired_jobs", limit=limit)
-        return [LostJob(*row) for row in rows]
+        return [_lost(row) for row in rows]
+
+    async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
+        row = await tx.one("lost_job", id=holder.job_id, epoch=holder.epoch)
+        return None if row is None else _lost(row)
 
     async def still_expired(self, tx: Tx, holder: Holder) -> bool:
         return await tx.one("still_expired", id=holder.job_id, epoch=holder.epoch) is not None
@@ -100,6 +111,11 @@ def _lease(row: Any) -> Lease:
         crash_count=row["crash_count"],
         waited_seconds=row["waited"] / 1e6,
     )
+
+
+def _lost(row: Any) -> LostJob:
+    values = {name: row[name] for name in LostJob.__slots__}
+    return LostJob(**(values | {"settled": bool(row["settled"])}))
 
 
 def _job(row: Any) -> Job:

@@ -10,13 +10,18 @@ from shoal.pages.page import Page
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered"))
 
+_FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
+
 
 class SqlPageStore:
     """Answers `pages.store.PageStore`."""
 
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
-        return await tx.many("insert_pages", rows)
+        try:
+            return await tx.many("insert_pages", rows)
+        except UnicodeEncodeError:  # half a surrogate pair in some text: rare, so looked for only now
+            return await tx.many("insert_pages", [_encodable(row) for row in rows])
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
@@ -25,11 +30,21 @@ class SqlPageStore:
 
 def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
     row = {name: getattr(page, name) for name in _PLAIN}
+    for name in _FOREIGN:
+        if row[name] is not None and "\x00" in row[name]:
+            row[name] = row[name].replace("\x00", "")  # PostgreSQL has no NUL in text
     row["crawl"], row["key"], row["chk"] = crawl, key, chk
     row["rendered"] = int(page.rendered)
     row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None
     row["data"] = orjson.dumps(page.data).decode() if page.data is not None else None
     return row
+
+
+def _encodable(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in row.items()
+    }
 
 
 def _page(row: Any) -> Page:

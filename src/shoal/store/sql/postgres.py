@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -64,14 +65,17 @@ class PostgresTx:
         return _touched(await self._connection.execute(found.sql, *_ordered(found, values)))
 
     async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
-        if not rows:
-            return 0
         found = self._queries[query]
-        if found.arrays:
-            columns = [[row[name] for row in rows] for name in found.parameters]
-            return _touched(await self._connection.execute(found.sql, *columns))
-        await self._connection.executemany(found.sql, [_ordered(found, row) for row in rows])
-        return len(rows)
+        assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
+        try:
+            return _touched(await self._connection.execute(found.sql, *_columns(found, rows))) if rows else 0
+        except asyncpg.DataError as error:
+            raise error.__cause__ if isinstance(error.__cause__, UnicodeEncodeError) else error from None
+
+    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+        found = self._queries[query]
+        assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
+        return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
 
 
 class PostgresDatabase:
@@ -139,6 +143,7 @@ class PostgresDatabase:
         return self._pool
 
     async def _connect(self) -> "asyncpg.Pool":
+        _check(self._url)
         return await asyncpg.create_pool(
             self._url,
             min_size=1,
@@ -151,6 +156,7 @@ class PostgresDatabase:
 
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
         async def call() -> T:
+            _check(self._url)
             connection = await asyncpg.connect(self._url, timeout=self._patience, server_settings=self._session)
             try:
                 return await use(connection)
@@ -194,8 +200,8 @@ class PostgresDatabase:
             raise StorageFull(self.name) from error
         except asyncpg.InsufficientPrivilegeError as error:
             raise BadConfig("DATABASE_URL", f"names a user that may not do this ({error})", "grant it") from error
-        except asyncpg.ClientConfigurationError as error:
-            raise BadConfig("DATABASE_URL", f"cannot be read ({error})", _URL_FIX) from error
+        except asyncpg.ClientConfigurationError:
+            raise BadConfig("DATABASE_URL", "cannot be read", _URL_FIX) from None
         except CONFLICTS as error:
             raise BackendUnavailable(self.name, f"{error}", "try again in a moment") from error
         except GONE as error:
@@ -210,15 +216,35 @@ def _ordered(query: queries.Query, values: dict[str, Any]) -> list[Any]:
     return [values[name] for name in query.parameters]
 
 
+def _columns(query: queries.Query, rows: list[dict[str, Any]]) -> list[list[Any]]:
+    return [[row[name] for row in rows] for name in query.parameters]
+
+
 def _touched(tag: str) -> int:
     """The count at the end of a command tag such as `UPDATE 3`."""
     count = tag.rpartition(" ")[2]
     return int(count) if count.isdigit() else 0
 
 
+def _check(url: str) -> None:
+    """Refuse an address that the driver would answer with a bare error, or with the password in it."""
+    try:
+        parts = urlsplit(url)
+        readable = parts.port != 0 and not (parts.username is None and ":" in parts.netloc and parts.port is None)
+    except ValueError:
+        readable = False
+    if not readable:
+        raise BadConfig("DATABASE_URL", "cannot be read", _URL_FIX)
+
+
 def _without_secrets(url: str) -> str:
-    head, _, tail = url.partition("://")
-    return f"{head}://{tail.rpartition('@')[2].partition('?')[0]}"
+    """The address as it may be shown: host, port and database, nothing else."""
+    try:
+        parts = urlsplit(url)
+        place = f"{parts.hostname or 'local'}:{parts.port}" if parts.port else parts.hostname or "local"
+    except ValueError:
+        return "(unreadable address)"
+    return f"{place}{parts.path}"
 
 
 async def _version(connection: Any) -> int:

@@ -56,6 +56,10 @@ class SqliteTx:
             return 0
         return self._connection.executemany(self._queries[query].sql, rows).rowcount
 
+    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+        sql, execute = self._queries[query].sql, self._connection.execute
+        return [answer for row in rows for answer in execute(sql, row).fetchall()]
+
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         for name, value in values.items():
             if type(value) is list:  # SQLite has no arrays: its queries read lists by json_each

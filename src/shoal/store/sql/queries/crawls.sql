@@ -42,8 +42,3 @@ ON CONFLICT (crawl, holder) DO UPDATE SET
     bytes = crawl_counter.bytes + excluded.bytes,
     depth_reached = CASE WHEN excluded.depth_reached > crawl_counter.depth_reached
                          THEN excluded.depth_reached ELSE crawl_counter.depth_reached END;
-
--- name: add_skips
--- Raise one walker's count of a skip reason.
-INSERT INTO crawl_skip (crawl, holder, reason, count) VALUES (:crawl, :holder, :reason, :count)
-ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;

@@ -1,7 +1,3 @@
--- name: insert_hosts
--- Make a row for an origin that is new.
-INSERT INTO host (origin) VALUES (:origin) ON CONFLICT (origin) DO NOTHING;
-
 -- name: reserve_slots
 -- Reserve requests in a row at a host; how far away the first of them is.
 UPDATE host

@@ -27,18 +27,19 @@ UPDATE job SET lease_until = shoal_now() + :ttl
 WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
 RETURNING id;
 
--- name: mark_job_settled
--- Remember that this grant settled something, once.
-UPDATE job SET settled_epoch = :epoch WHERE id = :id AND lease_epoch = :epoch AND settled_epoch <> :epoch;
+-- name: mark_grant_settled
+-- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
+UPDATE job_grant SET settled = 1 WHERE job_id = :job_id AND epoch = :epoch AND settled = 0;
 
 -- name: return_job
 -- A locked job goes back to its lane.
 UPDATE job
 SET state = 'pending', state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
-    not_before = shoal_now() + :wait,
+    not_before = shoal_now() + :wait, due = CASE WHEN :wait > 0 THEN 0 ELSE 1 END,
     attempts = attempts + :attempt,
     priority = CASE WHEN priority > :drop_by THEN priority - :drop_by ELSE 0 END,
-    crash_count = CASE WHEN settled_epoch = lease_epoch THEN :crash ELSE crash_count + :crash END
+    crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
+                       THEN :crash ELSE crash_count + :crash END
 WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
 -- name: end_job
@@ -47,7 +48,8 @@ UPDATE job
 SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
     finished_at = shoal_now(),
     attempts = attempts + :attempt,
-    crash_count = CASE WHEN settled_epoch = lease_epoch THEN :crash ELSE crash_count + :crash END
+    crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
+                       THEN :crash ELSE crash_count + :crash END
 WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
 -- name: cancel_waiting_jobs
@@ -57,7 +59,8 @@ WHERE run_id = :run_id AND state = 'pending';
 
 -- name: expired_jobs
 -- Locked jobs whose lease ran out, oldest first.
-SELECT id, kind, run_id, lease_epoch, crash_count, settled_epoch, lease_holder
+SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+       (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job
 WHERE state = 'locked' AND lease_until < shoal_now()
 ORDER BY lease_until
@@ -66,16 +69,22 @@ LIMIT :limit;
 -- name: job
 -- One job.
 SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,
-       lease_holder, lease_until, settled_epoch, error, created_at, finished_at
+       lease_holder, lease_until, error, created_at, finished_at
 FROM job WHERE id = :id;
 
 -- name: jobs_of_run
 -- The jobs of a run, oldest first.
 SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,
-       lease_holder, lease_until, settled_epoch, error, created_at, finished_at
+       lease_holder, lease_until, error, created_at, finished_at
 FROM job WHERE run_id = :run_id ORDER BY created_at, id;
 
 -- name: live_jobs_of_run
 -- How many of a run's jobs are pending, and how many locked.
 SELECT count(CASE WHEN state = 'pending' THEN 1 END) AS pending, count(CASE WHEN state = 'locked' THEN 1 END) AS locked
 FROM job WHERE run_id = :run_id AND finished_at IS NULL;
+
+-- name: lost_job
+-- A grant that is still locked, as whoever gives it back must see it.
+SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+       (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
+FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;

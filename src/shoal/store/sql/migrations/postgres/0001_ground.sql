@@ -60,13 +60,13 @@ CREATE TABLE job (
     dedupe_key      TEXT,
     priority        SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 100),
     not_before      BIGINT NOT NULL,
+    due             SMALLINT NOT NULL DEFAULT 1,  -- 0 while `not_before` is ahead: a lease never reads past such jobs
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
     crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
     lease_epoch     BIGINT NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_holder    TEXT,
     lease_until     BIGINT,
-    settled_epoch   BIGINT NOT NULL DEFAULT 0,
     error           TEXT,
     created_at      BIGINT NOT NULL,
     finished_at     BIGINT,
@@ -77,7 +77,8 @@ CREATE TABLE job (
 );
 -- A change of state or epoch waits for a fence that is held FOR KEY SHARE; extending the lease does not.
 CREATE UNIQUE INDEX job_fence ON job (id, state, lease_epoch);
-CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending';
+CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
 CREATE INDEX job_run ON job (run_id);
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
@@ -89,6 +90,7 @@ CREATE TABLE job_grant (
     epoch      BIGINT NOT NULL,
     holder     TEXT NOT NULL,
     granted_at BIGINT NOT NULL,
+    settled    SMALLINT NOT NULL DEFAULT 0,
     ended_at   BIGINT,
     ended      TEXT CHECK (ended IN ('done', 'retried', 'failed', 'expired', 'crashed', 'released', 'cancelled')),
     error      TEXT,
@@ -113,7 +115,7 @@ CREATE TABLE fate (
     crawl INTEGER NOT NULL,
     chk   INTEGER NOT NULL,
     fate  SMALLINT NOT NULL,
-    PRIMARY KEY (crawl, key, chk)
+    PRIMARY KEY (crawl, chk, key)
 );
 
 -- The URLs that are open: waiting, or taken by a walker (job_id, epoch).
@@ -136,7 +138,7 @@ CREATE TABLE frontier (
     CHECK ((job_id IS NULL) = (epoch IS NULL))
 );
 CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch) WHERE job_id IS NOT NULL;
-CREATE INDEX frontier_suspect ON frontier (crawl) WHERE crashes >= 2;
+CREATE INDEX frontier_suspect ON frontier (crawl, seq) WHERE crashes >= 2;
 ALTER TABLE frontier SET (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
 -- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.

@@ -53,13 +53,13 @@ CREATE TABLE job (
     dedupe_key      TEXT,
     priority        INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 100),
     not_before      INTEGER NOT NULL,
+    due             INTEGER NOT NULL DEFAULT 1,  -- 0 while `not_before` is ahead: a lease never reads past such jobs
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
     crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
     lease_epoch     INTEGER NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_holder    TEXT,
     lease_until     INTEGER,
-    settled_epoch   INTEGER NOT NULL DEFAULT 0,
     error           TEXT,
     created_at      INTEGER NOT NULL,
     finished_at     INTEGER,
@@ -68,7 +68,8 @@ CREATE TABLE job (
     CHECK ((state IN ('pending', 'locked')) = (finished_at IS NULL)),
     CHECK (attempts <= max_attempts)
 );
-CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending';
+CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
 CREATE INDEX job_run ON job (run_id);
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
@@ -79,6 +80,7 @@ CREATE TABLE job_grant (
     epoch      INTEGER NOT NULL,
     holder     TEXT NOT NULL,
     granted_at INTEGER NOT NULL,
+    settled    INTEGER NOT NULL DEFAULT 0,
     ended_at   INTEGER,
     ended      TEXT CHECK (ended IN ('done', 'retried', 'failed', 'expired', 'crashed', 'released', 'cancelled')),
     error      TEXT,
@@ -127,7 +129,7 @@ CREATE TABLE frontier (
     CHECK ((job_id IS NULL) = (epoch IS NULL))
 ) WITHOUT ROWID;
 CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch) WHERE job_id IS NOT NULL;
-CREATE INDEX frontier_suspect ON frontier (crawl) WHERE crashes >= 2;
+CREATE INDEX frontier_suspect ON frontier (crawl, seq) WHERE crashes >= 2;
 
 -- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.
 CREATE TABLE frontier_host (

@@ -22,7 +22,7 @@ SELECT key, chk FROM fresh;
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, h.origin, h.delay, h.next_at - shoal_now() AS busy_for, h.robots_at, shoal_now() AS now
+SELECT fh.host, h.origin, h.delay, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -36,7 +36,7 @@ FOR UPDATE OF fh SKIP LOCKED;
 SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
 FROM frontier AS f
-WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now()
+WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
 ORDER BY f.due, f.depth, f.seq
 LIMIT :limit;
 
@@ -52,9 +52,11 @@ WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.de
 -- URLs whose holder is gone wait again.
 -- batch: arrays
 UPDATE frontier AS f SET job_id = NULL, epoch = NULL, crashes = g.crashes
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :crashes::smallint[])
-     AS g (crawl, host, due, depth, seq, crashes)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq;
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[],
+            :crashes::smallint[])
+     AS g (crawl, host, due, depth, seq, job_id, epoch, crashes)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
+      AND f.job_id = g.job_id AND f.epoch = g.epoch;
 
 -- name: close_urls
 -- Settled URLs leave the frontier.
@@ -63,7 +65,8 @@ DELETE FROM frontier AS f
 USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
       AS g (crawl, host, due, depth, seq, job_id, epoch)
 WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
-      AND f.job_id = g.job_id AND f.epoch = g.epoch;
+      AND f.job_id = g.job_id AND f.epoch = g.epoch
+RETURNING f.key, f.chk;
 
 -- name: set_fates
 -- What became of URLs.
@@ -80,4 +83,39 @@ FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :se
             :retry_in::bigint[])
      AS g (crawl, host, due, depth, seq, job_id, epoch, retry_in)
 WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
-      AND f.job_id = g.job_id AND f.epoch = g.epoch;
+      AND f.job_id = g.job_id AND f.epoch = g.epoch
+RETURNING f.host;
+
+-- name: suspect_waiting
+-- A URL that was in flight in two crashes, the last one taken first.
+SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
+       (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+FROM frontier AS f
+WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
+ORDER BY f.seq DESC
+LIMIT 1
+FOR UPDATE OF f SKIP LOCKED;
+
+-- name: lost_urls
+-- The taken URLs whose holder no longer holds its job.
+SELECT host, due, depth, seq, job_id, epoch, crashes
+FROM frontier
+WHERE crawl = :crawl AND job_id IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch)
+ORDER BY host, due, depth, seq;
+
+-- name: wake_host
+-- Something waits at hosts, not before a moment.
+-- batch: arrays
+INSERT INTO frontier_host (crawl, host, ready_at)
+SELECT * FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[]) AS g (crawl, host, ready_at) ORDER BY crawl, host
+ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
+WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
+
+-- name: add_skips
+-- Raise one walker's counts of skip reasons.
+-- batch: arrays
+INSERT INTO crawl_skip (crawl, holder, reason, count)
+SELECT * FROM unnest(:crawl::int[], :holder::text[], :reason::text[], :count::bigint[]) AS g (crawl, holder, reason, count)
+ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;

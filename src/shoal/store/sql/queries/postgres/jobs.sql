@@ -1,7 +1,7 @@
 -- name: due_jobs
--- The due jobs of these lanes and kinds, best first, locked against other takers.
+-- The due jobs of one kind in one lane, best first, locked against other takers.
 SELECT id FROM job
-WHERE state = 'pending' AND lane = ANY(:lanes::text[]) AND kind = ANY(:kinds::text[]) AND not_before <= shoal_now()
+WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
 ORDER BY priority DESC, created_at, id
 LIMIT :limit
 FOR UPDATE SKIP LOCKED;
@@ -13,3 +13,9 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch F
 -- name: still_expired
 -- Whether a grant is still locked and over, under the lock that the move needs.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch AND lease_until < shoal_now() FOR UPDATE;
+
+-- name: make_due
+-- Jobs whose time has come stand in line from now on.
+UPDATE job SET due = 1
+WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
+             ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED);

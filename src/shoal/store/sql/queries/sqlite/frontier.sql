@@ -17,7 +17,7 @@ VALUES (:crawl, :host, 0, :depth, :seq, :key, :chk, :parent, :path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, h.origin, h.delay, h.next_at - shoal_now() AS busy_for, h.robots_at, shoal_now() AS now
+SELECT fh.host, h.origin, h.delay, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -30,7 +30,7 @@ LIMIT :limit;
 SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
 FROM frontier AS f
-WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now()
+WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
 ORDER BY f.due, f.depth, f.seq
 LIMIT :limit;
 
@@ -42,12 +42,13 @@ WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq 
 -- name: put_back_lost
 -- A URL whose holder is gone waits again.
 UPDATE frontier SET job_id = NULL, epoch = NULL, crashes = :crashes
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq;
+WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
 
 -- name: close_urls
 -- A settled URL leaves the frontier.
 DELETE FROM frontier
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
+WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+RETURNING key, chk;
 
 -- name: set_fates
 -- What became of a URL.
@@ -56,4 +57,33 @@ UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 -- name: put_back_later
 -- A taken URL waits again, not before a moment.
 UPDATE frontier SET job_id = NULL, epoch = NULL, due = shoal_now() + :retry_in, attempts = attempts + 1
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
+WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+RETURNING host;
+
+-- name: suspect_waiting
+-- A URL that was in flight in two crashes, the last one taken first.
+SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
+       (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+FROM frontier AS f INDEXED BY frontier_suspect
+WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
+ORDER BY f.seq DESC
+LIMIT 1;
+
+-- name: lost_urls
+-- The taken URLs whose holder no longer holds its job.
+SELECT host, due, depth, seq, job_id, epoch, crashes
+FROM frontier INDEXED BY frontier_taken
+WHERE crawl = :crawl AND job_id IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch);
+
+-- name: wake_host
+-- Something waits at a host, not before a moment.
+INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, :ready_at)
+ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
+WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
+
+-- name: add_skips
+-- Raise one walker's count of a skip reason.
+INSERT INTO crawl_skip (crawl, holder, reason, count) VALUES (:crawl, :holder, :reason, :count)
+ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;

@@ -1,8 +1,7 @@
 -- name: due_jobs
--- The due jobs of these lanes and kinds, best first. The write lock is held already: nobody else takes.
+-- The due jobs of one kind in one lane, best first. The write lock is held already: nobody else takes.
 SELECT id FROM job
-WHERE state = 'pending' AND lane IN (SELECT value FROM json_each(:lanes)) AND kind IN (SELECT value FROM json_each(:kinds))
-      AND not_before <= shoal_now()
+WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
 ORDER BY priority DESC, created_at, id
 LIMIT :limit;
 
@@ -13,3 +12,9 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 -- name: still_expired
 -- Whether a grant is still locked and over.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch AND lease_until < shoal_now();
+
+-- name: make_due
+-- Jobs whose time has come stand in line from now on.
+UPDATE job SET due = 1
+WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
+             ORDER BY not_before LIMIT :limit);

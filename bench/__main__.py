@@ -1,0 +1,75 @@
+"""`python -m bench [NAME ...]`: run benchmarks, print what they found, and on request keep it."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from bench.report import Report, machine, write_json, write_page
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = {
+    "startup": "what starting costs, and how soon the first page is asked for",
+    "crawl": "CPU per page beside other crawlers, memory, two cores",
+    "frontier": "add, take and settle at 100 k, 1 M and 5 M URLs, and bytes per URL",
+}
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    print(f"# {', '.join(machine())}\n", flush=True)
+    reports = [measured(name, options) for name in options.names or NAMES]
+    if options.json:
+        write_json(reports, options.json)
+    if options.write:
+        write_page(reports, ROOT / "docs" / "benchmarks.md")
+    return 0
+
+
+def measured(name: str, options: Namespace) -> Report:
+    run: Callable[[Namespace], Report] = import_module(f"bench.{name}").run
+    report = run(options)
+    print(report.markdown(), flush=True)
+    return report
+
+
+def parse(arguments: list[str]) -> Namespace:
+    parser = ArgumentParser("python -m bench", epilog="; ".join(f"{name}: {says}" for name, says in NAMES.items()))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all of them if none is named")
+    parser.add_argument("--short", action="store_true", help="the smallest size, once: minutes become seconds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to FILE")
+    parser.add_argument("--write", action="store_true", help="put the results into docs/benchmarks.md")
+    parser.add_argument("--reps", type=int, metavar="N", help="runs of which the median counts (3; --short: 1)")
+    crawl = parser.add_argument_group("crawl")
+    crawl.add_argument("--pages", type=number, metavar="N", help="pages of the site (5k)")
+    crawl.add_argument("--many-pages", type=number, metavar="N", help="pages of the large site (100k; --short: none)")
+    crawl.add_argument("--concurrency", type=int, default=32, metavar="N", help="fetches in flight (32)")
+    crawl.add_argument("--alone", action="store_true", help="without the other crawlers")
+    frontier = parser.add_argument_group("frontier")
+    frontier.add_argument("--sizes", type=numbers, metavar="N,N", help="URLs (100k,1m,5m; --short: 100k)")
+    frontier.add_argument("--drivers", type=words, default=["sqlite", "postgres"], metavar="D,D", help="which stores")
+    frontier.add_argument("--rounds", type=int, default=100, metavar="N", help="commits of each kind at a size (100)")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names).difference(NAMES))
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]}: choose from {', '.join(NAMES)}")
+    return options
+
+
+def number(text: str) -> int:
+    """`20000`, `20k` or `1m`."""
+    scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
+    return int(float(text[:-1]) * scale) if scale > 1 else int(text)
+
+
+def numbers(text: str) -> list[int]:
+    return [number(part) for part in text.split(",")]
+
+
+def words(text: str) -> list[str]:
+    return text.split(",")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,314 @@
+"""The frontier at size: add, take and settle through the real store on both drivers, and the bytes that a URL needs.
+
+One crawl grows from size to size. At each size: batches of 1,000 links of which 80 % are known; takes and settles of
+100, with and without the page that a fetch would store; and all of it in one commit, as a walker does. Every call is
+a commit that waits for the disk. URLs are hashed before the clock runs.
+"""
+
+import random
+import sqlite3
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import uvloop
+
+from bench.process import ServerCpu
+from bench.report import Report, Table, ratio
+from shoal.app import App, opened
+from shoal.base.database import Tx
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.crawls import KIND
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, Settled, Task, key_of
+from shoal.crawl.store import Pace
+from shoal.pages.page import Page
+from shoal.queue.job import Holder
+from shoal.settings import load
+from tests.support.programs import ServerUnavailable
+from tests.support.servers import PostgresServer, Servers, ask_postgres
+
+T = TypeVar("T")
+Commit = Callable[[Tx], Awaitable[T]]
+
+SIZES = (100_000, 1_000_000, 5_000_000)
+SHORT_SIZES = (100_000,)
+DRIVERS = ("sqlite", "postgres")
+BATCH = 1_000  # links of one add
+KNOWN = 0.8  # of the links of an add
+ROUND = 100  # URLs of one take or settle
+ROUNDS = 100
+BROAD = 1_000  # hosts of the crawl that is not of one site
+NO_DELAY = Pace(timedelta(0))
+ABOUT = (
+    "The frontier through its real store, every call a commit that waits for the disk. `add`: batches of 1,000 links, "
+    "80 % of them known; `take` and `settle`: 100 URLs at a time; `turn`: settle 100 with pages, add 1,000 links and "
+    "take 100 in one commit, counted in pages. Microseconds are per URL."
+)
+
+
+@dataclass
+class Spent:
+    """What one kind of work took so far."""
+
+    urls: int = 0
+    wall: float = 0.0
+    client: float = 0.0
+    server: float = 0.0
+
+    def each(self, seconds: float) -> float:
+        return seconds / self.urls * 1e6 if self.urls else 0.0
+
+
+@dataclass
+class Crowd:
+    """A crawl whose URLs are numbered: any of them can be made again from its number."""
+
+    crawl: Crawl
+    hosts: int
+    known: int = 0
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def fresh(self, count: int) -> list[NewUrl]:
+        self.known += count
+        return [self._url(number) for number in range(self.known - count, self.known)]
+
+    def links(self) -> list[NewUrl]:
+        """What pages bring: mostly known, some new, in no order."""
+        seen = [self._url(self.chance.randrange(self.known)) for _ in range(int(BATCH * KNOWN))]
+        links = seen + self.fresh(BATCH - len(seen))
+        self.chance.shuffle(links)
+        return links
+
+    def _url(self, number: int) -> NewUrl:
+        url = self._address(number)
+        parent, _ = key_of(self._address(number // 5), self.crawl.number)
+        return NewUrl(*key_of(url, self.crawl.number), url, depth_of(number), Fate.OPEN, parent)
+
+    def _address(self, number: int) -> Url:
+        host = number * 2654435761 % self.hosts
+        return Url(f"https://www{host}.example.com/section-{number % 97}/some-article-title-{number:08d}.html")
+
+
+def depth_of(number: int) -> int:
+    """Crawls go shallow first, so URLs are found in the order of their depth, more at every step."""
+    return 1 + number.bit_length() // 4
+
+
+class Rig:
+    """One store under measurement: the rooms on it, a crawl in it, and somebody who holds its job."""
+
+    def __init__(self, app: App, crowd: Crowd, holder: Holder, server: ServerCpu | None) -> None:
+        self._app = app
+        self._crowd = crowd
+        self._holder = holder
+        self._server = server
+        self.spent: dict[str, Spent] = {}
+
+    async def grow(self, size: int) -> None:
+        while self._crowd.known < size:
+            urls = self._crowd.fresh(min(BATCH, size - self._crowd.known))
+            await self._commit("load", len(urls), partial(self._add, urls=urls))
+
+    async def work(self, rounds: int) -> None:
+        for _ in range(rounds):
+            links = self._crowd.links()
+            await self._commit("add", len(links), partial(self._add, urls=links))
+        for place in range(rounds):
+            tasks = await self._commit("take", ROUND, self._take)
+            paged = place % 2 == 1
+            done = [settled(task, paged=paged) for task in tasks]
+            name = "settle with page" if paged else "settle"
+            await self._commit(name, len(done), partial(self._settle, done=done))
+        await self._walk(rounds // 2)
+
+    async def _walk(self, rounds: int) -> None:
+        tasks = await self._app.database.run(self._take)
+        for _ in range(rounds):
+            done, links = [settled(task, paged=True) for task in tasks], self._crowd.links()
+            tasks = await self._commit("turn", len(done), partial(self._turn, done=done, links=links))
+
+    async def _add(self, tx: Tx, urls: list[NewUrl]) -> int:
+        return await self._app.frontier.add(tx, self._crowd.crawl.number, self._holder.job_id, urls)
+
+    async def _take(self, tx: Tx) -> list[Task]:
+        return await self._app.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
+
+    async def _settle(self, tx: Tx, done: list[Settled]) -> None:
+        await self._app.frontier.settle(tx, self._crowd.crawl.number, self._holder, done)
+
+    async def _turn(self, tx: Tx, done: list[Settled], links: list[NewUrl]) -> list[Task]:
+        await self._settle(tx, done)
+        await self._add(tx, links)
+        return await self._take(tx)
+
+    async def _commit(self, name: str, urls: int, work: Commit[T]) -> T:
+        spent = self.spent.setdefault(name, Spent())
+        spent.urls += urls
+        server, client, wall = self._served(), time.process_time(), time.perf_counter()
+        answer = await self._app.database.run(work)
+        spent.wall += time.perf_counter() - wall
+        spent.client += time.process_time() - client
+        spent.server += self._served() - server
+        return answer
+
+    def _served(self) -> float:
+        return self._server.seconds() if self._server else 0.0
+
+
+def settled(task: Task, *, paged: bool) -> Settled:
+    return Settled(task, Fate.FETCHED, page_of(task) if paged else None)
+
+
+def page_of(task: Task) -> Page:
+    words = f"A page about number {task.seq}, which is one of many of its kind"
+    return Page(
+        url=task.url, depth=task.depth, fetched_at=task.seq, attempt=1, status=200, parent=task.parent,
+        content_type="text/html", encoding="utf-8", bytes=26_000, title=words, description=f"{words}. {words}.",
+        lang="en", h1=words, word_count=4_000, content_hash=f"{task.key:032x}"[-32:], links_internal=40,
+        links_external=20, duration_ms=12.5,
+    )  # fmt: skip
+
+
+class SqliteStore:
+    """A file in a temporary folder."""
+
+    name = "SQLite"
+    server: ServerCpu | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "frontier.db"
+        self.url = f"sqlite:///{self._file}"
+        self.version = f"SQLite {sqlite3.sqlite_version}"
+
+    def sizes(self) -> dict[str, int]:
+        connection = sqlite3.connect(self._file)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        sizes = connection.execute(
+            "SELECT s.tbl_name, sum(d.pgsize) FROM dbstat AS d JOIN sqlite_schema AS s ON s.name = d.name "
+            "WHERE d.aggregate = TRUE GROUP BY s.tbl_name"
+        ).fetchall()
+        connection.close()
+        return dict(sizes) | {"all": self._file.stat().st_size}
+
+    def rows(self, table: str) -> int:
+        connection = sqlite3.connect(self._file)
+        count: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        connection.close()
+        return count
+
+
+class PostgresStore:
+    """A server of our own that waits for the disk."""
+
+    name = "PostgreSQL"
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.url = server.url
+        self.version = f"PostgreSQL {server.service.version}"
+        folder = str(ask_postgres(server.url, "SHOW data_directory"))
+        self.server = ServerCpu(int((Path(folder) / "postmaster.pid").read_text().split()[0]))
+
+    def sizes(self) -> dict[str, int]:
+        tables = ("fate", "frontier", "frontier_host", "page")
+        sizes = {table: self._number(f"SELECT pg_total_relation_size('{table}')") for table in tables}
+        return sizes | {"all": self._number("SELECT pg_database_size(current_database())")}
+
+    def rows(self, table: str) -> int:
+        return self._number(f"SELECT count(*) FROM {table}")
+
+    def _number(self, statement: str) -> int:
+        number = ask_postgres(self.url, statement)
+        assert isinstance(number, int)
+        return number
+
+
+Store = SqliteStore | PostgresStore
+
+
+@contextmanager
+def opened_store(driver: str) -> Iterator[Store]:
+    if driver == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
+            yield SqliteStore(Path(folder))
+        return
+    with Servers.open() as servers:
+        server = servers.new_postgres(durable=True)
+        yield PostgresStore(server)
+        server.stop()
+
+
+def run(options: Namespace) -> Report:
+    """Measure the frontier on each driver."""
+    report = Report("frontier", ABOUT)
+    sizes = sorted(options.sizes or (SHORT_SIZES if options.short else SIZES))
+    bytes_table = Table("Bytes per URL", ["store", "URLs", "waiting", "settled", "whole store, MB"])
+    for driver in options.drivers:
+        try:
+            with opened_store(driver) as store:
+                report.versions.append(store.version)
+                uvloop.run(measure(store, sizes, options.rounds, report, bytes_table))
+        except ServerUnavailable as error:
+            print(f"{driver} is not measured: {error}")
+            continue
+        with opened_store(driver) as store:
+            uvloop.run(measure_broad(store, sizes[0], options.rounds, report.tables[-1]))
+    report.tables.append(bytes_table)
+    return report
+
+
+async def measure(store: Store, sizes: list[int], rounds: int, report: Report, bytes_table: Table) -> None:
+    table = report.table(
+        f"Frontier on {store.name}", "URLs", "work", "per second", "µs", "client CPU µs", "server CPU µs"
+    )
+    adds: dict[int, float] = {}
+    async with opened(load({"DATABASE_URL": store.url}).settings, upgrade=True) as app:
+        rig = await rig_of(app, 1, store.server)
+        for size in sizes:
+            await rig.grow(size)
+            bytes_table.rows.append(bytes_row(store, size))
+            await rig.work(rounds)
+            adds[size] = rig.spent["add"].each(rig.spent["add"].wall)
+            add_rows(table, f"{size:,}", rig)
+    if len(sizes) > 1:
+        grown = ratio(adds[sizes[-1]], adds[sizes[0]])
+        table.notes.append(f"`add` at {sizes[-1]:,} URLs costs {grown:.2f} times what it costs at {sizes[0]:,}.")
+
+
+async def measure_broad(store: Store, size: int, rounds: int, table: Table) -> None:
+    """The same on many hosts instead of one: a take then goes round them."""
+    async with opened(load({"DATABASE_URL": store.url}).settings, upgrade=True) as app:
+        rig = await rig_of(app, BROAD, store.server)
+        await rig.grow(size)
+        await rig.work(rounds)
+        add_rows(table, f"{size:,} on {BROAD:,} hosts", rig)
+
+
+async def rig_of(app: App, hosts: int, server: ServerCpu | None) -> Rig:
+    crawl = await app.crawls.submit(CrawlConfig.model_validate({"seeds": ["https://www.example.com/"]}))
+    [lease] = await app.queue.lease("bench", [KIND], ["shared"], 1)
+    return Rig(app, Crowd(crawl, hosts), lease.holder, server)
+
+
+def add_rows(table: Table, label: str, rig: Rig) -> None:
+    for name, spent in rig.spent.items():
+        server = spent.each(spent.server) if spent.server else None
+        each = spent.each(spent.wall)
+        table.rows.append([label, name, spent.urls / spent.wall, each, spent.each(spent.client), server])
+    rig.spent = {}
+
+
+def bytes_row(store: Store, size: int) -> list[str | int | float | None]:
+    """A waiting URL has a fate and a place in the frontier; a settled one keeps its fate."""
+    sizes = store.sizes()
+    fate = sizes["fate"] / store.rows("fate")
+    waiting = (sizes["frontier"] + sizes["frontier_host"]) / store.rows("frontier")
+    return [store.name, size, fate + waiting, fate, sizes["all"] / 1e6]

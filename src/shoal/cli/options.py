@@ -1,0 +1,131 @@
+"""The options of a crawl as flags: what each is called, and how what a person writes becomes its value.
+
+Help, choices and defaults come from `CrawlConfig`, which also judges the values. To offer another field: one line.
+"""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import click
+
+from shoal.base.errors import InvalidInput
+from shoal.base.reading import read_duration, read_size
+from shoal.base.text import shorten
+from shoal.crawl.crawl import CrawlConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def read_seconds(text: str) -> float:
+    return read_duration(text).total_seconds()
+
+
+def read_header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ValueError("is not a header")
+    return name.strip(), value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option. `read` raises `ValueError` with the end of a sentence; without it the field judges the text."""
+
+    name: str
+    field: str
+    metavar: str | None = None
+    read: Callable[[str], Any] | None = None
+    form: str | None = None  # how it is written, for a refusal
+
+    @property
+    def kind(self) -> Any:
+        """The field's type, without the None of one that may be absent."""
+        annotation = CrawlConfig.model_fields[self.field].annotation
+        if get_origin(annotation) in (Union, types.UnionType):
+            return next(part for part in get_args(annotation) if part is not type(None))
+        return annotation
+
+    @property
+    def help(self) -> str:
+        field = CrawlConfig.model_fields[self.field]
+        default = "" if field.default in (None, False) or not field.default else f"  [default: {field.default}]"
+        again = "  May be given again." if self.repeated else ""
+        return f"{field.description}{again}{default}"
+
+    @property
+    def repeated(self) -> bool:
+        return get_origin(self.kind) in (list, dict)
+
+    @property
+    def choices(self) -> str | None:
+        return "|".join(get_args(self.kind)) if get_origin(self.kind) is Literal else None
+
+    def declared(self, command: Command) -> Command:
+        if self.kind is bool:
+            return click.option(self.name, self.field, is_flag=True, help=self.help)(command)
+        metavar = self.choices or self.metavar
+        option = click.option(self.name, self.field, multiple=self.repeated, metavar=metavar, help=self.help)
+        return option(command)
+
+    def value(self, given: Any) -> Any:
+        """What was given, as the field takes it."""
+        if self.read is None:
+            return list(given) if self.repeated else given
+        if not self.repeated:
+            return self._read(given)
+        values = [self._read(text) for text in given]
+        return dict(values) if get_origin(self.kind) is dict else values
+
+    def _read(self, text: str) -> Any:
+        assert self.read is not None
+        try:
+            return self.read(text)
+        except ValueError as error:
+            raise InvalidInput(self.name, f"{shorten(text)!r} {error}", f"write {self.form}") from None
+
+
+PROMISED = (
+    Flag("--depth", "depth", "N"),
+    Flag("--max-pages", "max_pages", "N"),
+    Flag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB"),
+    Flag("--max-time", "max_seconds", "D", read_seconds, "a duration such as 30s, 10m or 2h"),
+    Flag("--max-pages-per-host", "max_pages_per_host", "N"),
+    Flag("--scope", "scope"),
+    Flag("--include", "include", "RE"),
+    Flag("--exclude", "exclude", "RE"),
+    Flag("--speed", "speed"),
+    Flag("--concurrency", "concurrency", "N"),
+    Flag("--delay", "delay_seconds", "S"),
+    Flag("--render", "render"),
+    Flag("--robots", "robots"),
+    Flag("--sitemap", "sitemap"),
+    Flag("--user-agent", "user_agent", "S"),
+    Flag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
+    Flag("--proxy", "proxy", "URL"),
+    Flag("--keep-bodies", "keep_bodies"),
+)
+FLAGS = {flag.field: flag for flag in PROMISED if flag.field in CrawlConfig.model_fields}
+
+
+def crawl_flags(command: Command) -> Command:
+    """Declare all of them, in the order of the table."""
+    for flag in reversed(FLAGS.values()):
+        command = flag.declared(command)
+    return command
+
+
+def flag_of(field: str) -> str:
+    """The name by which a person knows a field."""
+    return FLAGS[field].name if field in FLAGS else "URL" if field == "seeds" else field
+
+
+def given_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the flags that were given, by field."""
+    given = {name: value for name, value in options.items() if value not in (None, (), False)}
+    return {name: FLAGS[name].value(value) for name, value in given.items()}
+
+
+def names_of(fields: Sequence[str]) -> str:
+    return ", ".join(flag_of(field) for field in fields)

@@ -1,0 +1,201 @@
+"""How a crawl is going, for the person who waits: a live line on a terminal, else a plain line a second. On stderr.
+
+The numbers were counted commit by commit; the store is asked once a second, for what waits in the frontier.
+"""
+
+import asyncio
+import os
+import sys
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from shoal.base.clock import Clock
+from shoal.base.errors import TimeError
+from shoal.cli.output import note
+from shoal.cli.summary import in_time
+from shoal.here.crawl import CrawlHere
+
+LOOK_SECONDS = 1.0
+DRAW_SECONDS = 0.25
+RATE_LOOKS = 10  # the rate is that of so many last seconds: what it was an hour ago says nothing
+FEWEST_LOOKS = 3  # before an estimate is worth its name
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a crawl stands at one moment."""
+
+    pages: int
+    errors: int
+    depth: int
+    hosts: int
+    waiting: int
+    rate: float
+    elapsed: float
+    seconds_left: float | None
+
+    @property
+    def news(self) -> tuple[int, int, int]:
+        """What makes a line worth printing."""
+        return self.pages, self.errors, self.waiting
+
+    def words(self) -> list[str]:
+        parts = [
+            _many(self.pages, "page"),
+            f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s",
+            f"{self.waiting:,} waiting",
+            _many(self.errors, "error"),
+            f"depth {self.depth}",
+            _many(self.hosts, "host"),
+            in_time(self.elapsed),
+        ]
+        if self.seconds_left is not None:
+            parts.append(f"about {in_time(self.seconds_left)} for what is known")
+        return parts
+
+
+class Screen(Protocol):
+    """Where the standing is shown."""
+
+    period: float
+
+    def show(self, standing: Standing) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Progress:
+    """Watches one crawl while the block runs."""
+
+    def __init__(self, here: CrawlHere, clock: Clock, screen: Screen) -> None:
+        self._here = here
+        self._clock = clock
+        self._screen = screen
+        self._began = clock.monotonic()
+        self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS + 1)
+        self._waiting = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def elapsed(self) -> float:
+        return self._clock.monotonic() - self._began
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        self._screen.close()
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._look()
+            looked_at = self._clock.monotonic()
+            while self._clock.monotonic() - looked_at < LOOK_SECONDS:
+                self._screen.show(self.standing())
+                await self._clock.sleep(self._screen.period)
+
+    async def _look(self) -> None:
+        self._looks.append((self._clock.monotonic(), self._here.tally.pages))
+        try:
+            self._waiting = (await self._here.seen()).counts.queued
+        except TimeError:  # the store is busy or away, and the walker deals with that
+            return
+
+    def standing(self) -> Standing:
+        tally, rate = self._here.tally, self._rate()
+        return Standing(
+            pages=tally.pages,
+            errors=tally.errors,
+            depth=tally.depth,
+            hosts=len(tally.hosts),
+            waiting=self._waiting,
+            rate=rate,
+            elapsed=self.elapsed,
+            seconds_left=self._seconds_left(rate),
+        )
+
+    def _rate(self) -> float:
+        began, pages = self._looks[0] if self._looks else (self._began, 0)
+        seconds = self._clock.monotonic() - began
+        return (self._here.tally.pages - pages) / seconds if seconds else 0.0
+
+    def _seconds_left(self, rate: float) -> float | None:
+        """An estimate for what is known and may still be crawled; what it will lead to, nobody knows."""
+        if len(self._looks) <= FEWEST_LOOKS or not rate or not self._waiting:
+            return None
+        most = self._here.crawl.config.max_pages
+        left = self._waiting if most is None else min(self._waiting, most - self._here.tally.pages)
+        return max(0, left) / rate
+
+
+class PlainLines:
+    """A line a second, when there is news."""
+
+    period = LOOK_SECONDS
+
+    def __init__(self) -> None:
+        self._said: tuple[int, int, int] = (0, 0, 0)
+
+    def show(self, standing: Standing) -> None:
+        if standing.news != self._said:
+            self._said = standing.news
+            note(", ".join(standing.words()))
+
+    def say(self, text: str) -> None:
+        note(text)
+
+    def close(self) -> None:
+        return
+
+
+class LiveLine:
+    """One line at the bottom of a terminal that is always up to date, and gone at the end."""
+
+    period = DRAW_SECONDS
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._spinner = Spinner("dots")
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+        self._live.start()
+
+    def show(self, standing: Standing) -> None:
+        from rich.text import Text
+
+        text = Text(" · ".join(standing.words()), no_wrap=True, overflow="ellipsis")
+        text.stylize("bold", 0, text.plain.index(" "))
+        self._spinner.update(text=text)
+        self._live.update(self._spinner, refresh=True)
+
+    def say(self, text: str) -> None:
+        note(text)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def screen() -> Screen:
+    """What suits whoever reads stderr."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return LiveLine()
+    return PlainLines()
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,157 @@
+"""The archive contract: the frontier of one crawl looked at and moved as a whole. What walkers do to it is `store.py`.
+
+Nothing here is fenced: whoever calls makes sure, in the same transaction, that no walker holds the crawl.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shoal.base.database import Tx
+from shoal.base.ids import CrawlId
+from shoal.base.url import Url
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.fates import Fate
+from shoal.crawl.states import CrawlState
+from shoal.pages.page import Page
+from shoal.queue.job import Holder
+
+Key = tuple[int, int]
+"""What a URL is known by: its key and its check."""
+
+Place = tuple[int, ...]
+"""Where a reading stopped; what is in it is the driver's business."""
+
+LOADING = "loading"
+"""Why a crawl is stopped that is still being received."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierStats:
+    """A recount of one frontier."""
+
+    waiting: int = 0  # due now, and nobody has it
+    later: int = 0  # not before a moment to come
+    taken: int = 0
+    hosts: int = 0  # that have something waiting, due or not
+    settled: dict[str, int] = field(default_factory=dict)  # by the word of their fate
+
+    @property
+    def open(self) -> int:
+        return self.waiting + self.later + self.taken
+
+    @property
+    def seen(self) -> int:
+        return self.open + sum(self.settled.values())
+
+
+@dataclass(frozen=True, slots=True)
+class SeenKey:
+    """A URL that is settled: only its hash is known, and what became of it."""
+
+    key: int
+    chk: int
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUrl:
+    """A URL that is not settled. `due` is 0 if it may be fetched at once, `parent` the key of the page that linked."""
+
+    url: Url
+    depth: int
+    due: int = 0
+    parent: int | None = None
+    attempts: int = 0
+    crashes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is known of an open URL besides itself: who has it, who linked to it, when its host may be asked."""
+
+    open: OpenUrl
+    taken_by: Holder | None = None
+    parent_url: str | None = None
+    host_ready_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UrlFacts:
+    """Everything that the store knows of one URL."""
+
+    fate: Fate
+    waiting: Waiting | None = None
+    page: Page | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a crawl stood in the store that it comes from."""
+
+    state: CrawlState
+    state_reason: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+
+
+class FrontierArchive(Protocol):
+    async def seed_of(self, tx: Tx, crawl: int) -> int:
+        """What the keys of this crawl are seeded with."""
+        ...
+
+    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
+        """Count everything anew: as long as the frontier is large. Counters that never lie are `CrawlStore.counts`."""
+        ...
+
+    async def taken(self, tx: Tx, crawl: int) -> int:
+        """How many URLs are taken just now, by living holders or dead ones; read from an index."""
+        ...
+
+    async def fate_of(self, tx: Tx, crawl: int, key: Key, origin: str) -> UrlFacts | None:
+        """What became of a URL; None if the crawl never saw it. `origin` is where an open one is looked for."""
+        ...
+
+    async def open_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, OpenUrl]]:
+        """Open URLs, taken ones too, in the order in which each host's would be taken. Fewer than `limit`: the end."""
+        ...
+
+    async def seen_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[SeenKey]:
+        """Settled URLs by key. Fewer than `limit`: the end."""
+        ...
+
+    async def receive(
+        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], key_seed: int
+    ) -> int | None:
+        """Make room for a crawl of another store, stopped for `LOADING`, so that nothing can happen to it; its number
+        here. None if the id is taken."""
+        ...
+
+    async def keep_seen(self, tx: Tx, crawl: int, seen: list[SeenKey]) -> int:
+        """Add settled URLs; how many were not known. They are not counted: their counts come with `keep_counts`."""
+        ...
+
+    async def keep_open(self, tx: Tx, crawl: int, urls: list[tuple[Key, OpenUrl]]) -> int:
+        """Add open URLs, behind each other as given; how many were not known. Not counted either."""
+        ...
+
+    async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
+        """Add what the crawl had done where it comes from."""
+        ...
+
+    async def admit(self, tx: Tx, crawl: int, standing: Standing) -> bool:
+        """A received crawl is whole: it stands where it stood. False if it is not one that is being received."""
+        ...
+
+    async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
+        """Drop up to `limit` URLs, open ones first; how many. Open ones count as settled from then on, pages and
+        counters stay. 0: nothing is left."""
+        ...
+
+    async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
+        """Drop up to `limit` pages; how many. 0: no page was left, and the crawl with its jobs is gone too."""
+        ...
+
+    async def unclaim(self, tx: Tx, crawl: int, holder: Holder) -> None:
+        """Let others take from the hosts that this holder claimed; what it has taken stays its own."""
+        ...

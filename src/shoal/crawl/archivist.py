@@ -1,0 +1,94 @@
+"""The archivist: looks at the frontier of a crawl as a whole, explains one URL of it, and forgets it. It only touches
+what rests: while a walker holds the crawl, or may come, it refuses."""
+
+from collections.abc import Set as AbstractSet
+
+from shoal.base.database import Database, Tx, Work
+from shoal.base.errors import NotFound, StateConflict
+from shoal.base.url import Refusal, UrlRules, canonical, origin
+from shoal.crawl.archive import FrontierArchive, FrontierStats
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawls import Crawls, Seen
+from shoal.crawl.explain import Explanation, explain_refusal, explain_url
+from shoal.crawl.frontier import key_of
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.queue.queue import Queue
+
+AT_REST = TERMINAL | {CrawlState.PENDING, CrawlState.PAUSED}
+BATCH = 1000  # URLs, or pages, of one commit
+
+
+class Archivist:
+    """The verbs on a frontier that come from outside."""
+
+    def __init__(self, database: Database, crawls: Crawls, queue: Queue, archive: FrontierArchive) -> None:
+        self._database = database
+        self._crawls = crawls
+        self._queue = queue
+        self._archive = archive
+
+    async def stats(self, crawl_id: str) -> FrontierStats:
+        """Count everything anew: for people and tests. `Crawls.get` has the counters."""
+        number = (await self._crawls.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._archive.stats(tx, number))
+
+    async def explain(self, crawl_id: str, text: str, rules: UrlRules) -> Explanation:
+        """What became of a URL, and why."""
+        crawl = (await self._crawls.get(crawl_id)).crawl
+        url = canonical(text, rules)
+        if isinstance(url, Refusal):
+            return explain_refusal(text, url)
+
+        async def look(tx: Tx) -> Explanation:
+            key = key_of(url, await self._archive.seed_of(tx, crawl.number))
+            return explain_url(crawl, url, await self._archive.fate_of(tx, crawl.number, key, origin(url)))
+
+        return await self._database.read(look)
+
+    async def clear(self, crawl_id: str) -> int:
+        """Forget every URL of a crawl, in batches; how many. Its pages stay, and what was counted. What is left when
+        this is cut off is consistent, and calling it again goes on."""
+
+        async def step(tx: Tx) -> int:
+            crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
+            return await self._archive.forget(tx, crawl.number, BATCH)
+
+        return await self._repeat(step)
+
+    async def erase(self, crawl_id: str) -> None:
+        """Remove a crawl that has ended: frontier, pages, jobs and itself, in batches."""
+
+        async def step(tx: Tx) -> int:
+            crawl = await self._locked(tx, crawl_id, TERMINAL, "be removed")
+            return await self._archive.forget(tx, crawl.number, BATCH) or await self._archive.remove(tx, crawl, BATCH)
+
+        await self._repeat(step)
+
+    async def at_rest(self, crawl_id: str, wish: str) -> Seen:
+        """The crawl and its counts, if no walker holds it or may come; else what is in the way."""
+
+        async def look(tx: Tx) -> Seen:
+            crawl = await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), AT_REST, wish)
+            return Seen(crawl, await self._crawls.store.counts(tx, crawl.number))
+
+        return await self._database.read(look)
+
+    async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], wish: str) -> Crawl:
+        return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, wish)
+
+    async def _check(
+        self, tx: Tx, crawl_id: str, crawl: Crawl | None, states: AbstractSet[CrawlState], wish: str
+    ) -> Crawl:
+        if crawl is None:
+            raise NotFound("crawl", crawl_id)
+        _, locked = await self._queue.store.live_of_run(tx, crawl_id)
+        if locked or crawl.state not in states:
+            fix = "pause or stop it first" if CrawlState.PAUSED in states else "stop it first"
+            raise StateConflict("crawl", crawl_id, crawl.state, wish, fix)
+        return crawl
+
+    async def _repeat(self, step: Work[int]) -> int:
+        total = 0
+        while done := await self._database.run(step):
+            total += done
+        return total

@@ -1,0 +1,203 @@
+"""Why a URL is where it is, in words. Pure: the crawl and what the store knows of the URL go in."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from shoal.base.clock import moment
+from shoal.base.url import Refusal, Url, hostname, origin, registrable_domain
+from shoal.crawl.archive import UrlFacts, Waiting
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.crawls import BUDGETS, seeds_of
+from shoal.crawl.fates import Fate
+from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
+from shoal.crawl.states import TERMINAL, CrawlState
+
+MOST_BORDERS = 5
+
+
+class UrlState(StrEnum):
+    """Where a URL is, seen from outside."""
+
+    REFUSED = "refused"  # no URL that any crawl would take
+    NEVER_SEEN = "never_seen"
+    WAITING = "waiting"
+    TAKEN = "taken"
+    FETCHED = "fetched"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What became of a URL: a state, a reason with a stable name, a sentence, and the facts behind them."""
+
+    url: str
+    state: UrlState
+    reason: str | None
+    sentence: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def explain_refusal(text: str, refusal: Refusal) -> Explanation:
+    return Explanation(text, UrlState.REFUSED, refusal.code, f"No crawl takes it: it {refusal.problem}.")
+
+
+def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> Explanation:
+    """What became of the URL in this crawl."""
+    if facts is None:
+        return Explanation(url, UrlState.NEVER_SEEN, None, _never_seen(crawl, url))
+    if facts.fate is Fate.OPEN:
+        return _open(crawl, url, facts.waiting)
+    if facts.fate is Fate.QUARANTINED:
+        said = "It is held back: its pattern gave the same text again and again."
+        return Explanation(url, UrlState.QUARANTINED, "trap", said)
+    if facts.fate.skipped:
+        return Explanation(url, UrlState.SKIPPED, facts.fate.word, _skipped(crawl.config, url, facts.fate))
+    return _settled(url, facts)
+
+
+def _never_seen(crawl: Crawl, url: Url) -> str:
+    said = "The crawl has not come across it: it is no seed, and no page that was read so far links to it."
+    judged = Scope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
+    return said if judged is Fate.OPEN else f"{said} It would be skipped. {_skipped(crawl.config, url, judged)}"
+
+
+def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> Explanation:
+    facts = {} if waiting is None else _open_facts(waiting)
+    if crawl.state in TERMINAL:
+        reason = "budget" if crawl.state_reason in BUDGETS else crawl.state.value
+        said = f"It still waited when the crawl ended ({crawl.state}{_because(crawl)})."
+        return Explanation(url, UrlState.SKIPPED, reason, said, facts)
+    if waiting is not None and waiting.taken_by is not None:
+        said = "A walker has it: it is being fetched, or comes back if that walker is lost."
+        return Explanation(url, UrlState.TAKEN, None, said, facts)
+    return Explanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), _waits(crawl, waiting), facts)
+
+
+def _because(crawl: Crawl) -> str:
+    return f", {crawl.state_reason}" if crawl.state_reason else ""
+
+
+def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
+    if crawl.state is not CrawlState.RUNNING:
+        return crawl.state.value
+    return "retry" if waiting is not None and waiting.open.attempts else "turn"
+
+
+def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
+    match _why_waiting(crawl, waiting):
+        case "retry":
+            assert waiting is not None
+            tries, due = _times(waiting.open.attempts), _at(waiting.open.due)
+            return f"It waits to be tried again, not before {due}, after {tries} without success."
+        case "turn":
+            return "It waits for its turn: shallow pages first, and no host is asked faster than its pace."
+        case CrawlState.PAUSED | CrawlState.PAUSING:
+            return f"It waits: the crawl is {crawl.state}. Resume it with `shoal crawls resume {crawl.id}`."
+        case CrawlState.QUEUED:
+            return "It waits: the crawl is queued, no walker has begun."
+        case state:
+            return f"It waits: the crawl is {state}."
+
+
+def _open_facts(waiting: Waiting) -> dict[str, Any]:
+    facts = {
+        "depth": waiting.open.depth,
+        "parent": waiting.parent_url,
+        "attempts": waiting.open.attempts,
+        "crashes": waiting.open.crashes,
+        "due_at": moment(waiting.open.due or None),
+        "host_ready_at": moment(waiting.host_ready_at or None),
+    }
+    if waiting.taken_by is not None:
+        facts["job_id"], facts["epoch"] = waiting.taken_by.job_id, waiting.taken_by.epoch
+    return facts
+
+
+def _settled(url: Url, facts: UrlFacts) -> Explanation:
+    state = UrlState.FETCHED if facts.fate is Fate.FETCHED else UrlState.FAILED
+    page = facts.page
+    if page is None:
+        return Explanation(url, state, None, f"It was {state}; no record of the page is kept.")
+    known: dict[str, Any] = {
+        "depth": page.depth,
+        "parent": page.parent,
+        "status": page.status,
+        "final_url": page.final_url,
+    }
+    known |= {"content_type": page.content_type, "bytes": page.bytes, "attempts": page.attempt}
+    known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
+    tries = _times(page.attempt)
+    if state is UrlState.FAILED:
+        why = f"{page.error_code}: {page.error_message}" if page.error_code else "no reason is known"
+        return Explanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
+    said = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
+    return Explanation(url, state, page.error_code, said, known)
+
+
+def _times(count: int) -> str:
+    return "1 try" if count == 1 else f"{count} tries"
+
+
+def _at(micros: int) -> str:
+    when = moment(micros)
+    assert when is not None
+    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
+    match fate:
+        case Fate.SKIPPED_DEPTH:
+            return f"It was found more than {config.depth} links away from a seed, which is the crawl's depth."
+        case Fate.SKIPPED_SCOPE:
+            return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
+        case Fate.SKIPPED_EXCLUDED:
+            return f"It matches the exclude pattern {_matching(config.exclude, url)}."
+        case Fate.SKIPPED_NOT_INCLUDED:
+            return f"It matches none of the include patterns {_quoted(config.include)}."
+        case Fate.SKIPPED_REPEATING_PATH:
+            return f"One segment of its path comes more than {MAX_REPEATS} times: such paths have no end."
+        case Fate.SKIPPED_TOO_MANY_SEGMENTS:
+            return f"Its path has more than {MAX_SEGMENTS} segments: such paths have no end."
+        case _:
+            return PLAIN.get(fate, f"It was skipped ({fate.word}).")
+
+
+PLAIN = {
+    Fate.SKIPPED_ROBOTS: "The robots.txt of its host forbids it.",
+    Fate.SKIPPED_NOFOLLOW: "Every page that links to it asks that its links are not followed.",
+    Fate.SKIPPED_URL_TOO_LONG: "It is longer than the limit.",
+    Fate.SKIPPED_SCHEME: "Its scheme is not http or https.",
+    Fate.SKIPPED_CREDENTIALS: "It carries a user name or a password.",
+    Fate.SKIPPED_CONTROL_CHARACTERS: "It contains control characters.",
+    Fate.SKIPPED_BACKSLASH: "It contains a backslash.",
+    Fate.SKIPPED_INVALID_URL: "It is not a valid URL.",
+    Fate.SKIPPED_HOST_BUDGET: "Its host has given as many pages as the crawl takes from one host.",
+}
+
+
+def _border(config: CrawlConfig) -> str:
+    seeds = seeds_of(config)
+    match config.scope:
+        case "page":
+            inside = [f"only {seed}" for seed in seeds]
+        case "prefix":
+            inside = [f"only what begins with {seed.partition('?')[0].rpartition('/')[0]}/" for seed in seeds]
+        case "domain":
+            inside = [f"only {registrable_domain(hostname(seed))} and what is below it" for seed in seeds]
+        case _:
+            inside = [f"only {origin(seed)}" for seed in seeds]
+    distinct = list(dict.fromkeys(inside))
+    more = f", and {len(distinct) - MOST_BORDERS} more" if len(distinct) > MOST_BORDERS else ""
+    return f"{', '.join(distinct[:MOST_BORDERS])}{more}, and where a seed redirects to, belong to it"
+
+
+def _matching(patterns: list[str], url: Url) -> str:
+    return _quoted([pattern for pattern in patterns if re.search(pattern, url)] or patterns)
+
+
+def _quoted(patterns: list[str]) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in patterns)

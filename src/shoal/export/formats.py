@@ -1,0 +1,84 @@
+"""How pages become bytes: JSONL and CSV. Where the bytes go is the output's."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from io import StringIO
+from typing import Any, Protocol
+
+import orjson
+
+from shoal.pages.page import RECORD_FIELDS, Page
+
+LONGEST_CELL = 32_767  # what a spreadsheet takes; a longer cell spills into others or is refused
+CLIPPED = "… [clipped]"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_JSON = orjson.OPT_UTC_Z
+
+
+class Format(Protocol):
+    """Pages go in, pieces of a file come out; a piece at a time, so that nothing large is held."""
+
+    def head(self) -> bytes:
+        """What stands before the first page."""
+        ...
+
+    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]: ...
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    def head(self) -> bytes:
+        return b""
+
+    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
+        option = _JSON | orjson.OPT_APPEND_NEWLINE
+        return (orjson.dumps(page.record(crawl_id), option=option) for page in pages)
+
+
+class Csv:
+    """RFC 4180, text always in quotes, numbers never; text that a spreadsheet would run as a formula stays text."""
+
+    def __init__(self) -> None:
+        self._buffer = StringIO(newline="")
+        self._rows = csv.writer(self._buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
+
+    def head(self) -> bytes:
+        return self._row(RECORD_FIELDS)
+
+    def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
+        return (self._row([_cell(value) for value in page.record(crawl_id).values()]) for page in pages)
+
+    def _row(self, cells: Iterable[Any]) -> bytes:
+        self._rows.writerow(cells)
+        row = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return row.encode("utf-8", "replace")
+
+
+def _cell(value: Any) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return safe_text(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return safe_text(orjson.dumps(value, option=_JSON).decode())
+
+
+def safe_text(text: str) -> str:
+    """A text as a cell: without NUL, no longer than a spreadsheet takes, and never a formula."""
+    if "\0" in text:
+        text = text.replace("\0", "")
+    if text.startswith(FORMULA):
+        text = "'" + text
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(CLIPPED)] + CLIPPED
+
+
+FORMATS: dict[str, type[Format]] = {".jsonl": JsonLines, ".csv": Csv}

@@ -1,0 +1,205 @@
+"""A crawl that is walked in this process, here and now; its pages come out in batches, each exactly once.
+
+The rows are the same as anywhere: who leaves early leaves a paused crawl, who is killed one that can be taken over.
+"""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self, cast
+
+from shoal.app import App, SqlDatabase, walker_of
+from shoal.base.database import Tx
+from shoal.base.errors import LeaseLost, ShoalError, StateConflict, StorageFull
+from shoal.base.url import Url
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.crawls import Seen
+from shoal.crawl.frontier import Settled, key_of
+from shoal.crawl.states import CrawlState
+from shoal.crawl.walker import Walker
+from shoal.here.stream import PageStream, PatientDatabase
+from shoal.pages.page import Page
+from shoal.queue.job import Lease
+from shoal.work.local import LocalLease
+from shoal.work.vigil import Vigil
+
+PAGES_AT_ONCE = 500  # of one read from the store
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a crawl has done so far, counted commit by commit."""
+
+    pages: int = 0
+    errors: int = 0
+    bytes: int = 0
+    depth: int = 0
+    hosts: set[int] = field(default_factory=set)  # that this process asked
+
+    @classmethod
+    def of(cls, counts: Counts) -> Self:
+        return cls(counts.pages, counts.errors, counts.bytes, counts.depth_reached)
+
+    def count(self, page: Page) -> None:
+        self.bytes += page.bytes
+        if page.error_code is not None:
+            self.errors += 1
+        if page.status is not None:
+            self.pages += 1
+            if page.depth > self.depth:
+                self.depth = page.depth
+
+    def covers(self, counts: Counts) -> bool:
+        """Whether every stored page was counted: each has a status, or an error, or both."""
+        return (self.pages, self.errors) == (counts.pages, counts.errors)
+
+
+class CrawlHere:
+    """One crawl, ours while the block runs. Leaving the block before the crawl has ended pauses it."""
+
+    def __init__(self, app: App, crawl: Crawl) -> None:
+        self.crawl = crawl
+        self.tally = Tally()
+        self._app = app
+        self._stream = PageStream()
+        self._told = array("q")  # the keys of the pages that the walker told: eight bytes a page
+        self._last_read = 0  # the number of the last page that was read from the store
+        self._lease: Lease | None = None
+        self._vigil: Vigil | None = None
+        self._walker: Walker | None = None
+        self._pausing: str | None = None
+        self._working: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Get hold of the crawl; refused if another process has it. A completed one is only read."""
+        work = self._read_all
+        if self.crawl.state is not CrawlState.COMPLETED:
+            taking = LocalLease(self._app.database, self._app.queue, self._app.crawls, self._app.clock)
+            await taking.reopen(self.crawl)
+            self._lease = await taking.take(self.crawl)
+            self._vigil = await Vigil(self._app.queue, self._lease, self._app.clock).__aenter__()
+            work = self._walk_all
+        self._working = asyncio.create_task(self._ending(work()))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._working is not None
+        self._stream.abandon()
+        if not self._working.done():
+            await self.pause(error.code if isinstance(error, ShoalError) else "interrupted")
+            await asyncio.wait({self._working})
+        if self._vigil is not None:
+            await self._leave_clean()
+            await self._vigil.__aexit__(kind, error, trace)
+        if error is None and not self._working.cancelled():
+            self._working.result()
+
+    async def next(self) -> list[Page]:
+        """The next pages; none at the end. Every page of the crawl comes exactly once: those that the store had, in its
+        order, then each as it is committed. Raises what ended the crawl, if anything did."""
+        assert self._working is not None
+        pages = await self._stream.next()
+        if not pages:
+            await asyncio.wait({self._working})
+            self._working.result()
+        return pages
+
+    async def seen(self) -> Seen:
+        return await self._app.crawls.get(self.crawl.id)
+
+    async def pause(self, reason: str) -> None:
+        """Ask for an end that can be resumed; the batches end when it is there. A crawl that has ended stays so."""
+        self._pausing = reason
+        self._stream.unbind()
+        if self._walker is None:
+            return  # still reading: the walker will hear it before it takes anything
+        try:
+            await self._app.crawls.pause(self.crawl.id, reason)
+            self._walker.nudge()
+        except StateConflict:  # ended, or not running yet
+            self._walker.leave(reason)
+
+    async def _ending(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._stream.end()
+
+    async def _walk_all(self) -> None:
+        counts = (await self.seen()).counts
+        self.tally = Tally.of(counts)
+        if counts.pages or counts.errors:
+            await self._read_all()
+        await self._walk()
+        if self._pausing is None:
+            await self._read_missed()
+        else:
+            await self._make_sure_of_pause(self._pausing)
+
+    async def _walk(self) -> None:
+        assert self._lease is not None
+        assert self._vigil is not None
+        patient = cast(SqlDatabase, PatientDatabase(self._app.database, self._stream))
+        app = replace(self._app, database=patient)
+        self._walker = walker_of(app, self.crawl, self._lease.holder, self._vigil.trusted, self._settled)
+        if self._pausing is not None:
+            self._walker.leave(self._pausing)
+        await self._walker.run()
+
+    def _settled(self, settled: list[Settled]) -> None:
+        pages = []
+        for done in settled:
+            if done.page is not None:
+                pages.append(done.page)
+                self._told.append(done.task.key)
+                self.tally.count(done.page)
+                self.tally.hosts.add(done.task.host)
+        self._stream.add(pages)
+
+    async def _read_all(self) -> None:
+        async for pages in self._stored():
+            self._stream.add(pages)
+            if self._pausing is not None:
+                return
+
+    async def _read_missed(self) -> None:
+        """What the store has and the walker did not tell: of a commit whose answer was lost, or of other walkers."""
+        if self.tally.covers((await self.seen()).counts):
+            return
+        told = set(self._told)
+        async for pages in self._stored():
+            missed = [page for page in pages if key_of(Url(page.url), self.crawl.number)[0] not in told]
+            for page in missed:
+                self.tally.count(page)
+            self._stream.add(missed)
+
+    async def _stored(self) -> AsyncIterator[list[Page]]:
+        """Pages from the store, in its order, after those that were read before."""
+        while rows := await self._app.database.read(self._rows_after):
+            self._last_read = rows[-1][0]
+            yield [page for _, page in rows]
+            await self._stream.room()
+
+    async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
+        return await self._app.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
+
+    async def _make_sure_of_pause(self, reason: str) -> None:
+        """Our walker has left; if that did not end or pause the crawl, nobody holds it now and one commit does."""
+        with suppress(StateConflict):
+            await self._app.crawls.pause(self.crawl.id, reason)
+
+    async def _leave_clean(self) -> None:
+        """After a walker that was cut off: put back what it held, and pause."""
+        assert self._working is not None
+        failure = None if self._working.cancelled() else self._working.exception()
+        if not self._working.cancelled() and not isinstance(failure, StorageFull):
+            return
+        self._pausing = failure.code if isinstance(failure, StorageFull) else "interrupted"
+        with suppress(StorageFull, LeaseLost):  # then the next one takes the crawl over as it is
+            await self._walk()
+            await self._make_sure_of_pause(self._pausing)

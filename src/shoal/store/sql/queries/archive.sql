@@ -1,0 +1,103 @@
+-- name: key_seed
+-- What the keys of a crawl are seeded with: its own number, unless it came from another store.
+SELECT coalesce(key_seed, number) AS key_seed FROM crawl WHERE number = :crawl;
+
+-- name: frontier_recount
+-- The open URLs of a crawl, counted. The time is asked once, not per row.
+SELECT count(CASE WHEN job_id IS NULL AND due <= (SELECT shoal_now()) THEN 1 END) AS waiting,
+       count(CASE WHEN job_id IS NULL AND due > (SELECT shoal_now()) THEN 1 END) AS later,
+       count(job_id) AS taken,
+       count(DISTINCT CASE WHEN job_id IS NULL THEN host END) AS hosts
+FROM frontier WHERE crawl = :crawl;
+
+-- name: fate_recount
+-- The settled URLs of a crawl, counted by fate.
+SELECT fate, count(*) AS count FROM fate WHERE crawl = :crawl AND fate <> 0 GROUP BY fate ORDER BY fate;
+
+-- name: taken_count
+-- How many URLs of a crawl are taken.
+SELECT count(*) AS taken FROM frontier WHERE crawl = :crawl AND job_id IS NOT NULL;
+
+-- name: fate_of
+-- What became of one URL.
+SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
+-- name: open_url
+-- One open URL: a walk over what its host has open, for keys are not indexed there.
+SELECT h.origin, f.path, f.depth, f.due, f.parent, f.attempts, f.crashes, f.job_id, f.epoch,
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url,
+       (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at
+FROM host AS h JOIN frontier AS f ON f.crawl = :crawl AND f.host = h.number
+WHERE h.origin = :origin AND f.key = :key AND f.chk = :chk;
+
+-- name: page_number
+-- The number of a URL's page.
+SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
+-- name: open_after
+-- Open URLs after a place, in the order in which each host's would be taken.
+SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.parent, f.attempts, f.crashes, f.path,
+       (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
+FROM frontier AS f
+WHERE f.crawl = :crawl AND (f.host, f.due, f.depth, f.seq) > (:host, :due, :depth, :seq)
+ORDER BY f.host, f.due, f.depth, f.seq
+LIMIT :limit;
+
+-- name: seen_after
+-- Settled URLs after a key.
+SELECT key, chk, fate FROM fate
+WHERE crawl = :crawl AND fate <> 0 AND (key, chk) > (:key, :chk)
+ORDER BY key, chk
+LIMIT :limit;
+
+-- name: receive_crawl
+-- Make room for a crawl of another store, unless its id is taken.
+INSERT INTO crawl (id, state, state_reason, project, config, named, priority, key_seed, created_at, finished_at)
+VALUES (:id, 'stopped', :reason, :project, :config, :named, :priority, :key_seed, shoal_now(), shoal_now())
+ON CONFLICT (id) DO NOTHING
+RETURNING number;
+
+-- name: admit_crawl
+-- A received crawl is whole, and stands where it stood.
+UPDATE crawl
+SET state = :state, state_reason = :state_reason, created_at = :created_at, started_at = :started_at,
+    finished_at = :finished_at
+WHERE number = :crawl AND state = 'stopped' AND state_reason = :loading;
+
+-- name: last_of_some_fates
+-- The last of the first :limit keys of a crawl.
+SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY key, chk LIMIT :limit) AS some
+ORDER BY key DESC, chk DESC
+LIMIT 1;
+
+-- name: drop_fates_up_to
+-- Forget what became of URLs, up to a key.
+DELETE FROM fate WHERE crawl = :crawl AND (key, chk) <= (:key, :chk);
+
+-- name: drop_frontier_hosts
+-- Forget the hosts of a crawl.
+DELETE FROM frontier_host WHERE crawl = :crawl;
+
+-- name: last_of_some_pages
+-- The last of the first :limit pages of a crawl.
+SELECT max(number) AS number FROM (SELECT number FROM page WHERE crawl = :crawl ORDER BY number LIMIT :limit) AS some;
+
+-- name: drop_pages_up_to
+-- Drop pages of a crawl, up to a number.
+DELETE FROM page WHERE crawl = :crawl AND number <= :number;
+
+-- name: drop_counters
+-- Drop the counters of a crawl.
+DELETE FROM crawl_counter WHERE crawl = :crawl;
+
+-- name: drop_skips
+-- Drop the skip counts of a crawl.
+DELETE FROM crawl_skip WHERE crawl = :crawl;
+
+-- name: drop_jobs
+-- Drop the jobs of a run, and with them their history.
+DELETE FROM job WHERE run_id = :run_id;
+
+-- name: drop_crawl
+-- Drop a crawl.
+DELETE FROM crawl WHERE number = :number;

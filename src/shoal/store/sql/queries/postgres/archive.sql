@@ -1,0 +1,30 @@
+-- name: keep_fates
+-- Record what became of URLs elsewhere.
+-- batch: arrays
+INSERT INTO fate (crawl, key, chk, fate)
+SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
+ORDER BY crawl, key, chk
+ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: keep_open
+-- URLs that waited elsewhere wait here, behind each other as given.
+-- batch: arrays
+INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, attempts, crashes, path)
+SELECT crawl, host, due, depth, key, chk, parent, attempts, crashes, path
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :key::bigint[], :chk::int[], :parent::bigint[],
+            :attempts::smallint[], :crashes::smallint[], :path::text[])
+     WITH ORDINALITY AS g (crawl, host, due, depth, key, chk, parent, attempts, crashes, path, place)
+ORDER BY place;
+
+-- name: drop_open
+-- Open URLs leave the frontier.
+-- batch: arrays
+DELETE FROM frontier AS f
+USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[]) AS g (crawl, host, due, depth, seq)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq;
+
+-- name: drop_fates
+-- Forget that URLs were seen.
+-- batch: arrays
+DELETE FROM fate AS f USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
+WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;

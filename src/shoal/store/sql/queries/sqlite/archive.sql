@@ -1,0 +1,16 @@
+-- name: keep_fates
+-- Record what became of a URL elsewhere.
+INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: keep_open
+-- A URL that waited elsewhere waits here.
+INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, attempts, crashes, path)
+VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :attempts, :crashes, :path);
+
+-- name: drop_open
+-- An open URL leaves the frontier.
+DELETE FROM frontier WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq;
+
+-- name: drop_fates
+-- Forget that a URL was seen.
+DELETE FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;

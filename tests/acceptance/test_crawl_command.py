@@ -1,0 +1,260 @@
+"""`shoal crawl` as a process: killed, interrupted, resumed; and what its exit codes say."""
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.support import ledger
+from tests.support.fleet import clean_environment
+from tests.support.ledger import Expected
+from tests.support.servers import free_port
+from tests.support.site import PAGES, Site
+
+DEADLINE_SECONDS = 60
+SOON_SECONDS = 5
+DELAY_SECONDS = 0.04
+QUICK_LEASE = {"SHOAL_LEASE": "2s", "SHOAL_LEASE_EXTEND": "300ms", "SHOAL_LEASE_SWEEP": "1s"}
+ID = "mine"
+
+
+class Run:
+    """One `shoal crawl` under way. Its output is read as it comes."""
+
+    def __init__(self, folder: Path, *words: str, **env: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "shoal", "crawl", *words],
+            cwd=folder,
+            env=clean_environment(folder) | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self, seconds: float = DEADLINE_SECONDS) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        out, err = self.process.communicate(timeout=seconds)
+        assert "Traceback" not in err, err
+        return self.process.returncode, out, err
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=DEADLINE_SECONDS)  # also closes the pipes
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def wait_to_hear(self, words: str) -> None:
+        stream: IO[str] | None = self.process.stderr
+        assert stream is not None
+        for line in stream:
+            if words in line:
+                return
+        raise AssertionError(f"the crawl ended without saying {words!r}")
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts crawls; none is left running."""
+    runs: list[Run] = []
+
+    def begin(*words: str, **env: str) -> Run:
+        runs.append(Run(tmp_path, *words, **env))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.kill()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site(delay=DELAY_SECONDS) as site:
+        yield site
+
+
+@pytest.fixture
+def whole(site: Site, store_url: str) -> list[str]:
+    """The words that crawl the whole site."""
+    return [site.address, "--id", ID, "--store", store_url, "--depth", "50", "--speed", "max", "--concurrency", "8"]
+
+
+def records(path: Path) -> Counter[str]:
+    return Counter(json.loads(line)["url"] for line in path.read_text().splitlines())
+
+
+def once_each(site: Site) -> Counter[str]:
+    return Counter(site.urls)
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The store of this module's tests: SQLite, unless it names others."""
+    url: str = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
+    return url
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    first = start(*whole, "--output", "out.jsonl")
+    site.wait_for_pages(PAGES // 3)
+    first.kill()
+    assert not (tmp_path / "out.jsonl").exists()  # an output has its name only once it is complete
+    code, out, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", "--json").finish()
+    assert code == 0, err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["crawl_id"], summary["state"], summary["pages"]) == (ID, "completed", PAGES)
+    assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+
+
+def test_a_crawl_that_was_killed_twice_is_resumed_at_once(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    for words, pages in ((whole, 60), (["--resume", ID, "--store", store_url], 120)):
+        run = start(*words)
+        site.wait_for_pages(pages)
+        run.kill()
+    killed_at = site.visits[-1].at
+    last = start("--resume", ID, "--store", store_url, "--output", "out.jsonl")
+    site.wait_for_visit(killed_at, SOON_SECONDS)  # nobody waits for the lease of a process that is gone
+    code, _, err = last.finish()
+    assert code == 0, err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+
+
+def test_a_completed_crawl_just_writes_its_outputs(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    assert start(*whole).finish()[0] == 0
+    visits = len(site.visits)
+    code, out, err = start("--resume", ID, "--store", store_url, "--output", "-").finish()
+    assert code == 0, err
+    assert Counter(json.loads(line)["url"] for line in out.splitlines()) == once_each(site)
+    assert "completed" in err  # with records on stdout, the summary is on stderr
+    assert len(site.visits) == visits
+
+
+def test_ctrl_c_pauses_and_says_how_to_go_on(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    run = start(*whole, "--output", "out.jsonl")
+    site.wait_for_pages(PAGES // 3)
+    run.interrupt()
+    code, _, err = run.finish(SOON_SECONDS)
+    assert code == 11
+    assert f"shoal crawl --resume {ID}" in err
+    books = ledger.read(store_url, ID)
+    assert (books.crawl["state"], books.crawl["state_reason"]) == ("paused", "interrupted")
+    assert ledger.violations(books, Expected(state="paused")) == []
+    code, _, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl").finish()
+    assert code == 0, err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    assert ledger.check(store_url, ID, Expected(urls=site.urls, starts=2)) == []
+
+
+def test_the_line_that_says_how_to_go_on_works_as_it_stands(start: Start, site: Site, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/elsewhere.db"
+    run = start(site.address, "--store", store, "--depth", "50", "--speed", "max", "--concurrency", "8")
+    site.wait_for_pages(PAGES // 3)
+    run.interrupt()
+    code, _, err = run.finish(SOON_SECONDS)
+    assert code == 11
+    said = re.search(r"`shoal crawl (.+)`", err)
+    assert said is not None, err
+    code, _, err = start(*said[1].split()).finish()
+    assert code == 0, err
+
+
+def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    run = start(*whole)
+    site.wait_for_pages(PAGES // 3)
+    with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # so that the pause has to wait
+        run.interrupt()
+        run.wait_to_hear("once more")
+        run.interrupt()
+        code, _, _ = run.finish(SOON_SECONDS)
+        assert code in (11, 130)
+    code, _, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl").finish()
+    assert code == 0, err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+
+
+def test_a_crawl_that_is_alive_elsewhere_is_not_taken_over(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    first = start(*whole, "--output", "first.jsonl", **QUICK_LEASE)
+    site.wait_for_pages(30)
+    code, _, err = start("--resume", ID, "--store", store_url, "--output", "second.jsonl", **QUICK_LEASE).finish()
+    assert code == 7
+    assert "another process" in err
+    code, _, err = first.finish()
+    assert code == 0, err
+    assert records(tmp_path / "first.jsonl") == once_each(site)
+    assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+
+
+def test_an_id_that_is_taken_is_refused(start: Start, site: Site, whole: list[str]) -> None:
+    assert start(*whole, "--max-pages", "3").finish()[0] == 0
+    code, _, err = start(*whole).finish()
+    assert code == 7
+    assert ID in err
+
+
+def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url: str) -> None:
+    seed = f"http://127.0.0.1:{free_port()}/"
+    code, out, err = start(seed, "--store", store_url, "--json", SHOAL_PAGE_ATTEMPTS="1").finish()
+    assert code == 3
+    assert json.loads(out.splitlines()[-1])["state"] == "failed"
+    assert json.loads(err.splitlines()[-1])["code"] == "nothing_crawled"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--resume", "nobody", "--store", "{store}"], 5, "nobody"),
+        (["http://127.0.0.1:9/", "--dept", "2"], 2, "--depth"),
+        (["http://127.0.0.1:9/", "--depth", "-1", "--store", "{store}"], 2, "--depth"),
+        (["http://127.0.0.1:9/", "--output", "pages.doc", "--store", "{store}"], 2, "--output"),
+        (["http://127.0.0.1:9/", "--id", "a b", "--store", "{store}"], 2, "--id"),
+        (["gopher://127.0.0.1/", "--store", "{store}"], 2, "gopher"),
+        (["--store", "{store}"], 2, "URL"),
+        (["http://127.0.0.1:9/", "--resume", "x", "--store", "{store}"], 2, "--resume"),
+        (["http://127.0.0.1:9/", "--store", "sqlite:///{folder}"], 4, "{folder}"),
+        (["http://127.0.0.1:9/", "--store", "mysql://localhost/x"], 4, "sqlite"),
+        (["http://127.0.0.1:9/", "--output", "{folder}/none/out.jsonl", "--store", "{store}"], 4, "none/out.jsonl"),
+        (["http://127.0.0.1:9/", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "{port}"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(
+    start: Start, store_url: str, tmp_path: Path, words: list[str], code: int, says: str
+) -> None:
+    facts = {"store": store_url, "folder": str(tmp_path), "port": free_port()}
+    ended, out, err = start(*(word.format(**facts) for word in words), SHOAL_PAGE_ATTEMPTS="1").finish()
+    assert (ended, out) == (code, ""), err
+    assert says.format(**facts) in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_refused_crawl_stores_nothing(start: Start, store_url: str) -> None:
+    assert start("http://127.0.0.1:9/", "--id", ID, "--output", "x.doc", "--store", store_url).finish()[0] == 2
+    assert start("--resume", ID, "--store", store_url).finish()[0] == 5
