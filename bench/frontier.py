@@ -29,6 +29,7 @@ from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import KIND
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Settled, Task, key_of
+from shoal.crawl.frontier import Report as Brought
 from shoal.crawl.store import Pace
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
@@ -127,14 +128,14 @@ class Rig:
             paged = place % 2 == 1
             done = [settled(task, paged=paged) for task in tasks]
             name = "settle with page" if paged else "settle"
-            await self._commit(name, len(done), partial(self._settle, done=done))
+            await self._commit(name, len(done), partial(self._settle, brought=Brought(done)))
         await self._walk(rounds // 2)
 
     async def _walk(self, rounds: int) -> None:
         tasks = await self._app.database.run(self._take)
         for _ in range(rounds):
-            done, links = [settled(task, paged=True) for task in tasks], self._crowd.links()
-            tasks = await self._commit("turn", len(done), partial(self._turn, done=done, links=links))
+            brought = Brought([settled(task, paged=True) for task in tasks], self._crowd.links())
+            tasks = await self._commit("turn", len(tasks), partial(self._turn, brought=brought))
 
     async def _add(self, tx: Tx, urls: list[NewUrl]) -> int:
         return await self._app.frontier.add(tx, self._crowd.crawl.number, self._holder.job_id, urls)
@@ -142,12 +143,11 @@ class Rig:
     async def _take(self, tx: Tx) -> list[Task]:
         return await self._app.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
 
-    async def _settle(self, tx: Tx, done: list[Settled]) -> None:
-        await self._app.frontier.settle(tx, self._crowd.crawl.number, self._holder, done)
+    async def _settle(self, tx: Tx, brought: Brought) -> None:
+        await self._app.frontier.settle(tx, self._crowd.crawl.number, self._holder, brought)
 
-    async def _turn(self, tx: Tx, done: list[Settled], links: list[NewUrl]) -> list[Task]:
-        await self._settle(tx, done)
-        await self._add(tx, links)
+    async def _turn(self, tx: Tx, brought: Brought) -> list[Task]:
+        await self._settle(tx, brought)
         return await self._take(tx)
 
     async def _commit(self, name: str, urls: int, work: Commit[T]) -> T:

@@ -42,7 +42,7 @@ def run(options: Namespace) -> Report:
     """Measure starts."""
     report = Report("startup", ABOUT)
     reps = options.reps or (SHORT_REPS if options.short else REPS)
-    table = report.table("Commands", "command", "CPU ms", "wall ms", "peak MB", "to python -c pass")
+    table = report.table("Commands", "command", "CPU ms", "wall ms", "to python -c pass")
     bare = 0.0
     for name, command in COMMANDS.items():
         bare = add_command(table, name, command, reps, bare)
@@ -57,8 +57,7 @@ def add_command(table: Table, name: str, command: Sequence[str], reps: int, bare
     if failed:
         table.notes.append(f"`{name}` ended with {failed[0]}.")
     cpu = median(cost.cpu for cost in costs)
-    wall, peak = median(cost.wall for cost in costs), median(cost.memory for cost in costs)
-    table.rows.append([name, cpu * 1e3, wall * 1e3, peak / 1e6, ratio(cpu, bare or cpu)])
+    table.rows.append([name, cpu * 1e3, median(cost.wall for cost in costs) * 1e3, ratio(cpu, bare or cpu)])
     return bare or cpu
 
 

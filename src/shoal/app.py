@@ -65,7 +65,7 @@ class App:
         return Archivist(self.database, self.crawls, self.queue, self.archive)
 
     def carrier(self) -> Carrier:
-        return Carrier(self.database, self.crawls, self.archivist(), self.archive, self.pages)
+        return Carrier(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())
 
     async def check_store(self) -> None:
         async def look(tx: Tx) -> None:

@@ -76,7 +76,7 @@ class CrawlRun:
             return page
         if self._keeper.seen is not None:
             raise StopAsyncIteration
-        self._pages = iter(await (await self._keeper.begin()).next())
+        self._pages = iter(await self._keeper.next())
         for page in self._pages:
             return page
         _check(await self._keeper.end())
@@ -126,6 +126,14 @@ class _Keeper:
             await self._task
         assert self.here is not None
         return self.here
+
+    async def next(self) -> list[Page]:
+        here = await self.begin()
+        try:
+            return await here.next()
+        except Exception:
+            await self.end()
+            raise
 
     async def end(self) -> Seen | None:
         """Leave the crawl, paused if it has not ended; what it came to. None if it never began."""

@@ -717,7 +717,7 @@ async def test_walkers_that_put_back_and_add_at_the_same_hosts_never_deadlock(po
 
     def turn(walker: Walker, task: Task, link: str) -> Any:
         async def work(tx: Tx) -> None:
-            await bench.frontier.settle(tx, crawl.number, walker.holder, [later(task, 1)], [walker.link(link)])
+            await bench.frontier.settle(tx, crawl.number, walker.holder, Report([later(task, 1)], [walker.link(link)]))
 
         return work
 

@@ -350,8 +350,9 @@ def _postgres_is_free(store_url: str) -> bool:
         connection = await asyncpg.connect(store_url, timeout=10)
         try:
             async with connection.transaction():
-                await connection.fetch("SELECT id FROM crawl FOR UPDATE NOWAIT")
-                await connection.fetch("SELECT id FROM job FOR UPDATE NOWAIT")
+                await connection.execute("SET LOCAL lock_timeout = '100ms'")
+                await connection.fetch("SELECT id FROM crawl FOR UPDATE")
+                await connection.fetch("SELECT id FROM job FOR UPDATE")
                 return True
         except asyncpg.LockNotAvailableError:
             return False

@@ -76,9 +76,8 @@ def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: 
 async def _crawl(wish: Wish, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool) -> int:
     settings = load({"DATABASE_URL": store}).settings
     async with opened(settings, quiet(settings)) as app:
-        session = Session(app, await wish.find(app), outputs, as_json=as_json)
-        session.how_to_go_on = _how_to_go_on(session.crawl.id, store, names)
-        return await session.run()
+        crawl = await wish.find(app)
+        return await Session(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
@@ -89,12 +88,11 @@ def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> s
 class Session:
     """One crawl with a person in front of it: told how it goes, its outputs written, interrupted or not."""
 
-    how_to_go_on = ""
-
-    def __init__(self, app: App, crawl: Crawl, outputs: Outputs, *, as_json: bool) -> None:
-        self.crawl = crawl
+    def __init__(self, app: App, crawl: Crawl, outputs: Outputs, how_to_go_on: str, *, as_json: bool) -> None:
         self._app = app
+        self._crawl = crawl
         self._outputs = outputs
+        self._how_to_go_on = how_to_go_on
         self._as_json = as_json
         self._screen: Screen | None = None
         self._here: CrawlHere | None = None
@@ -111,13 +109,13 @@ class Session:
         except asyncio.CancelledError:
             if not self._interrupts:
                 raise
-        except (StorageFull, BackendUnavailable, BrokenPipeError) as error:
-            await self._tell_broken_off(error)
+        except (StorageFull, BackendUnavailable, BrokenPipeError):
+            await self._tell_broken_off()
             raise
         return self._judge(await self._tell())
 
     async def _walk(self) -> None:
-        async with CrawlHere(self._app, self.crawl) as here:
+        async with CrawlHere(self._app, self._crawl) as here:
             self._here = here
             self._outputs.open()
             try:
@@ -132,7 +130,7 @@ class Session:
         async with Progress(here, self._app.clock, self._screen):
             while pages := await here.next():
                 if self._outputs:  # in a thread: whoever reads a pipe may be slow, and the lease has to be kept
-                    await asyncio.to_thread(self._outputs.write, self.crawl.id, pages)
+                    await asyncio.to_thread(self._outputs.write, self._crawl.id, pages)
         if self._pausing is not None:
             await self._pausing
 
@@ -157,14 +155,14 @@ class Session:
         """Now: no commit, no closing. The store is made for that, and whoever resumes takes over at once."""
         if self._screen is not None:
             self._screen.close()
-        note(f"Ended at once; go on with `{self.how_to_go_on}`.")
+        note(f"Ended at once; go on with `{self._how_to_go_on}`.")
         os._exit(AT_ONCE)
 
     def _say(self, text: str) -> None:
         (self._screen.say if self._screen is not None else note)(text)
 
     async def _tell(self) -> Seen:
-        seen = await self._app.crawls.get(self.crawl.id)
+        seen = await self._app.crawls.get(self._crawl.id)
         told = summary(seen, self._app.clock.monotonic() - self._began)
         to_stdout = not self._outputs.to_stdout
         if self._as_json:
@@ -173,13 +171,13 @@ class Session:
             print_rows(rows_of(seen, told, self._outputs.whereabouts), to_stdout=to_stdout)
         return seen
 
-    async def _tell_broken_off(self, error: Exception) -> None:
+    async def _tell_broken_off(self) -> None:
         """The summary of a crawl that could not go on, as far as there is one; why is said by the error itself."""
         try:
             await self._tell()
         except (ShoalError, OSError):
             return
-        note(f"Go on with `{self.how_to_go_on}`.")
+        note(f"Go on with `{self._how_to_go_on}`.")
 
     def _judge(self, seen: Seen) -> int:
         state, reason = seen.crawl.state, seen.crawl.state_reason
@@ -189,4 +187,4 @@ class Session:
             raise NothingCrawled(seen.crawl.id, reason)
         if state in TERMINAL:
             return FAILED
-        raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{self.how_to_go_on}`")
+        raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{self._how_to_go_on}`")

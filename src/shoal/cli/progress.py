@@ -15,6 +15,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import TimeError
 from shoal.cli.output import note
 from shoal.cli.summary import in_time
+from shoal.crawl.crawl import Counts
 from shoal.here.crawl import CrawlHere
 
 LOOK_SECONDS = 1.0
@@ -49,10 +50,10 @@ class Standing:
             _many(self.errors, "error"),
             f"depth {self.depth}",
             _many(self.hosts, "host"),
-            in_time(self.elapsed),
+            in_time(round(self.elapsed)),
         ]
         if self.seconds_left is not None:
-            parts.append(f"about {in_time(self.seconds_left)} for what is known")
+            parts.append(f"about {in_time(max(1, round(self.seconds_left)))} for what is known")
         return parts
 
 
@@ -79,7 +80,7 @@ class Progress:
         self._screen = screen
         self._began = clock.monotonic()
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS + 1)
-        self._waiting = 0
+        self._counts = Counts()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -100,17 +101,17 @@ class Progress:
             self._task.result()
 
     async def _watch(self) -> None:
+        await self._look()
         while True:
-            await self._look()
-            looked_at = self._clock.monotonic()
-            while self._clock.monotonic() - looked_at < LOOK_SECONDS:
-                self._screen.show(self.standing())
-                await self._clock.sleep(self._screen.period)
+            await self._clock.sleep(self._screen.period)
+            if self._clock.monotonic() - self._looks[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
+                await self._look()
+            self._screen.show(self.standing())
 
     async def _look(self) -> None:
         self._looks.append((self._clock.monotonic(), self._here.tally.pages))
         try:
-            self._waiting = (await self._here.seen()).counts.queued
+            self._counts = (await self._here.seen()).counts
         except TimeError:  # the store is busy or away, and the walker deals with that
             return
 
@@ -121,24 +122,27 @@ class Progress:
             errors=tally.errors,
             depth=tally.depth,
             hosts=len(tally.hosts),
-            waiting=self._waiting,
+            waiting=self._counts.queued,
             rate=rate,
             elapsed=self.elapsed,
             seconds_left=self._seconds_left(rate),
         )
 
     def _rate(self) -> float:
-        began, pages = self._looks[0] if self._looks else (self._began, 0)
-        seconds = self._clock.monotonic() - began
-        return (self._here.tally.pages - pages) / seconds if seconds else 0.0
+        (began, before), (ended, pages) = self._looks[0], self._looks[-1]
+        return (pages - before) / (ended - began) if ended > began else 0.0
 
     def _seconds_left(self, rate: float) -> float | None:
         """An estimate for what is known and may still be crawled; what it will lead to, nobody knows."""
-        if len(self._looks) <= FEWEST_LOOKS or not rate or not self._waiting:
+        waiting, config = self._counts.queued, self._here.crawl.config
+        if len(self._looks) <= FEWEST_LOOKS or not rate or not waiting:
             return None
-        most = self._here.crawl.config.max_pages
-        left = self._waiting if most is None else min(self._waiting, most - self._here.tally.pages)
-        return max(0, left) / rate
+        if config.max_pages is not None:
+            waiting = min(waiting, config.max_pages - self._here.tally.pages)
+        seconds = waiting / rate
+        if config.max_seconds is not None:
+            seconds = min(seconds, config.max_seconds - self._counts.walked / 1e6)
+        return max(0.0, seconds)
 
 
 class PlainLines:

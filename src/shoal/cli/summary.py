@@ -25,7 +25,7 @@ def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
     crawl, counts = seen.crawl, seen.counts
     seconds = elapsed or 0.0
     if crawl.finished_at is not None:
-        seconds = (crawl.finished_at - (crawl.started_at or crawl.finished_at)) / 1e6
+        seconds = 0.0 if crawl.started_at is None else (crawl.finished_at - crawl.started_at) / 1e6
     return {
         "crawl_id": crawl.id,
         "state": crawl.state.value,
@@ -84,7 +84,7 @@ def in_bytes(count: int) -> str:
         if size < 1000:
             break
         size, unit = size / 1000, larger
-    return f"{count:,} B" if unit == "B" else f"{size:.3g} {unit}" if size < 1000 else f"{size:,.0f} {unit}"
+    return f"{round(size, 1):,g} {unit}"
 
 
 def in_time(seconds: float) -> str:

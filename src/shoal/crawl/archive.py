@@ -12,6 +12,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.states import CrawlState
+from shoal.crawl.traps import Trap
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
 
@@ -45,8 +46,8 @@ class FrontierStats:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenKey:
-    """A URL that is settled: only its hash is known, and what became of it."""
+class KnownKey:
+    """A URL of which only the hash is known, and what became of it."""
 
     key: int
     chk: int
@@ -54,11 +55,13 @@ class SeenKey:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenUrl:
-    """A URL that is not settled. `due` is 0 if it may be fetched at once, `parent` the key of the page that linked."""
+class KeptUrl:
+    """A URL that the frontier keeps whole: open, or in quarantine. `due` is 0 if it may be fetched at once, `parent`
+    the key of the page that linked to it."""
 
     url: Url
     depth: int
+    fate: Fate = Fate.OPEN
     due: int = 0
     parent: int | None = None
     attempts: int = 0
@@ -67,9 +70,9 @@ class OpenUrl:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is known of an open URL besides itself: who has it, who linked to it, when its host may be asked."""
+    """What is known of a kept URL besides itself: who has it, who linked to it, when its host may be asked."""
 
-    open: OpenUrl
+    kept: KeptUrl
     taken_by: Holder | None = None
     parent_url: str | None = None
     host_ready_at: int | None = None
@@ -112,12 +115,12 @@ class FrontierArchive(Protocol):
         """What became of a URL; None if the crawl never saw it. `origin` is where an open one is looked for."""
         ...
 
-    async def open_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, OpenUrl]]:
-        """Open URLs, taken ones too, in the order in which each host's would be taken. Fewer than `limit`: the end."""
+    async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
+        """Kept URLs, taken ones too, in the order in which each host's would be taken. An empty answer is the end."""
         ...
 
-    async def seen_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[SeenKey]:
-        """Settled URLs by key. Fewer than `limit`: the end."""
+    async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
+        """The other URLs, by key. An empty answer is the end."""
         ...
 
     async def receive(
@@ -127,12 +130,20 @@ class FrontierArchive(Protocol):
         here. None if the id is taken."""
         ...
 
-    async def keep_seen(self, tx: Tx, crawl: int, seen: list[SeenKey]) -> int:
-        """Add settled URLs; how many were not known. They are not counted: their counts come with `keep_counts`."""
+    async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
+        """Add kept URLs, behind each other as given; how many were not known. Nothing is counted: see `keep_counts`."""
         ...
 
-    async def keep_open(self, tx: Tx, crawl: int, urls: list[tuple[Key, OpenUrl]]) -> int:
-        """Add open URLs, behind each other as given; how many were not known. Not counted either."""
+    async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
+        """Add known keys; how many were not known here. Nothing is counted."""
+        ...
+
+    async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
+        """Add patterns, as they were decided; how many were not known."""
+        ...
+
+    async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
+        """Raise how many pages each origin has given to this crawl."""
         ...
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
@@ -144,8 +155,8 @@ class FrontierArchive(Protocol):
         ...
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        """Drop up to `limit` URLs, open ones first; how many. Open ones count as settled from then on, pages and
-        counters stay. 0: nothing is left."""
+        """Drop up to `limit` URLs, kept ones first; how many. Open ones count as settled from then on, pages and
+        counters stay. 0: nothing is left, patterns and hosts are gone too."""
         ...
 
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:

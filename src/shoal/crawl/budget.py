@@ -5,24 +5,40 @@ from shoal.crawl.frontier import Settled
 
 
 class Budget:
-    """What one walker knows of its crawl's spending: what was spent when it began, and what it spent since."""
+    """What one walker knows of its crawl's spending: the sum over all walkers at the last commit, and its own since."""
 
-    def __init__(self, config: CrawlConfig, counts: Counts) -> None:
-        self._max_pages = config.max_pages
-        self._pages = counts.pages
+    def __init__(self, config: CrawlConfig) -> None:
+        self._config = config
+        self._known = Counts()
+        self._pages = 0
+        self._bytes = 0
 
-    @property
-    def spent(self) -> str | None:
-        if self._max_pages is not None and self._pages >= self._max_pages:
-            return "max_pages"
-        return None
+    def reported(self) -> None:
+        """What was counted so far is on its way to the store, which will tell the new sum."""
+        self._pages = self._bytes = 0
 
-    def allow(self, want: int, unfinished: int) -> int:
-        """How many more URLs the budget has room for, if every unfinished one becomes a page."""
-        if self._max_pages is None:
-            return want
-        return max(0, min(want, self._max_pages - self._pages - unfinished))
+    def learn(self, counts: Counts) -> None:
+        self._known = counts
 
     def count(self, settled: Settled) -> None:
         if settled.page is not None and settled.page.status is not None:
             self._pages += 1
+            self._bytes += settled.page.bytes
+
+    @property
+    def spent(self) -> str | None:
+        """The name of the budget that is used up."""
+        config, known = self._config, self._known
+        if config.max_pages is not None and known.pages + self._pages >= config.max_pages:
+            return "max_pages"
+        if config.max_bytes is not None and known.bytes + self._bytes >= config.max_bytes:
+            return "max_bytes"
+        if config.max_seconds is not None and known.walked / 1e6 >= config.max_seconds * config.workers:
+            return "max_seconds"
+        return None
+
+    def allow(self, want: int, unfinished: int) -> int:
+        """How many more URLs the budget has room for, if every unfinished one becomes a page."""
+        if self._config.max_pages is None:
+            return want
+        return max(0, min(want, self._config.max_pages - self._known.pages - self._pages - unfinished))

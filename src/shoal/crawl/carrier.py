@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -10,14 +9,17 @@ from shoal.base.clock import to_micros
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, StateConflict
 from shoal.base.ids import CrawlId
-from shoal.base.url import Url
+from shoal.base.url import Url, origin
 from shoal.crawl import lines
-from shoal.crawl.archive import LOADING, FrontierArchive, Key, OpenUrl, Place, SeenKey, Standing
+from shoal.crawl.archive import LOADING, FrontierArchive, KeptUrl, Key, KnownKey, Place, Standing
 from shoal.crawl.archivist import AT_REST, Archivist
 from shoal.crawl.crawls import Crawls
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import key_of
-from shoal.crawl.lines import FIX, End, Head, Thing
+from shoal.crawl.lines import FIX, End, Head, Item, Line
 from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.store import FrontierStore
+from shoal.crawl.traps import Trap
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 
@@ -28,38 +30,24 @@ Lines = AsyncIterable[bytes] | Iterable[bytes]
 BATCH = 1000  # lines of one commit, or of one reading
 
 
-@dataclass(slots=True)
-class Batch:
-    """Things on their way into one commit."""
-
-    opened: list[OpenUrl] = field(default_factory=list)
-    seen: list[SeenKey] = field(default_factory=list)
-    pages: list[Page] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.opened) + len(self.seen) + len(self.pages)
-
-    def add(self, thing: OpenUrl | SeenKey | Page) -> None:
-        match thing:
-            case OpenUrl():
-                self.opened.append(thing)
-            case SeenKey():
-                self.seen.append(thing)
-            case Page():
-                self.pages.append(thing)
-
-
 class Carrier:
     """Dumps and loads crawls."""
 
     def __init__(
-        self, database: Database, crawls: Crawls, archivist: Archivist, archive: FrontierArchive, pages: PageStore
+        self,
+        database: Database,
+        crawls: Crawls,
+        frontier: FrontierStore,
+        archive: FrontierArchive,
+        pages: PageStore,
+        archivist: Archivist,
     ) -> None:
         self._database = database
         self._crawls = crawls
-        self._archivist = archivist
+        self._frontier = frontier
         self._archive = archive
         self._pages = pages
+        self._archivist = archivist
 
     async def dump(self, crawl_id: str) -> AsyncIterator[bytes]:
         """The crawl as JSON lines. It must rest meanwhile: if it was changed, an error stands in for the last line,
@@ -69,15 +57,15 @@ class Carrier:
         seed = await self._database.read(lambda tx: self._archive.seed_of(tx, number))
         yield lines.head_line(before.crawl, seed, before.counts)
         told: Counter[type] = Counter()
-        async for thing in self._things(number):
-            told[type(thing)] += 1
-            yield lines.line_of(thing)
+        async for item in self._items(number):
+            told[type(item)] += 1
+            yield lines.line_of(item)
         if await self._archivist.at_rest(crawl_id, "be dumped") != before:
             raise StateConflict("crawl", crawl_id, "not what it was a moment ago", "be dumped", "dump it again")
         yield lines.end_line(End.of(told))
 
     async def load(self, given: Lines, *, crawl_id: str | None = None, trust_named: bool = False) -> CrawlId:
-        """Take in a dumped crawl: it stands here where it stood there. Of lines that are not whole, nothing stays.
+        """Take in a dumped crawl: it stands here where it stood there. Of lines that are not whole, noline stays.
 
         `trust_named`: hosts that somebody named on the other machine's command line may be reached from this one.
         """
@@ -93,25 +81,27 @@ class Carrier:
             raise
         return wanted
 
-    async def _things(self, crawl: int) -> AsyncIterator[OpenUrl | SeenKey | Page]:
-        async def opened(at: Place | None, tx: Tx) -> list[tuple[Place, OpenUrl]]:
-            return await self._archive.open_after(tx, crawl, at, BATCH)
+    async def _items(self, crawl: int) -> AsyncIterator[Item]:
+        async def urls(at: Place | None, tx: Tx) -> list[tuple[Place, KeptUrl]]:
+            return await self._archive.urls_after(tx, crawl, at, BATCH)
 
-        async def seen(at: Key | None, tx: Tx) -> list[tuple[Key, SeenKey]]:
-            return [((one.key, one.chk), one) for one in await self._archive.seen_after(tx, crawl, at, BATCH)]
+        async def keys(at: Key | None, tx: Tx) -> list[tuple[Key, KnownKey]]:
+            return [((known.key, known.chk), known) for known in await self._archive.keys_after(tx, crawl, at, BATCH)]
 
         async def pages(at: int | None, tx: Tx) -> list[tuple[int, Page]]:
             return await self._pages.after(tx, crawl, at or 0, BATCH)
 
-        async for url in self._all(opened):
+        async for url in self._all(urls):
             yield url
-        async for key in self._all(seen):
-            yield key
+        async for known in self._all(keys):
+            yield known
+        for trap in await self._database.read(lambda tx: self._frontier.traps(tx, crawl)):
+            yield trap
         async for page in self._all(pages):
             yield page
 
     async def _all(self, read: Callable[[P | None, Tx], Awaitable[list[tuple[P, T]]]]) -> AsyncIterator[T]:
-        """Everything, one reading after the other, each from where the last one stopped."""
+        """Everyline, one reading after the other, each from where the last one stopped."""
         at = None
         while found := await self._database.read(partial(read, at)):
             at = found[-1][0]
@@ -131,36 +121,42 @@ class Carrier:
         return number
 
     async def _keep_all(
-        self, keep: Callable[[Batch], Awaitable[None]], head: Head, source: AsyncIterator[tuple[int, Thing]]
+        self, keep: Callable[[list[Item]], Awaitable[None]], head: Head, source: AsyncIterator[tuple[int, Line]]
     ) -> None:
         told: Counter[type] = Counter()
-        end, batch = None, Batch()
-        async for place, thing in source:
-            if end is not None or isinstance(thing, Head):
+        end, batch, opened = None, [], 0
+        async for place, line in source:
+            if end is not None or isinstance(line, Head):
                 raise InvalidInput(f"line {place}", "stands where none of its kind may", FIX)
-            if isinstance(thing, End):
-                end = thing
+            if isinstance(line, End):
+                end = line
                 continue
-            told[type(thing)] += 1
-            batch.add(thing)
+            told[type(line)] += 1
+            opened += isinstance(line, KeptUrl) and line.fate is Fate.OPEN
+            batch.append(line)
             if len(batch) == BATCH:
                 await keep(batch)
-                batch = Batch()
+                batch = []
         await keep(batch)
-        if end != End.of(told) or head.tally().queued != end.open:
+        if end != End.of(told) or head.counts.queued != opened:
             raise InvalidInput("the dump", "is not whole", FIX)
 
-    async def _keep(self, wanted: CrawlId, number: int, seed: int, batch: Batch) -> None:
-        opened = [(key_of(one.url, seed), one) for one in batch.opened]
-        pages = [(*key_of(Url(page.url), seed), page) for page in batch.pages]
+    async def _keep(self, wanted: CrawlId, number: int, seed: int, batch: list[Item]) -> None:
+        urls = [(key_of(one.url, seed), one) for one in batch if isinstance(one, KeptUrl)]
+        keys = [one for one in batch if isinstance(one, KnownKey)]
+        traps = [one for one in batch if isinstance(one, Trap)]
+        pages = [(*key_of(Url(one.url), seed), one) for one in batch if isinstance(one, Page)]
+        answered = Counter(origin(Url(page.url)) for _, _, page in pages if page.status is not None)
 
         async def commit(tx: Tx) -> None:
             await self._check_ours(tx, wanted, number)
-            kept = await self._archive.keep_open(tx, number, opened)
-            kept += await self._archive.keep_seen(tx, number, batch.seen)
+            kept = await self._archive.keep_urls(tx, number, urls)
+            kept += await self._archive.keep_keys(tx, number, keys)
+            kept += await self._archive.keep_traps(tx, number, traps)
             kept += await self._pages.insert(tx, number, pages)
+            await self._archive.keep_pages_of(tx, number, answered)
             if kept != len(batch):
-                raise InvalidInput("the dump", "has a URL twice", FIX)
+                raise InvalidInput("the dump", "has someline twice", FIX)
 
         await self._database.run(commit)
 
@@ -171,7 +167,7 @@ class Carrier:
 
         async def commit(tx: Tx) -> None:
             await self._check_ours(tx, wanted, number)
-            await self._archive.keep_counts(tx, number, head.tally())
+            await self._archive.keep_counts(tx, number, head.counts)
             await self._archive.admit(tx, number, standing)
 
         await self._database.run(commit)
@@ -182,7 +178,7 @@ class Carrier:
             raise StateConflict("crawl", wanted, "loaded by somebody else, too", "be loaded", "let one load at a time")
 
 
-async def _read(given: Lines) -> AsyncIterator[tuple[int, Thing]]:
+async def _read(given: Lines) -> AsyncIterator[tuple[int, Line]]:
     place = 0
     async for line in _each(given):
         place += 1
@@ -198,10 +194,10 @@ async def _each(given: Lines) -> AsyncIterator[bytes]:
             yield line
 
 
-async def _head_of(source: AsyncIterator[tuple[int, Thing]]) -> Head:
-    async for _, thing in source:
-        if isinstance(thing, Head):
-            return _checked(thing)
+async def _head_of(source: AsyncIterator[tuple[int, Line]]) -> Head:
+    async for _, line in source:
+        if isinstance(line, Head):
+            return _checked(line)
         break
     raise InvalidInput("line 1", "is not the first line of a dump", FIX)
 

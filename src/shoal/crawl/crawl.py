@@ -23,6 +23,9 @@ class CrawlConfig(BaseModel):
     seeds: list[str] = Field(min_length=1, max_length=10_000, description="Where the crawl begins.")
     depth: int = Field(3, ge=0, le=10_000, description="How many links away from a seed a page may be.")
     max_pages: int | None = Field(None, ge=1, le=10**12, description="Pages after which the crawl completes.")
+    max_bytes: int | None = Field(None, ge=1, le=10**15, description="Bytes after which the crawl completes.")
+    max_seconds: float | None = Field(None, gt=0, le=10**9, description="Time of work after which it completes.")
+    max_pages_per_host: int | None = Field(None, ge=1, le=10**12, description="Pages taken from one host.")
     scope: Scope = Field("host", description="What belongs to the crawl, seen from its seeds.")
     include: list[Pattern] = Field([], max_length=1000, description="Only URLs that match one of these are crawled.")
     exclude: list[Pattern] = Field([], max_length=1000, description="URLs that match one of these are skipped.")
@@ -36,6 +39,10 @@ class CrawlConfig(BaseModel):
     workers: int = Field(1, ge=1, le=64, description="Walkers over the one frontier.")
     priority: int = Field(50, ge=0, le=100, description="Higher first.")
     start: bool = Field(True, description="False: store it, and start it later.")
+
+    @property
+    def has_budget(self) -> bool:
+        return any(limit is not None for limit in (self.max_pages, self.max_bytes, self.max_seconds))
 
     @field_validator("include", "exclude")
     @classmethod
@@ -65,6 +72,7 @@ class Counts:
     errors: int = 0
     bytes: int = 0
     depth_reached: int = 0
+    walked: int = 0  # microseconds of work, summed over walkers
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property

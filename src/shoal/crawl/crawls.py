@@ -137,6 +137,20 @@ class Crawls:
     async def stop(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, states.ask_to_stop(reason), states.stop(reason))
 
+    async def release(self, crawl_id: str, pattern: str) -> int:
+        """Let the URLs of a quarantined pattern wait again; how many. It is not quarantined a second time."""
+
+        async def commit(tx: Tx) -> int:
+            crawl = await self._locked(tx, crawl_id)
+            if crawl.state in states.TERMINAL:
+                raise StateConflict("crawl", crawl_id, crawl.state, "release anything", "start a new crawl")
+            freed = await self._frontier.free(tx, crawl.number, pattern)
+            if freed is None:
+                raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
+            return freed
+
+        return await self._database.run(commit)
+
     async def started(self, tx: Tx, crawl_id: str) -> None:
         """The first grant of a queued crawl makes it running; later ones change nothing."""
         crawl = await self._locked(tx, crawl_id)

@@ -91,6 +91,7 @@ class Engine:
         self._alive = alive  # false once our lease may have run out: then nothing more is taken
         self._told = settled  # is given what each commit made durable
         self._report = Report()
+        self._reported_at = clock.monotonic()
         self._held = 0  # taken and not yet reported
         self._fetching: dict[int, Cancel] = {}
         self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
@@ -153,12 +154,23 @@ class Engine:
     async def _commit(self) -> Turn:
         if not self._alive():
             raise LeaseLost(self._walk.holder.job_id, self._walk.holder.epoch)
-        report, self._report = self._report, Report()
+        report = self._next_report()
         self._held -= len(report.settled)
         ask = Ask(want=self._room(), in_flight=self._held)
+        self._budget.reported()
         turn = await self._walk.turn(report, ask)
+        self._reader.traps.learn(turn.traps)
+        if turn.counts is not None:
+            self._budget.learn(turn.counts)
         self._told(report.settled)
         return turn
+
+    def _next_report(self) -> Report:
+        report, self._report = self._report, Report()
+        now = self._clock.monotonic()
+        report.walked = round((now - self._reported_at) * 1e6)
+        self._reported_at = now
+        return report
 
     def _room(self) -> int:
         """How many more URLs to hold: the window, and what will finish while the next commit is made."""
@@ -185,6 +197,9 @@ class Engine:
 
     def _admit(self, task: Task) -> None:
         """A task whose time has come: in line, settled without a fetch, or parked until its host's rules are known."""
+        if self._reader.traps.holds(task.url):
+            self._add(Settled(task, Fate.QUARANTINED))
+            return
         match self._gate.judge(task.url):
             case Verdict.ALLOWED:
                 self._line_up(task)
@@ -238,7 +253,7 @@ class Engine:
             self._startable.append(task.host)
         elif not self._active[task.host]:
             del self._active[task.host]
-        settled = self._reader.read(task, fetched, self._report.found)
+        settled = self._reader.read(task, fetched, self._report)
         self._budget.count(settled)
         self._add(settled)
         self._fill()
@@ -285,22 +300,18 @@ class Engine:
 
     async def _leave(self, control: Control) -> Ending:
         self._drop_all()
-        await self._walk.close(self._last_report(), control.value)
+        await self._walk.close(self._next_report(), control.value)
         return Ending.PAUSED if control is Control.PAUSE else Ending.STOPPED
 
     async def _end(self, reason: str) -> Ending:
         self._drop_all()
-        await self._walk.close(self._last_report(), reason)
+        await self._walk.close(self._next_report(), reason)
         return Ending.BUDGET
 
     async def _hand_back(self, reason: str) -> Ending:
         self._drop_all()
-        await self._walk.hand_back(self._last_report(), reason)
+        await self._walk.hand_back(self._next_report(), reason)
         return Ending.HANDED_BACK
-
-    def _last_report(self) -> Report:
-        report, self._report = self._report, Report()
-        return report
 
     def _forget(self) -> None:
         self._drop_all()

@@ -13,6 +13,7 @@ from shoal.crawl.crawls import BUDGETS, seeds_of
 from shoal.crawl.fates import Fate
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
 from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.traps import pattern_of
 
 MOST_BORDERS = 5
 
@@ -52,8 +53,7 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> Explanation:
     if facts.fate is Fate.OPEN:
         return _open(crawl, url, facts.waiting)
     if facts.fate is Fate.QUARANTINED:
-        said = "It is held back: its pattern gave the same text again and again."
-        return Explanation(url, UrlState.QUARANTINED, "trap", said)
+        return _quarantined(url, facts.waiting)
     if facts.fate.skipped:
         return Explanation(url, UrlState.SKIPPED, facts.fate.word, _skipped(crawl.config, url, facts.fate))
     return _settled(url, facts)
@@ -77,6 +77,13 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> Explanation:
     return Explanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), _waits(crawl, waiting), facts)
 
 
+def _quarantined(url: Url, waiting: Waiting | None) -> Explanation:
+    pattern = pattern_of(url)
+    said = f"It is in quarantine: pages of the pattern {pattern} gave the same text again and again."
+    known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
+    return Explanation(url, UrlState.QUARANTINED, "trap", said, {"pattern": pattern, **known})
+
+
 def _because(crawl: Crawl) -> str:
     return f", {crawl.state_reason}" if crawl.state_reason else ""
 
@@ -84,14 +91,14 @@ def _because(crawl: Crawl) -> str:
 def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
     if crawl.state is not CrawlState.RUNNING:
         return crawl.state.value
-    return "retry" if waiting is not None and waiting.open.attempts else "turn"
+    return "retry" if waiting is not None and waiting.kept.attempts else "turn"
 
 
 def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
     match _why_waiting(crawl, waiting):
         case "retry":
             assert waiting is not None
-            tries, due = _times(waiting.open.attempts), _at(waiting.open.due)
+            tries, due = _times(waiting.kept.attempts), _at(waiting.kept.due)
             return f"It waits to be tried again, not before {due}, after {tries} without success."
         case "turn":
             return "It waits for its turn: shallow pages first, and no host is asked faster than its pace."
@@ -105,11 +112,11 @@ def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
 
 def _open_facts(waiting: Waiting) -> dict[str, Any]:
     facts = {
-        "depth": waiting.open.depth,
+        "depth": waiting.kept.depth,
         "parent": waiting.parent_url,
-        "attempts": waiting.open.attempts,
-        "crashes": waiting.open.crashes,
-        "due_at": moment(waiting.open.due or None),
+        "attempts": waiting.kept.attempts,
+        "crashes": waiting.kept.crashes,
+        "due_at": moment(waiting.kept.due or None),
         "host_ready_at": moment(waiting.host_ready_at or None),
     }
     if waiting.taken_by is not None:

@@ -31,6 +31,11 @@ class Fate(IntEnum):
         return self >= Fate.SKIPPED_DEPTH
 
     @property
+    def waits(self) -> bool:
+        """Whether the frontier keeps the URL itself, not only its hash."""
+        return self in (Fate.OPEN, Fate.QUARANTINED)
+
+    @property
     def word(self) -> str:
         """The reason as records, summaries and people name it."""
         return self.name.removeprefix("SKIPPED_").lower()

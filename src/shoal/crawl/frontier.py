@@ -6,7 +6,9 @@ from enum import Enum
 import xxhash
 
 from shoal.base.url import Url
+from shoal.crawl.crawl import Counts
 from shoal.crawl.fates import Fate
+from shoal.crawl.traps import TrapState
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
 
@@ -69,10 +71,6 @@ class Settled:
     page: Page | None = None
     retry_in: int = 0
 
-    @property
-    def final(self) -> bool:
-        return self.fate is not Fate.OPEN
-
 
 class Control(Enum):
     """What the run wants of its walkers, answered by every commit."""
@@ -88,9 +86,11 @@ class Report:
 
     settled: list[Settled] = field(default_factory=list)
     found: list[NewUrl] = field(default_factory=list)
+    traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, with the URL that showed it
+    walked: int = 0  # microseconds of work since the last report
 
     def __bool__(self) -> bool:
-        return bool(self.settled or self.found)
+        return bool(self.settled or self.found or self.traps)
 
 
 @dataclass(slots=True)
@@ -102,6 +102,8 @@ class Turn:
 
     control: Control
     work: list[Task] = field(default_factory=list)
+    traps: dict[str, TrapState] = field(default_factory=dict)
+    counts: Counts | None = None  # of the whole crawl, if it has a budget
     wait_seconds: float = 0.0
     drained: bool = False
 

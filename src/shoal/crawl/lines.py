@@ -1,12 +1,13 @@
 """A crawl's frontier as JSON lines: how each thing is written, and read back with nothing taken on trust.
 
-    {"shoal_frontier": 1, "key_seed": "…", "crawl": {…}, "counts": {…}}     first: what it is
-    {"open": "https://…", "depth": 2, "due": null, "parent": "…", …}         each URL that is not settled
-    {"seen": "…24 hex digits…", "fate": "depth"}                              each URL that is
-    {"page": {…}}                                                             each page
-    {"end": {"open": 3, "seen": 10, "pages": 9}}                              last: it is whole
+    {"shoal_frontier": 1, "key_seed": "…", "crawl": {…}, "counts": {…}}    first: what it is
+    {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each URL that waits, or is in quarantine
+    {"key": "…24 hex digits…", "fate": "depth"}                              each other URL
+    {"trap": {…}}                                                            each pattern that was quarantined
+    {"page": {…}}                                                            each page
+    {"end": {"urls": 3, "keys": 10, "traps": 0, "pages": 9}}                 last: it is whole
 
-A settled URL is only known by its hash, so the seed of the hashes goes along and the keys stay what they are.
+Of most URLs only the hash is known, so the seed of the hashes goes along and the keys stay what they are.
 """
 
 from collections import Counter
@@ -20,20 +21,25 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url, UrlRules, canonical
-from shoal.crawl.archive import OpenUrl, SeenKey
+from shoal.crawl.archive import KeptUrl, KnownKey
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.states import CrawlState
+from shoal.crawl.traps import Trap
 from shoal.pages.page import Page
 
 VERSION = 1
 FIX = "use a file that Shoal dumped, as it is"
-SETTLED = {fate.word: fate for fate in Fate if fate is not Fate.OPEN}
+FATES = {fate.word: fate for fate in Fate}
 ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # what another store's rules let through is let through
 
 _SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
 _KEY_PATTERN = r"^[0-9a-f]{24}$"
 _HALF_PATTERN = r"^[0-9a-f]{16}$"
+
+_COUNTS: TypeAdapter[Counts] = TypeAdapter(Counts)
+_PAGE: TypeAdapter[Page] = TypeAdapter(Page)
+_TRAP: TypeAdapter[Trap] = TypeAdapter(Trap)
 
 Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
 Small = Annotated[int, Field(ge=0, le=32_767)]
@@ -63,67 +69,63 @@ class Head(_Line):
         started_at: Moment | None
         finished_at: Moment | None
 
-    class Tally(_Line):
-        opened: Natural
-        settled: Natural
-        pages: Natural
-        errors: Natural
-        bytes: Natural
-        depth_reached: Small
-        skipped: dict[str, Natural]
-
     shoal_frontier: Literal[1]
     key_seed: str = Field(pattern=_HALF_PATTERN)
     crawl: Run
-    counts: Tally
+    counts: Annotated[Counts, BeforeValidator(_COUNTS.validate_python)]
 
     @property
     def seed(self) -> int:
         return int(self.key_seed, 16) & (_SIGN_64 - 1)
 
-    def tally(self) -> Counts:
-        return Counts(**self.counts.model_dump())
 
-
-class _Open(_Line):
-    open: str
+class _Url(_Line):
+    url: str
+    fate: Literal["open", "quarantined"]
     depth: Small
     due: Moment | None
     parent: str | None = Field(pattern=_HALF_PATTERN)
     attempts: Small
     crashes: Small
 
-    def url(self) -> OpenUrl:
-        due = 0 if self.due is None else to_micros(self.due)
-        parent = None if self.parent is None else int(self.parent, 16) - _SIGN_64
-        return OpenUrl(_whole_url(self.open), self.depth, due, parent, self.attempts, self.crashes)
+    def value(self) -> KeptUrl:
+        return KeptUrl(
+            url=_whole_url(self.url),
+            depth=self.depth,
+            fate=FATES[self.fate],
+            due=0 if self.due is None else to_micros(self.due),
+            parent=None if self.parent is None else int(self.parent, 16) - _SIGN_64,
+            attempts=self.attempts,
+            crashes=self.crashes,
+        )
 
 
-class _Seen(_Line):
-    seen: str = Field(pattern=_KEY_PATTERN)
+class _Key(_Line):
+    key: str = Field(pattern=_KEY_PATTERN)
     fate: str
 
-    def key(self) -> SeenKey:
-        if self.fate not in SETTLED:
-            raise ValueError(f"{self.fate[:50]!r} is not a fate")
-        return SeenKey(int(self.seen[:16], 16) - _SIGN_64, int(self.seen[16:], 16) - _SIGN_32, SETTLED[self.fate])
+    def value(self) -> KnownKey:
+        fate = FATES.get(self.fate, Fate.OPEN)
+        if fate.waits:
+            raise ValueError(f"{self.fate[:50]!r} is no fate of a URL that is only known by its key")
+        return KnownKey(int(self.key[:16], 16) - _SIGN_64, int(self.key[16:], 16) - _SIGN_32, fate)
 
 
 class End(_Line):
     """The last line: how much there was."""
 
-    open: Natural
-    seen: Natural
+    urls: Natural
+    keys: Natural
+    traps: Natural
     pages: Natural
 
     @classmethod
     def of(cls, told: Counter[type]) -> "End":
-        return cls(open=told[OpenUrl], seen=told[SeenKey], pages=told[Page])
+        return cls(urls=told[KeptUrl], keys=told[KnownKey], traps=told[Trap], pages=told[Page])
 
 
-_PAGE: TypeAdapter[Page] = TypeAdapter(Page)
-
-Thing = Head | OpenUrl | SeenKey | Page | End
+Item = KeptUrl | KnownKey | Trap | Page
+Line = Head | Item | End
 
 
 def head_line(crawl: Crawl, key_seed: int, counts: Counts) -> bytes:
@@ -140,56 +142,59 @@ def head_line(crawl: Crawl, key_seed: int, counts: Counts) -> bytes:
     )
 
 
-def line_of(thing: OpenUrl | SeenKey | Page) -> bytes:
-    match thing:
-        case OpenUrl():
-            return _open_line(thing)
-        case SeenKey():
-            key = f"{thing.key + _SIGN_64:016x}{thing.chk + _SIGN_32:08x}"
-            return orjson.dumps({"seen": key, "fate": thing.fate.word})
+def line_of(item: Item) -> bytes:
+    match item:
+        case KeptUrl():
+            return orjson.dumps(_url(item))
+        case KnownKey():
+            key = f"{item.key + _SIGN_64:016x}{item.chk + _SIGN_32:08x}"
+            return orjson.dumps({"key": key, "fate": item.fate.word})
+        case Trap():
+            return orjson.dumps({"trap": asdict(item)})
         case Page():
-            return orjson.dumps({"page": asdict(thing)})
+            return orjson.dumps({"page": asdict(item)})
 
 
-def _open_line(one: OpenUrl) -> bytes:
-    return orjson.dumps(
-        {
-            "open": one.url,
-            "depth": one.depth,
-            "due": _moment(one.due or None),
-            "parent": None if one.parent is None else f"{one.parent + _SIGN_64:016x}",
-            "attempts": one.attempts,
-            "crashes": one.crashes,
-        }
-    )
+def _url(one: KeptUrl) -> dict[str, Any]:
+    return {
+        "url": one.url,
+        "fate": one.fate.word,
+        "depth": one.depth,
+        "due": _moment(one.due or None),
+        "parent": None if one.parent is None else f"{one.parent + _SIGN_64:016x}",
+        "attempts": one.attempts,
+        "crashes": one.crashes,
+    }
 
 
 def end_line(end: End) -> bytes:
     return orjson.dumps({"end": end.model_dump()})
 
 
-def read(line: bytes | str, number: int) -> Thing:
+def read(line: bytes | str, number: int) -> Line:
     """What a line says; refused by its number if it says nothing that we know."""
     try:
         return _read(orjson.loads(line))
-    except (orjson.JSONDecodeError, ValidationError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise InvalidInput(f"line {number}", f"cannot be read ({_first(error)})", FIX) from None
 
 
-def _read(values: Any) -> Thing:
+def _read(values: Any) -> Line:
     match values:
-        case {"seen": _}:
-            return _Seen.model_validate(values).key()
-        case {"open": _}:
-            return _Open.model_validate(values).url()
-        case {"page": dict(page), **rest} if not rest:
-            return _PAGE.validate_python(page)
+        case {"key": _}:
+            return _Key.model_validate(values).value()
+        case {"url": _}:
+            return _Url.model_validate(values).value()
+        case {"trap": trap}:
+            return _TRAP.validate_python(trap)
+        case {"page": page}:
+            return _checked(_PAGE.validate_python(page))
         case {"shoal_frontier": _}:
             return Head.model_validate(values)
-        case {"end": dict(end), **rest} if not rest:
+        case {"end": end}:
             return End.model_validate(end)
         case _:
-            raise ValueError("it is none of head, open, seen, page and end")
+            raise ValueError("it is none of head, url, key, trap, page and end")
 
 
 def _first(error: Exception) -> str:
@@ -197,6 +202,11 @@ def _first(error: Exception) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return str(error)
+
+
+def _checked(page: Page) -> Page:
+    _whole_url(page.url)
+    return page
 
 
 def _whole_url(text: str) -> Url:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Settled, Task, key_of
+from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.known import KnownKeys
 from shoal.crawl.scope import Scope
+from shoal.crawl.traps import TrapWatch
 from shoal.extract.page import Facts
 from shoal.fetch.fetch import Fetched
 from shoal.pages.page import Page
@@ -49,14 +50,16 @@ class PageReader:
         self._attempts = attempts
         self._jitter = jitter
         self._known = KnownKeys()
+        self.traps = TrapWatch()
 
-    def read(self, task: Task, fetched: Fetched, found: list[NewUrl]) -> Settled:
-        """The task settled; what the page links to is added to `found`."""
+    def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
+        """The task settled; what the page links to is added to the report."""
         if fetched.retryable and self._may_retry(task, fetched):
             return Settled(task, Fate.OPEN, retry_in=self._retry_in(task))
         page = self._page(task, fetched)
         if fetched.facts is not None:
-            self._links(task, fetched, fetched.facts, page, found)
+            self._links(task, fetched, fetched.facts, page, report.found)
+            self._notice(task, fetched.facts, report)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
     def forget(self) -> None:
@@ -124,10 +127,19 @@ class PageReader:
                 if isinstance(url, str):
                     self._find(url, task, found)
 
+    def _notice(self, task: Task, facts: Facts, report: Report) -> None:
+        if facts.text_hash is not None:
+            trap = self.traps.notice(task.url, facts.text_hash)
+            if trap is not None:
+                report.traps[trap] = task.url
+
     def _find(self, url: Url, task: Task, found: list[NewUrl]) -> None:
         key, chk = key_of(url, self._crawl)
         if self._known.add(key, chk):
-            found.append(NewUrl(key, chk, url, task.depth + 1, self._scope.judge(url, task.depth + 1), task.key))
+            fate = self._scope.judge(url, task.depth + 1)
+            if fate is Fate.OPEN and self.traps.holds(url):
+                fate = Fate.QUARANTINED
+            found.append(NewUrl(key, chk, url, task.depth + 1, fate, task.key))
 
 
 def facts_to_page(facts: Facts, page: Page) -> None:

@@ -6,9 +6,11 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
+from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.frontier import NewUrl, Settled, Task
+from shoal.crawl.frontier import NewUrl, Report, Task
 from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.traps import Trap
 from shoal.queue.job import Holder
 
 
@@ -46,6 +48,7 @@ class Pace:
 
     delay: timedelta
     probe: bool = False  # a host that was never asked for its robots.txt gets one URL first
+    per_host: int | None = None  # pages of one host, in all
 
 
 class FrontierStore(Protocol):
@@ -60,11 +63,21 @@ class FrontierStore(Protocol):
         answer does not mean that the frontier is empty."""
         ...
 
-    async def settle(
-        self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled], found: list[NewUrl] | None = None
-    ) -> None:
-        """Close these taken URLs, or put them back to wait, and add what they led to; pages and counters are in the
-        same transaction. What is not (or no longer) this holder's is left as it is and not counted."""
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report) -> None:
+        """Close the report's taken URLs, or put them back to wait, and add what they led to; pages and counters are in
+        the same transaction. What is not (or no longer) this holder's is left as it is and not counted."""
+        ...
+
+    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
+        """Put these patterns into quarantine, each with a URL as its sample, unless somebody decided about them."""
+        ...
+
+    async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
+        """Every pattern that was ever quarantined."""
+        ...
+
+    async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
+        """Release a pattern: what belongs to it waits again; how many URLs. None if it is not in quarantine."""
         ...
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
-from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Control, Report, Turn
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -15,6 +15,7 @@ from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
+WORTH_COUNTING = 500_000  # microseconds of work without a result
 IDLE_SECONDS = 1.0  # how often a walker with nothing to do asks whether others found something
 
 
@@ -71,8 +72,10 @@ class Walk:
             await self._settle(tx, report)
             if control is not Control.GO:
                 return Turn(control)
+            counts = await self._spent(tx)
             work = await self._frontier.take(tx, self._crawl.number, self.holder, ask.want, ask.in_flight, self._pace)
-            turn = Turn(control, work)
+            traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
+            turn = Turn(control, work, traps, counts)
             if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
                 await self._queue.store.mark_settled(tx, self.holder)
             if last and not work:
@@ -124,6 +127,12 @@ class Walk:
         return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
 
     async def _settle(self, tx: Tx, report: Report) -> None:
-        if report:
-            await self._frontier.settle(tx, self._crawl.number, self.holder, report.settled, report.found)
+        if not report and report.walked < WORTH_COUNTING:
+            return
+        await self._frontier.quarantine(tx, self._crawl.number, report.traps)
+        await self._frontier.settle(tx, self._crawl.number, self.holder, report)
+        if report.settled:
             await self._queue.store.mark_settled(tx, self.holder)
+
+    async def _spent(self, tx: Tx) -> Counts | None:
+        return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None

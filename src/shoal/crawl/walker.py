@@ -74,8 +74,7 @@ class Walker:
     async def run(self) -> str:
         """Walk until the job has left our hands; how it ended."""
         try:
-            counts = (await self._crawls.get(self._crawl.id)).counts
-            self._engine = self._make_engine(Budget(self._crawl.config, counts))
+            self._engine = self._make_engine()
             if self._leaving is not None:
                 self._engine.hand_back(self._leaving)
             return (await self._engine.run()).value
@@ -93,7 +92,7 @@ class Walker:
         if self._engine is not None:
             self._engine.nudge()
 
-    def _make_engine(self, budget: Budget) -> Engine:
+    def _make_engine(self) -> Engine:
         limits = Limits.of(self._settings.egress)
         return Engine(
             self._walk,
@@ -102,7 +101,7 @@ class Walker:
             ),
             self._make_gate(),
             self._make_reader(),
-            budget,
+            Budget(self._crawl.config),
             self._window,
             self._settings.crawl,
             self._clock,
@@ -150,4 +149,6 @@ def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:
     profile = settings.crawl.pace(config.speed, config.concurrency)
     size = config.concurrency or settings.crawl.max_concurrent_curl
     delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
-    return Window(size, min(size, profile.connections)), Pace(delay, probe=config.robots == "obey")
+    return Window(size, min(size, profile.connections)), Pace(
+        delay, probe=config.robots == "obey", per_host=config.max_pages_per_host
+    )

@@ -1,10 +1,10 @@
 """How pages become bytes: JSONL and CSV. Where the bytes go is the output's."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from io import StringIO
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -14,6 +14,8 @@ LONGEST_CELL = 32_767  # what a spreadsheet takes; a longer cell spills into oth
 CLIPPED = "… [clipped]"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _JSON = orjson.OPT_UTC_Z
+
+Cell = str | int | float
 
 
 class Format(Protocol):
@@ -40,40 +42,37 @@ class JsonLines:
 class Csv:
     """RFC 4180, text always in quotes, numbers never; text that a spreadsheet would run as a formula stays text."""
 
-    def __init__(self) -> None:
-        self._buffer = StringIO(newline="")
-        self._rows = csv.writer(self._buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
-
     def head(self) -> bytes:
-        return self._row(RECORD_FIELDS)
+        return _rows([list(RECORD_FIELDS)])
 
     def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
-        return (self._row([_cell(value) for value in page.record(crawl_id).values()]) for page in pages)
-
-    def _row(self, cells: Iterable[Any]) -> bytes:
-        self._rows.writerow(cells)
-        row = self._buffer.getvalue()
-        self._buffer.seek(0)
-        self._buffer.truncate()
-        return row.encode("utf-8", "replace")
+        yield _rows([cell(value) for value in page.record(crawl_id).values()] for page in pages)
 
 
-def _cell(value: Any) -> str | int | float:
+def _rows(rows: Iterable[Sequence[Cell]]) -> bytes:
+    buffer = StringIO(newline="")
+    csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n").writerows(rows)
+    return buffer.getvalue().encode("utf-8", "replace")
+
+
+def cell(value: Any) -> Cell:
+    """A value of a record as a cell: text made safe, numbers as they are, the rest as compact JSON."""
     if value is None:
         return ""
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return safe_text(value)
-    if isinstance(value, bool):
+    if kind is int or kind is float:
+        return cast(Cell, value)
+    if kind is bool:
         return "true" if value else "false"
-    if isinstance(value, int | float):
-        return value
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
+    if kind is datetime:
+        return cast(str, value.isoformat().replace("+00:00", "Z"))
     return safe_text(orjson.dumps(value, option=_JSON).decode())
 
 
 def safe_text(text: str) -> str:
-    """A text as a cell: without NUL, no longer than a spreadsheet takes, and never a formula."""
+    """A text without NUL, no longer than a spreadsheet takes, and never a formula."""
     if "\0" in text:
         text = text.replace("\0", "")
     if text.startswith(FORMULA):

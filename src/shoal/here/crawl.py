@@ -6,7 +6,7 @@ The rows are the same as anywhere: who leaves early leaves a paused crawl, who i
 import asyncio
 from array import array
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self, cast
@@ -14,10 +14,9 @@ from typing import Any, Self, cast
 from shoal.app import App, SqlDatabase, walker_of
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, ShoalError, StateConflict, StorageFull
-from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen
-from shoal.crawl.frontier import Settled, key_of
+from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
 from shoal.here.stream import PageStream, PatientDatabase
@@ -65,23 +64,24 @@ class CrawlHere:
         self.tally = Tally()
         self._app = app
         self._stream = PageStream()
-        self._told = array("q")  # the keys of the pages that the walker told: eight bytes a page
+        self._told = array("q")  # the hashes of the URLs that the walker told: eight bytes a page
         self._last_read = 0  # the number of the last page that was read from the store
         self._lease: Lease | None = None
         self._vigil: Vigil | None = None
+        self._watched = AsyncExitStack()  # ends the vigil
         self._walker: Walker | None = None
         self._pausing: str | None = None
         self._working: asyncio.Task[None] | None = None
+        self._raised = False  # whoever reads was told how it ended
 
     async def __aenter__(self) -> Self:
         """Get hold of the crawl; refused if another process has it. A completed one is only read."""
-        work = self._read_all
-        if self.crawl.state is not CrawlState.COMPLETED:
-            taking = LocalLease(self._app.database, self._app.queue, self._app.crawls, self._app.clock)
-            await taking.reopen(self.crawl)
-            self._lease = await taking.take(self.crawl)
-            self._vigil = await Vigil(self._app.queue, self._lease, self._app.clock).__aenter__()
-            work = self._walk_all
+        work = self._walk_all if await self._take() else self._read_all
+        try:
+            self.tally = Tally.of((await self.seen()).counts)
+        except BaseException:
+            await self._watched.aclose()
+            raise
         self._working = asyncio.create_task(self._ending(work()))
         return self
 
@@ -90,14 +90,36 @@ class CrawlHere:
     ) -> None:
         assert self._working is not None
         self._stream.abandon()
-        if not self._working.done():
-            await self.pause(error.code if isinstance(error, ShoalError) else "interrupted")
-            await asyncio.wait({self._working})
-        if self._vigil is not None:
+        async with self._watched:
+            if not self._working.done():
+                await self.pause(error.code if isinstance(error, ShoalError) else "interrupted")
+                await asyncio.wait({self._working})
             await self._leave_clean()
-            await self._vigil.__aexit__(kind, error, trace)
-        if error is None and not self._working.cancelled():
+        if error is None and not self._working.cancelled() and not self._raised:
             self._working.result()
+
+    async def _take(self) -> bool:
+        """Whether there is anything to walk; then it is ours."""
+        taking = LocalLease(self._app.database, self._app.queue, self._app.crawls, self._app.clock)
+        lease = None
+        while lease is None:
+            if self.crawl.state is CrawlState.COMPLETED:
+                return False
+            await taking.reopen(self.crawl)
+            try:
+                lease = await taking.take(self.crawl)
+            except StateConflict:
+                await self._look_again()
+        self._lease = lease
+        self._vigil = await self._watched.enter_async_context(Vigil(self._app.queue, lease, self._app.clock))
+        return True
+
+    async def _look_again(self) -> None:
+        """The crawl had no job to take. If it has moved on, say to paused because whoever had it died while pausing,
+        that is the way to go on."""
+        before, self.crawl = self.crawl, (await self.seen()).crawl
+        if self.crawl.state is before.state:
+            raise StateConflict("crawl", self.crawl.id, self.crawl.state, "be resumed", "try again in a moment")
 
     async def next(self) -> list[Page]:
         """The next pages; none at the end. Every page of the crawl comes exactly once: those that the store had, in its
@@ -106,6 +128,7 @@ class CrawlHere:
         pages = await self._stream.next()
         if not pages:
             await asyncio.wait({self._working})
+            self._raised = True
             self._working.result()
         return pages
 
@@ -131,9 +154,7 @@ class CrawlHere:
             self._stream.end()
 
     async def _walk_all(self) -> None:
-        counts = (await self.seen()).counts
-        self.tally = Tally.of(counts)
-        if counts.pages or counts.errors:
+        if self.tally.pages or self.tally.errors:
             await self._read_all()
         await self._walk()
         if self._pausing is None:
@@ -156,7 +177,7 @@ class CrawlHere:
         for done in settled:
             if done.page is not None:
                 pages.append(done.page)
-                self._told.append(done.task.key)
+                self._told.append(hash(done.page.url))
                 self.tally.count(done.page)
                 self.tally.hosts.add(done.task.host)
         self._stream.add(pages)
@@ -173,7 +194,7 @@ class CrawlHere:
             return
         told = set(self._told)
         async for pages in self._stored():
-            missed = [page for page in pages if key_of(Url(page.url), self.crawl.number)[0] not in told]
+            missed = [page for page in pages if hash(page.url) not in told]
             for page in missed:
                 self.tally.count(page)
             self._stream.add(missed)
@@ -197,7 +218,7 @@ class CrawlHere:
         """After a walker that was cut off: put back what it held, and pause."""
         assert self._working is not None
         failure = None if self._working.cancelled() else self._working.exception()
-        if not self._working.cancelled() and not isinstance(failure, StorageFull):
+        if self._lease is None or not (self._working.cancelled() or isinstance(failure, StorageFull)):
             return
         self._pausing = failure.code if isinstance(failure, StorageFull) else "interrupted"
         with suppress(StorageFull, LeaseLost):  # then the next one takes the crawl over as it is

@@ -49,7 +49,7 @@ def read_config(values: Mapping[str, Any], called: Callable[[str], str] = str) -
     try:
         config = CrawlConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise _refused(error, values, called) from None
+        raise _refused(error, called) from None
     seeds_of(config)
     return config
 
@@ -59,8 +59,10 @@ def _nearest(name: str) -> str:
     return f"the nearest one is {close[0]}" if close else f"use one of {', '.join(CrawlConfig.model_fields)}"
 
 
-def _refused(error: ValidationError, values: Mapping[str, Any], called: Callable[[str], str]) -> InvalidInput:
+def _refused(error: ValidationError, called: Callable[[str], str]) -> InvalidInput:
     first = error.errors(include_url=False, include_context=False)[0]
-    name = str(first["loc"][0])
-    problem = first["msg"].removeprefix("Value error, ")
-    return InvalidInput(called(name), f"cannot be {shorten(first['input'])!r}", problem[:1].lower() + problem[1:])
+    name = called(str(first["loc"][0]))
+    if first["type"] == "value_error":  # our own words
+        return InvalidInput(name, first["msg"].removeprefix("Value error, "), "correct it")
+    wanted = first["msg"].replace("Input should", "it should", 1)
+    return InvalidInput(name, f"cannot be {shorten(first['input'])!r}", wanted[:1].lower() + wanted[1:])

@@ -51,7 +51,7 @@ class JobStore(Protocol):
         ...
 
     async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
-        """That grant as it is now; None if it is over."""
+        """That grant as it is now, locked against any other move; None if it is over."""
         ...
 
     async def still_expired(self, tx: Tx, holder: Holder) -> bool:

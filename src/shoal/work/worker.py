@@ -59,6 +59,7 @@ class _Slot:
 
     lease: Lease
     child: ChildProcess
+    doubted: bool = False
 
 
 class Worker:
@@ -93,17 +94,16 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop`; then hand back what is in hand, and return."""
         self._tell_started()
-        beating = asyncio.create_task(self._beat())
+        chores = [asyncio.create_task(chore) for chore in (self._beat(), self._watch(), self._warm_up())]
         try:
             while not self._stopping.is_set():
                 await self._lease_more()
                 await self._rest()
             await self._finish_up()
         finally:
-            beating.cancel()
-            for task in list(self._tasks):
+            for task in [*chores, *self._tasks]:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*chores, *self._tasks, return_exceptions=True)
             await self._end_children()
             self._signals.emit(WorkerStopped(node_id=self.node_id))
 
@@ -192,15 +192,25 @@ class Worker:
         self._wake.clear()
 
     async def _beat(self) -> None:
-        """Extend every lease in hand, and look after the children. Never waits for any of them."""
+        """Extend every lease in hand. Never waits for a child."""
         while True:
             await self._clock.sleep(self._queue_settings.extend_every.total_seconds())
             slots = list(self._slots.values())
             if slots:
                 await self._extend(slots)
-            for slot in slots:
-                if slot.child.silent_for() > self._settings.child_silence.total_seconds():
+
+    async def _watch(self) -> None:
+        """Kill children that fell silent. Never waits for the store: a silent child may be what holds it up."""
+        longest = self._settings.child_silence.total_seconds()
+        while True:
+            await self._clock.sleep(longest / 4)
+            for slot in list(self._slots.values()):
+                if slot.child.silent_for() > longest:
                     slot.child.kill()
+
+    async def _warm_up(self) -> None:
+        """Have a child ready before the first job comes: it has read its code and opened its store by then."""
+        self._idle.append(await self._spawn())
 
     async def _extend(self, slots: list[_Slot]) -> None:
         try:
@@ -211,8 +221,10 @@ class Worker:
         for slot in slots:
             if slot.lease.holder in kept:
                 slot.child.say(Renewed())
-            elif self._still_ours(slot.lease.holder):
+            elif slot.doubted and self._still_ours(slot.lease.holder):
                 slot.child.kill()  # the job is somebody else's: this child must not touch it any more
+            else:
+                slot.doubted = True  # or it has just ended, and the child's word is on its way
 
     def _still_ours(self, holder: Holder) -> bool:
         slot = self._slots.get(holder.job_id)

@@ -1,6 +1,7 @@
 """The archive on SQL."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -11,24 +12,25 @@ from shoal.base.url import Url, origin
 from shoal.crawl.archive import (
     LOADING,
     FrontierStats,
+    KeptUrl,
     Key,
-    OpenUrl,
+    KnownKey,
     Place,
-    SeenKey,
     Standing,
     UrlFacts,
     Waiting,
 )
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
+from shoal.crawl.traps import Trap
 from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
+from shoal.store.sql.frontier import NEVER, OUTSIDE
 
-OUTSIDE = ""  # the counter row of what no walker did
 BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
-BEFORE_ALL_OPEN: Place = (0, 0, 0, 0)
+BEFORE_ALL_URLS: Place = (0, 0, 0, 0)
 
 
 class SqlArchive:
@@ -56,18 +58,16 @@ class SqlArchive:
         fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
         if fate is None:
             return None
-        row = await tx.one("open_url", crawl=crawl, key=key[0], chk=key[1], origin=origin)
+        row = await tx.one("kept_url", crawl=crawl, key=key[0], chk=key[1], origin=origin)
         return UrlFacts(Fate(fate), None if row is None else _waiting(row), await self._page(tx, crawl, key))
 
-    async def open_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, OpenUrl]]:
-        host, due, depth, seq = after or BEFORE_ALL_OPEN
-        rows = await tx.all("open_after", crawl=crawl, host=host, due=due, depth=depth, seq=seq, limit=limit)
-        return [(_place(row), _open(row)) for row in rows]
+    async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
+        return [(_place(row), _kept(row)) for row in await self._rows_after(tx, crawl, after, limit)]
 
-    async def seen_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[SeenKey]:
+    async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
         key, chk = after or BEFORE_ALL
-        rows = await tx.all("seen_after", crawl=crawl, key=key, chk=chk, limit=limit)
-        return [SeenKey(row["key"], row["chk"], Fate(row["fate"])) for row in rows]
+        rows = await tx.all("keys_after", crawl=crawl, key=key, chk=chk, limit=limit)
+        return [KnownKey(row["key"], row["chk"], Fate(row["fate"])) for row in rows]
 
     async def receive(
         self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], key_seed: int
@@ -84,23 +84,32 @@ class SqlArchive:
         )
         return number
 
-    async def keep_seen(self, tx: Tx, crawl: int, seen: list[SeenKey]) -> int:
-        rows = [_fate(crawl, (one.key, one.chk), one.fate) for one in sorted(seen, key=_key)]
-        return await tx.many("keep_fates", rows)
-
-    async def keep_open(self, tx: Tx, crawl: int, urls: list[tuple[Key, OpenUrl]]) -> int:
+    async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
         numbers = await self._hosts.numbers(tx, sorted({origin(one.url) for _, one in urls}))
         first = await tx.value("reserve_seq", count=len(urls)) if self._numbered_here and urls else 0
-        kept = await tx.many("keep_fates", [_fate(crawl, key, Fate.OPEN) for key in sorted(key for key, _ in urls)])
+        new = await tx.many("keep_fates", sorted((_fate(crawl, *key, one.fate) for key, one in urls), key=_by_key))
         rows = [_row(crawl, numbers, key, one) | {"seq": first + place} for place, (key, one) in enumerate(urls)]
-        await tx.many("keep_open", rows)
+        await tx.many("keep_urls", rows)
         await tx.many("wake_host", _wakes(crawl, rows))
-        return kept
+        return new
+
+    async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
+        rows = [_fate(crawl, known.key, known.chk, known.fate) for known in keys]
+        return await tx.many("keep_fates", sorted(rows, key=_by_key))
+
+    async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
+        return sum([await tx.execute("keep_trap", crawl=crawl, **asdict(trap)) for trap in traps])
+
+    async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
+        numbers = await self._hosts.numbers(tx, sorted(pages))
+        counted = sorted((numbers[home], count) for home, count in pages.items())
+        rows = [{"crawl": crawl, "host": host, "pages": count} for host, count in counted]
+        await tx.many("keep_host_pages", rows)
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
-        sums = {name: getattr(counts, name) for name in ("opened", "settled", "pages", "errors", "bytes")}
-        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **sums, depth=counts.depth_reached)
-        skips = sorted(counts.skipped.items())
+        sums = asdict(counts)
+        skips = sorted(sums.pop("skipped").items())
+        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, depth=sums.pop("depth_reached"), **sums)
         await tx.many(
             "add_skips", [{"crawl": crawl, "holder": OUTSIDE, "reason": word, "count": count} for word, count in skips]
         )
@@ -110,21 +119,22 @@ class SqlArchive:
         return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        rows = await tx.all("open_after", crawl=crawl, limit=limit, host=0, due=0, depth=0, seq=0)
+        rows = await self._rows_after(tx, crawl, None, limit)
         if rows:
-            return await self._forget_open(tx, crawl, rows)
+            return await self._forget_kept(tx, crawl, rows)
         last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
-        await tx.execute("drop_frontier_hosts", crawl=crawl)
+        for query in ("drop_frontier_hosts", "drop_traps"):
+            await tx.execute(query, crawl=crawl)
         return 0
 
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
         last = await tx.value("last_of_some_pages", crawl=crawl.number, limit=limit)
         if last is not None:
             return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
-        for table in ("drop_counters", "drop_skips"):
-            await tx.execute(table, crawl=crawl.number)
+        for query in ("drop_counters", "drop_skips"):
+            await tx.execute(query, crawl=crawl.number)
         await tx.execute("drop_jobs", run_id=crawl.id)
         await tx.execute("drop_crawl", number=crawl.number)
         return 0
@@ -137,29 +147,36 @@ class SqlArchive:
         pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
         return pages[0][1] if pages else None
 
-    async def _forget_open(self, tx: Tx, crawl: int, rows: list[Any]) -> int:
+    async def _rows_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[Any]:
+        host, due, depth, seq = after or BEFORE_ALL_URLS
+        return await tx.all("urls_after", crawl=crawl, host=host, due=due, depth=depth, seq=seq, limit=limit)
+
+    async def _forget_kept(self, tx: Tx, crawl: int, rows: list[Any]) -> int:
         names = ("host", "due", "depth", "seq", "key", "chk")
         places = [{"crawl": crawl} | {name: row[name] for name in names} for row in rows]
-        dropped = await tx.many("drop_open", places)
-        await tx.many("drop_fates", sorted(places, key=lambda place: (place["key"], place["chk"])))
-        none = {"opened": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0}
-        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, settled=dropped, **none)
+        dropped = await tx.many("drop_urls", places)
+        await tx.many("drop_fates", sorted(places, key=_by_key))
+        opened = sum(row["due"] != NEVER for row in rows)  # what is in quarantine was settled when it went there
+        none = {"opened": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0, "walked": 0}
+        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, settled=opened, **none)
         return dropped
 
 
-def _key(seen: SeenKey) -> Key:
-    return seen.key, seen.chk
+def _by_key(row: dict[str, Any]) -> Key:
+    return row["key"], row["chk"]
 
 
 def _place(row: Any) -> Place:
     return row["host"], row["due"], row["depth"], row["seq"]
 
 
-def _open(row: Any) -> OpenUrl:
-    return OpenUrl(
+def _kept(row: Any) -> KeptUrl:
+    held = row["due"] == NEVER
+    return KeptUrl(
         url=Url(row["origin"] + row["path"]),
         depth=row["depth"],
-        due=row["due"],
+        fate=Fate.QUARANTINED if held else Fate.OPEN,
+        due=0 if held else row["due"],
         parent=row["parent"],
         attempts=row["attempts"],
         crashes=row["crashes"],
@@ -168,19 +185,19 @@ def _open(row: Any) -> OpenUrl:
 
 def _waiting(row: Any) -> Waiting:
     holder = None if row["job_id"] is None else Holder(JobId(row["job_id"]), row["epoch"])
-    return Waiting(_open(row), holder, row["parent_url"], row["ready_at"])
+    return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"])
 
 
-def _fate(crawl: int, key: Key, fate: Fate) -> dict[str, Any]:
-    return {"crawl": crawl, "key": key[0], "chk": key[1], "fate": int(fate)}
+def _fate(crawl: int, key: int, chk: int, fate: Fate) -> dict[str, Any]:
+    return {"crawl": crawl, "key": key, "chk": chk, "fate": int(fate)}
 
 
-def _row(crawl: int, numbers: dict[str, int], key: Key, one: OpenUrl) -> dict[str, Any]:
+def _row(crawl: int, numbers: dict[str, int], key: Key, one: KeptUrl) -> dict[str, Any]:
     home = origin(one.url)
     return {
         "crawl": crawl,
         "host": numbers[home],
-        "due": one.due,
+        "due": NEVER if one.fate is Fate.QUARANTINED else one.due,
         "depth": one.depth,
         "key": key[0],
         "chk": key[1],
@@ -192,8 +209,8 @@ def _row(crawl: int, numbers: dict[str, int], key: Key, one: OpenUrl) -> dict[st
 
 
 def _wakes(crawl: int, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each host is ready when the first of its URLs is due."""
+    """Each host is ready when the first of its URLs is due; what is in quarantine never is."""
     first: dict[int, int] = {}
-    for row in rows:
+    for row in (row for row in rows if row["due"] != NEVER):
         first[row["host"]] = min(row["due"], first.get(row["host"], row["due"]))
     return [{"crawl": crawl, "host": host, "ready_at": due} for host, due in sorted(first.items())]

@@ -9,7 +9,7 @@ from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
 
-SUMS = ("opened", "settled", "pages", "errors", "bytes", "depth_reached")
+SUMS = ("opened", "settled", "pages", "errors", "bytes", "depth_reached", "walked")
 
 
 class SqlCrawlStore:

@@ -8,13 +8,17 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Settled, Task
+from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, Task
 from shoal.crawl.store import Pace
+from shoal.crawl.traps import Trap, TrapState, pattern_of
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 
 HOSTS_PER_TAKE = 64
+CLOSED_AT_ONCE = 1000
+NEVER = 1 << 62  # when a URL in quarantine is due
+OUTSIDE = ""  # the counter of what no walker brought
 AHEAD = 2.0  # seconds: how far ahead of their time a take reserves slots
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
 
@@ -48,14 +52,38 @@ class SqlFrontier:
             taken += await self._take_at(tx, crawl, holder, row, share, pace)
         return taken
 
-    async def settle(
-        self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled], found: list[NewUrl] | None = None
-    ) -> None:
-        later = [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in settled if not done.final]
-        put_back = await tx.batch("put_back_later", later)
-        await self._close(tx, crawl, holder, [done for done in settled if done.final])
-        _, hosts = await self._add_fresh(tx, crawl, holder.job_id, found or [])
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report) -> None:
+        later = [done for done in report.settled if done.fate is Fate.OPEN]
+        put_back = await tx.batch(
+            "put_back_later", [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in later]
+        )
+        closed = await self._close(tx, crawl, holder, report.settled)
+        await self._count_settled(tx, crawl, holder, closed, report.walked)
+        _, hosts = await self._add_fresh(tx, crawl, holder.job_id, report.found)
         await self._wake(tx, crawl, [*hosts, *(row["host"] for row in put_back)])
+
+    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
+        for pattern, sample in sorted(traps.items()):
+            await tx.execute("insert_trap", crawl=crawl, pattern=pattern, sample=sample)
+
+    async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
+        rows = await tx.all("traps", crawl=crawl)
+        return [Trap(row["pattern"], TrapState(row["state"]), row["sample"], row["count"]) for row in rows]
+
+    async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
+        if not await tx.execute("free_trap", crawl=crawl, pattern=pattern):
+            return None
+        home = origin(Url(pattern))
+        host = (await self._hosts.numbers(tx, [home]))[home]
+        rows = await tx.all("quarantined_at_host", crawl=crawl, host=host)
+        ours = [row for row in rows if pattern_of(Url(home + row["path"])) == pattern]
+        places = [{"crawl": crawl, "host": host} | {name: row[name] for name in ("depth", "seq")} for row in ours]
+        await tx.many("free_urls", places)
+        fates = [{"crawl": crawl, "key": row["key"], "chk": row["chk"], "fate": int(Fate.OPEN)} for row in ours]
+        await tx.many("set_fates", sorted(fates, key=lambda fate: (fate["key"], fate["chk"])))
+        await _count(tx, crawl, OUTSIDE, opened=len(ours))
+        await self._wake(tx, crawl, [host] if ours else [])
+        return len(ours)
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
         rows = await tx.all("release_urls", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
@@ -79,29 +107,35 @@ class SqlFrontier:
         """Record URLs that were not known; how many, and the hosts at which something waits now."""
         if not urls:
             return 0, []
-        open_urls = [url for url in urls if url.fate is Fate.OPEN]
-        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in open_urls}))
+        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls if url.fate.waits}))
         fresh = await self._add(tx, crawl, urls, numbers)
         opened = [url for url in fresh if url.fate is Fate.OPEN]
         await _count(tx, crawl, holder, opened=len(opened))
+        await _count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = Counter(url.fate.word for url in fresh if url.fate.skipped)
         await tx.many("add_skips", [_skip(crawl, holder, *item) for item in sorted(skips.items())])
         return len(fresh), [numbers[origin(url.url)] for url in opened]
 
-    async def _close(self, tx: Tx, crawl: int, holder: Holder, final: list[Settled]) -> None:
-        """Close what was really still ours, and count only that: a report that comes twice changes nothing."""
+    async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
+        """Close what was really still ours; only that is counted, so a report that comes twice changes nothing."""
+        trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
+        final = [done for done in settled if not done.fate.waits]
         closed = await tx.batch("close_urls", [_place(crawl, holder, done.task) for done in final])
+        if trapped:
+            closed += await tx.batch("quarantine_urls", [_place(crawl, holder, done.task) for done in trapped])
         ours = {(row["key"], row["chk"]) for row in closed}
-        final = [done for done in final if (done.task.key, done.task.chk) in ours]
-        await tx.many("set_fates", [_fate(crawl, done) for done in sorted(final, key=_key)])
-        pages = [(done.task.key, done.task.chk, done.page) for done in final if done.page is not None]
+        done_now = [done for done in [*final, *trapped] if (done.task.key, done.task.chk) in ours]
+        await tx.many("set_fates", [_fate(crawl, done) for done in sorted(done_now, key=_key)])
+        pages = [(done.task.key, done.task.chk, done.page) for done in done_now if done.page is not None]
         await self._pages.insert(tx, crawl, pages)
-        await self._count_settled(tx, crawl, holder, final)
+        return done_now
 
     async def _take_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, share: int, pace: Pace) -> list[Task]:
         delay = max(pace.delay.total_seconds(), host["delay"] / 1e6)
         busy_for = await self._hosts.busy_for(tx, host["host"])
         most = 1 if pace.probe and host["robots_at"] is None else share
+        if pace.per_host is not None:
+            most = min(most, await self._left_at(tx, crawl, holder, host, pace.per_host))
         slots = _slots(most, busy_for, delay)
         rows = await tx.all("due_at_host", crawl=crawl, host=host["host"], limit=slots) if slots else []
         tasks = [_task(host["host"], host["origin"], row) for row in rows]
@@ -123,6 +157,20 @@ class SqlFrontier:
         )
         return tasks
 
+    async def _left_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, limit: int) -> int:
+        """How many pages the host may still give. One that has given all it may is closed, a batch at a time."""
+        under_way = await tx.value("taken_at_host", crawl=crawl, host=host["host"])
+        left: int = limit - host["pages"] - under_way
+        if left <= 0 and not under_way:
+            closed = await tx.all("close_host", crawl=crawl, host=host["host"], limit=CLOSED_AT_ONCE)
+            fate = int(Fate.SKIPPED_HOST_BUDGET)
+            fates = [{"crawl": crawl, "key": row["key"], "chk": row["chk"], "fate": fate} for row in closed]
+            await tx.many("set_fates", sorted(fates, key=lambda fate: (fate["key"], fate["chk"])))
+            await _count(tx, crawl, holder.job_id, settled=len(closed))
+            skips = [_skip(crawl, holder.job_id, Fate.SKIPPED_HOST_BUDGET.word, len(closed))] if closed else []
+            await tx.many("add_skips", skips)
+        return max(0, left)
+
     async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any, pace: Pace) -> list[Task]:
         tasks = [_task(row["host"], row["origin"], row)]
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
@@ -142,7 +190,7 @@ class SqlFrontier:
             now = await tx.value("now")
             await tx.many("wake_host", [{"crawl": crawl, "host": host, "ready_at": now} for host in distinct])
 
-    async def _count_settled(self, tx: Tx, crawl: int, holder: Holder, final: list[Settled]) -> None:
+    async def _count_settled(self, tx: Tx, crawl: int, holder: Holder, final: list[Settled], walked: int) -> None:
         pages = [done.page for done in final if done.page is not None]
         await _count(
             tx,
@@ -153,7 +201,12 @@ class SqlFrontier:
             errors=sum(page.error_code is not None for page in pages),
             bytes=sum(page.bytes for page in pages),
             depth=max((page.depth for page in pages if page.status is not None), default=0),
+            walked=walked,
         )
+        await _count_traps(tx, crawl, [done.task.url for done in final if done.fate is Fate.QUARANTINED])
+        per_host = Counter(done.task.host for done in final if done.page is not None and done.page.status is not None)
+        counted = [{"crawl": crawl, "host": host, "pages": count} for host, count in sorted(per_host.items())]
+        await tx.many("count_host_pages", counted)
         skips = Counter(done.fate.word for done in final if done.fate.skipped)
         await tx.many("add_skips", [_skip(crawl, holder.job_id, *item) for item in sorted(skips.items())])
 
@@ -173,10 +226,10 @@ async def _add_by_reading(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[
     fresh = _distinct(url for url in urls if (url.key, url.chk) not in known)
     fates = [{"crawl": crawl, "key": url.key, "chk": url.chk, "fate": url.fate} for url in sorted(fresh, key=_url_key)]
     await tx.many("insert_fates", fates)
-    opened = [url for url in fresh if url.fate is Fate.OPEN]
-    if opened:
-        first = await tx.value("reserve_seq", count=len(opened))
-        await tx.many("insert_waiting", [_waiting(crawl, url, numbers, first + i) for i, url in enumerate(opened)])
+    waiting = [url for url in fresh if url.fate.waits]
+    if waiting:
+        first = await tx.value("reserve_seq", count=len(waiting))
+        await tx.many("insert_waiting", [_waiting(crawl, url, numbers, first + i) for i, url in enumerate(waiting)])
     return fresh
 
 
@@ -189,10 +242,11 @@ async def _add_by_inserting(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dic
         keys=[url.key for url in distinct],
         chks=[url.chk for url in distinct],
         fates=[int(url.fate) for url in distinct],
-        hosts=[numbers.get(origin(url.url), 0) if url.fate is Fate.OPEN else 0 for url in distinct],
+        hosts=[numbers[origin(url.url)] if url.fate.waits else 0 for url in distinct],
+        dues=[_due(url) for url in distinct],
         depths=[min(url.depth, 32767) for url in distinct],
         parents=[url.parent_key for url in distinct],
-        paths=[_path(url.url) if url.fate is Fate.OPEN else "" for url in distinct],
+        paths=[_path(url.url) if url.fate.waits else "" for url in distinct],
     )
     new = {(row["key"], row["chk"]) for row in rows}
     return [url for url in distinct if (url.key, url.chk) in new]
@@ -200,8 +254,13 @@ async def _add_by_inserting(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dic
 
 async def _count(tx: Tx, crawl: int, holder: str, **counts: int) -> None:
     if any(counts.values()):
-        zero = {"opened": 0, "settled": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0}
+        zero = {"opened": 0, "settled": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0, "walked": 0}
         await tx.execute("add_counts", crawl=crawl, holder=holder, **(zero | counts))
+
+
+async def _count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:
+    for pattern, count in sorted(Counter(map(pattern_of, urls)).items()):
+        await tx.execute("count_trap", crawl=crawl, pattern=pattern, count=count)
 
 
 def _distinct(urls: Iterable[NewUrl]) -> list[NewUrl]:
@@ -227,6 +286,7 @@ def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> dict
     return {
         "crawl": crawl,
         "host": numbers[origin(url.url)],
+        "due": _due(url),
         "depth": url.depth,
         "seq": seq,
         "key": url.key,
@@ -234,6 +294,10 @@ def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> dict
         "parent": url.parent_key,
         "path": _path(url.url),
     }
+
+
+def _due(url: NewUrl) -> int:
+    return NEVER if url.fate is Fate.QUARANTINED else 0
 
 
 def _task(host: int, home: str, row: Any) -> Task:

@@ -67,6 +67,9 @@ class SqlJobStore:
         return [_lost(row) for row in rows]
 
     async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
+        # Two statements: the second sees what a commit that we had to wait for has settled.
+        if await tx.one("lock_job", id=holder.job_id, epoch=holder.epoch) is None:
+            return None
         row = await tx.one("lost_job", id=holder.job_id, epoch=holder.epoch)
         return None if row is None else _lost(row)
 

@@ -18,7 +18,7 @@ TRIES = 5
 UPGRADE_LOCK = 7_346_019  # any number of our own: one upgrader at a time
 SESSION = {
     "application_name": "shoal",
-    "idle_in_transaction_session_timeout": "60s",
+    "idle_in_transaction_session_timeout": "10s",  # ours never idle; a stopped process must not keep its locks
     "timezone": "UTC",
     "jit": "off",  # our statements are short; compiling one costs more than running it
 }

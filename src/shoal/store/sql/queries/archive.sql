@@ -3,12 +3,12 @@
 SELECT coalesce(key_seed, number) AS key_seed FROM crawl WHERE number = :crawl;
 
 -- name: frontier_recount
--- The open URLs of a crawl, counted. The time is asked once, not per row.
+-- The open URLs of a crawl, counted; not those in quarantine. The time is asked once, not per row.
 SELECT count(CASE WHEN job_id IS NULL AND due <= (SELECT shoal_now()) THEN 1 END) AS waiting,
        count(CASE WHEN job_id IS NULL AND due > (SELECT shoal_now()) THEN 1 END) AS later,
        count(job_id) AS taken,
        count(DISTINCT CASE WHEN job_id IS NULL THEN host END) AS hosts
-FROM frontier WHERE crawl = :crawl;
+FROM frontier WHERE crawl = :crawl AND due < 4611686018427387904;
 
 -- name: fate_recount
 -- The settled URLs of a crawl, counted by fate.
@@ -22,8 +22,8 @@ SELECT count(*) AS taken FROM frontier WHERE crawl = :crawl AND job_id IS NOT NU
 -- What became of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
--- name: open_url
--- One open URL: a walk over what its host has open, for keys are not indexed there.
+-- name: kept_url
+-- One kept URL: a walk over what its host has, for keys are not indexed there.
 SELECT h.origin, f.path, f.depth, f.due, f.parent, f.attempts, f.crashes, f.job_id, f.epoch,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url,
        (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at
@@ -34,8 +34,8 @@ WHERE h.origin = :origin AND f.key = :key AND f.chk = :chk;
 -- The number of a URL's page.
 SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
--- name: open_after
--- Open URLs after a place, in the order in which each host's would be taken.
+-- name: urls_after
+-- Kept URLs after a place, in the order in which each host's would be taken.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.parent, f.attempts, f.crashes, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier AS f
@@ -43,10 +43,10 @@ WHERE f.crawl = :crawl AND (f.host, f.due, f.depth, f.seq) > (:host, :due, :dept
 ORDER BY f.host, f.due, f.depth, f.seq
 LIMIT :limit;
 
--- name: seen_after
--- Settled URLs after a key.
+-- name: keys_after
+-- URLs of which only the key is known, after a key.
 SELECT key, chk, fate FROM fate
-WHERE crawl = :crawl AND fate <> 0 AND (key, chk) > (:key, :chk)
+WHERE crawl = :crawl AND fate NOT IN (0, 3) AND (key, chk) > (:key, :chk)
 ORDER BY key, chk
 LIMIT :limit;
 
@@ -73,6 +73,15 @@ LIMIT 1;
 -- name: drop_fates_up_to
 -- Forget what became of URLs, up to a key.
 DELETE FROM fate WHERE crawl = :crawl AND (key, chk) <= (:key, :chk);
+
+-- name: keep_trap
+-- A pattern as it was decided elsewhere.
+INSERT INTO trap (crawl, pattern, state, sample, count) VALUES (:crawl, :pattern, :state, :sample, :count)
+ON CONFLICT (crawl, pattern) DO NOTHING;
+
+-- name: drop_traps
+-- Forget the patterns of a crawl.
+DELETE FROM trap WHERE crawl = :crawl;
 
 -- name: drop_frontier_hosts
 -- Forget the hosts of a crawl.

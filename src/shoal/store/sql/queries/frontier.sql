@@ -8,7 +8,8 @@ UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND jo
 
 -- name: next_due_at_host
 -- When the next waiting URL of a host is due.
-SELECT due FROM frontier WHERE crawl = :crawl AND host = :host AND job_id IS NULL ORDER BY due LIMIT 1;
+SELECT due FROM frontier WHERE crawl = :crawl AND host = :host AND job_id IS NULL AND due < 4611686018427387904
+ORDER BY due LIMIT 1;
 
 -- name: release_urls
 -- A walker puts back everything that it still has.
@@ -24,3 +25,28 @@ WHERE crawl = :crawl AND ready_at IS NOT NULL ORDER BY ready_at LIMIT 1;
 -- name: now
 -- The store's clock.
 SELECT shoal_now() AS now;
+
+-- name: insert_trap
+-- A pattern goes into quarantine, unless somebody decided about it.
+INSERT INTO trap (crawl, pattern, state, sample) VALUES (:crawl, :pattern, 'quarantined', :sample)
+ON CONFLICT (crawl, pattern) DO NOTHING;
+
+-- name: traps
+-- The patterns of a crawl that were ever quarantined.
+SELECT pattern, state, sample, count FROM trap WHERE crawl = :crawl ORDER BY pattern;
+
+-- name: count_trap
+-- More URLs of a pattern are held.
+UPDATE trap SET count = count + :count WHERE crawl = :crawl AND pattern = :pattern;
+
+-- name: free_trap
+-- A person releases a pattern.
+UPDATE trap SET state = 'released' WHERE crawl = :crawl AND pattern = :pattern AND state = 'quarantined';
+
+-- name: quarantined_at_host
+-- The URLs of a host that are in quarantine.
+SELECT depth, seq, key, chk, path FROM frontier WHERE crawl = :crawl AND host = :host AND due = 4611686018427387904;
+
+-- name: taken_at_host
+-- How many URLs of a host are under way.
+SELECT count(*) AS count FROM frontier WHERE crawl = :crawl AND host = :host AND job_id IS NOT NULL;

@@ -37,6 +37,7 @@ CREATE TABLE crawl_counter (
     errors        BIGINT NOT NULL DEFAULT 0,
     bytes         BIGINT NOT NULL DEFAULT 0,
     depth_reached INTEGER NOT NULL DEFAULT 0,
+    walked        BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (crawl, holder)
 );
 CREATE TABLE crawl_skip (
@@ -146,10 +147,21 @@ CREATE TABLE frontier_host (
     crawl    INTEGER NOT NULL,
     host     INTEGER NOT NULL,
     ready_at BIGINT,
+    pages    BIGINT NOT NULL DEFAULT 0,
     job_id   TEXT,
     epoch    BIGINT,
     PRIMARY KEY (crawl, host)
 );
+-- Patterns of URLs that repeat themselves; what belongs to a quarantined one waits without end (`due` at its largest).
+CREATE TABLE trap (
+    crawl   INTEGER NOT NULL REFERENCES crawl,
+    pattern TEXT NOT NULL,
+    state   TEXT NOT NULL CHECK (state IN ('quarantined', 'released')),
+    sample  TEXT NOT NULL,
+    count   BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (crawl, pattern)
+);
+
 CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
 
 CREATE TABLE page (

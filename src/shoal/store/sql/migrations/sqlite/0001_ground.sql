@@ -30,6 +30,7 @@ CREATE TABLE crawl_counter (
     errors        INTEGER NOT NULL DEFAULT 0,
     bytes         INTEGER NOT NULL DEFAULT 0,
     depth_reached INTEGER NOT NULL DEFAULT 0,
+    walked        INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (crawl, holder)
 ) WITHOUT ROWID;
 CREATE TABLE crawl_skip (
@@ -136,10 +137,21 @@ CREATE TABLE frontier_host (
     crawl    INTEGER NOT NULL,
     host     INTEGER NOT NULL,
     ready_at INTEGER,
+    pages    INTEGER NOT NULL DEFAULT 0,
     job_id   TEXT,
     epoch    INTEGER,
     PRIMARY KEY (crawl, host)
 ) WITHOUT ROWID;
+-- Patterns of URLs that repeat themselves; what belongs to a quarantined one waits without end (`due` at its largest).
+CREATE TABLE trap (
+    crawl   INTEGER NOT NULL REFERENCES crawl,
+    pattern TEXT NOT NULL,
+    state   TEXT NOT NULL CHECK (state IN ('quarantined', 'released')),
+    sample  TEXT NOT NULL,
+    count   INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (crawl, pattern)
+) WITHOUT ROWID;
+
 CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
 
 CREATE TABLE page (

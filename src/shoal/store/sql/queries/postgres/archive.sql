@@ -6,8 +6,8 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint
 ORDER BY crawl, key, chk
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
--- name: keep_open
--- URLs that waited elsewhere wait here, behind each other as given.
+-- name: keep_urls
+-- URLs that were kept elsewhere are kept here, behind each other as given.
 -- batch: arrays
 INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, attempts, crashes, path)
 SELECT crawl, host, due, depth, key, chk, parent, attempts, crashes, path
@@ -16,8 +16,8 @@ FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :ke
      WITH ORDINALITY AS g (crawl, host, due, depth, key, chk, parent, attempts, crashes, path, place)
 ORDER BY place;
 
--- name: drop_open
--- Open URLs leave the frontier.
+-- name: drop_urls
+-- URLs leave the frontier.
 -- batch: arrays
 DELETE FROM frontier AS f
 USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[]) AS g (crawl, host, due, depth, seq)
@@ -28,3 +28,10 @@ WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.de
 -- batch: arrays
 DELETE FROM fate AS f USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
 WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
+
+-- name: keep_host_pages
+-- Hosts gave pages.
+-- batch: arrays
+INSERT INTO frontier_host (crawl, host, pages)
+SELECT * FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages) ORDER BY crawl, host
+ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.pages;

@@ -1,28 +1,29 @@
 -- name: add_urls
 -- Record new URLs, in key order so that two batches never wait for each other; the open ones wait. Which were new.
+-- Known ones are looked up one by one: a join may be planned as a walk over the whole crawl.
 WITH given AS (
-    SELECT * FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[], :hosts::int[], :depths::smallint[],
+    SELECT * FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[], :hosts::int[], :dues::bigint[], :depths::smallint[],
                          :parents::bigint[], :paths::text[])
-           WITH ORDINALITY AS g (key, chk, fate, host, depth, parent, path, place)
+           WITH ORDINALITY AS g (key, chk, fate, host, due, depth, parent, path, place)
 ), fresh AS (
     INSERT INTO fate (crawl, key, chk, fate)
     SELECT :crawl, key, chk, fate FROM given
-    WHERE NOT EXISTS (SELECT 1 FROM fate AS f WHERE f.crawl = :crawl AND f.key = given.key AND f.chk = given.chk)
+    WHERE (SELECT f.fate FROM fate AS f WHERE f.crawl = :crawl AND f.key = given.key AND f.chk = given.chk) IS NULL
     ORDER BY key, chk
     ON CONFLICT DO NOTHING
     RETURNING key, chk
 ), waiting AS (
     INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, path)
-    SELECT :crawl, g.host, 0, g.depth, g.key, g.chk, g.parent, g.path
+    SELECT :crawl, g.host, g.due, g.depth, g.key, g.chk, g.parent, g.path
     FROM given AS g JOIN fresh USING (key, chk)
-    WHERE g.fate = 0
+    WHERE g.fate IN (0, 3)
     ORDER BY g.place
 )
 SELECT key, chk FROM fresh;
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, h.origin, h.delay, h.robots_at, shoal_now() AS now
+SELECT fh.host, fh.pages, h.origin, h.delay, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -119,3 +120,35 @@ WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_
 INSERT INTO crawl_skip (crawl, holder, reason, count)
 SELECT * FROM unnest(:crawl::int[], :holder::text[], :reason::text[], :count::bigint[]) AS g (crawl, holder, reason, count)
 ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;
+
+-- name: quarantine_urls
+-- Taken URLs go into quarantine.
+-- batch: arrays
+UPDATE frontier AS f SET job_id = NULL, epoch = NULL, due = 4611686018427387904
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
+     AS g (crawl, host, due, depth, seq, job_id, epoch)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
+      AND f.job_id = g.job_id AND f.epoch = g.epoch
+RETURNING f.key, f.chk;
+
+-- name: free_urls
+-- URLs leave quarantine.
+-- batch: arrays
+UPDATE frontier AS f SET due = 0
+FROM unnest(:crawl::int[], :host::int[], :depth::smallint[], :seq::bigint[]) AS g (crawl, host, depth, seq)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = 4611686018427387904 AND f.depth = g.depth AND f.seq = g.seq;
+
+-- name: close_host
+-- URLs that wait at a host that has given all it may.
+DELETE FROM frontier
+WHERE (crawl, host, due, depth, seq) IN
+      (SELECT crawl, host, due, depth, seq FROM frontier
+       WHERE crawl = :crawl AND host = :host AND job_id IS NULL AND due < 4611686018427387904 LIMIT :limit)
+RETURNING key, chk;
+
+-- name: count_host_pages
+-- Hosts gave pages.
+-- batch: arrays
+UPDATE frontier_host AS f SET pages = f.pages + g.pages
+FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages)
+WHERE f.crawl = g.crawl AND f.host = g.host;

@@ -19,3 +19,7 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch A
 UPDATE job SET due = 1
 WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
              ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED);
+
+-- name: lock_job
+-- Whether a grant is still locked, under the lock that a move needs.
+SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch FOR UPDATE;

@@ -2,15 +2,20 @@
 -- Record what became of a URL elsewhere.
 INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING;
 
--- name: keep_open
--- A URL that waited elsewhere waits here.
+-- name: keep_urls
+-- A URL that was kept elsewhere is kept here.
 INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, attempts, crashes, path)
 VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :attempts, :crashes, :path);
 
--- name: drop_open
--- An open URL leaves the frontier.
+-- name: drop_urls
+-- A URL leaves the frontier.
 DELETE FROM frontier WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq;
 
 -- name: drop_fates
 -- Forget that a URL was seen.
 DELETE FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
+-- name: keep_host_pages
+-- A host gave pages.
+INSERT INTO frontier_host (crawl, host, pages) VALUES (:crawl, :host, :pages)
+ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.pages;

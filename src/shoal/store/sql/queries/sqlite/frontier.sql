@@ -13,11 +13,11 @@ INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate);
 -- name: insert_waiting
 -- Add new URLs to those that wait.
 INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, path)
-VALUES (:crawl, :host, 0, :depth, :seq, :key, :chk, :parent, :path);
+VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, h.origin, h.delay, h.robots_at, shoal_now() AS now
+SELECT fh.host, fh.pages, h.origin, h.delay, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -87,3 +87,26 @@ WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_
 -- Raise one walker's count of a skip reason.
 INSERT INTO crawl_skip (crawl, holder, reason, count) VALUES (:crawl, :holder, :reason, :count)
 ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;
+
+-- name: quarantine_urls
+-- A taken URL goes into quarantine.
+UPDATE frontier SET job_id = NULL, epoch = NULL, due = 4611686018427387904
+WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+RETURNING key, chk;
+
+-- name: free_urls
+-- A URL leaves quarantine.
+UPDATE frontier SET due = 0
+WHERE crawl = :crawl AND host = :host AND due = 4611686018427387904 AND depth = :depth AND seq = :seq;
+
+-- name: close_host
+-- URLs that wait at a host that has given all it may.
+DELETE FROM frontier
+WHERE (crawl, host, due, depth, seq) IN
+      (SELECT crawl, host, due, depth, seq FROM frontier
+       WHERE crawl = :crawl AND host = :host AND job_id IS NULL AND due < 4611686018427387904 LIMIT :limit)
+RETURNING key, chk;
+
+-- name: count_host_pages
+-- A host gave pages.
+UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = :host;

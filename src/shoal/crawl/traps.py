@@ -1,0 +1,78 @@
+"""Traps: patterns of URLs whose pages say the same again and again. Distinct pages are never cut by their number alone.
+
+A pattern is a URL with its digits and the values of its query replaced. When a hundred pages of a pattern repeated a
+text that the pattern already had, the pattern is quarantined: what belongs to it waits, can be looked at, and released.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shoal.base.url import Url
+
+REPEATS = 100
+MOST_TEXTS = 200_000  # hashes kept in all: about 20 MB
+
+_DIGITS = re.compile(r"[0-9]+")
+_VALUES = re.compile(r"=[^&]*")
+
+
+class TrapState(StrEnum):
+    QUARANTINED = "quarantined"
+    RELEASED = "released"  # by a person: never quarantined again in this crawl
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """A pattern that was quarantined, how many URLs it held, and one of them."""
+
+    pattern: str
+    state: TrapState
+    sample: str
+    count: int
+
+
+def pattern_of(url: Url) -> str:
+    """What a URL has in common with others of its kind."""
+    start = url.index("/", 8)
+    path, mark, query = url[start:].partition("?")
+    return url[:start] + _DIGITS.sub("0", path) + mark + _VALUES.sub("=", query)
+
+
+class TrapWatch:
+    """What one walker knows of the patterns of its crawl."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, set[int]] = {}
+        self._repeats: dict[str, int] = {}
+        self._kept = 0
+        self._states: dict[str, TrapState] = {}
+
+    def learn(self, states: dict[str, TrapState]) -> None:
+        """What the store says, which is what all walkers and people decided."""
+        self._states = states
+
+    def holds(self, url: Url) -> bool:
+        """Whether the URL belongs to a pattern in quarantine."""
+        if not self._states:
+            return False
+        return self._states.get(pattern_of(url)) is TrapState.QUARANTINED
+
+    def notice(self, url: Url, text: int) -> str | None:
+        """A page was read: the pattern, if this page makes it a trap."""
+        pattern = pattern_of(url)
+        texts = self._texts.get(pattern)
+        if texts is None:
+            texts = self._texts[pattern] = set()
+        if text not in texts:
+            self._keep(texts, text)
+            return None
+        self._repeats[pattern] = repeats = self._repeats.get(pattern, 0) + 1
+        return pattern if repeats == REPEATS and pattern not in self._states else None
+
+    def _keep(self, texts: set[int], text: int) -> None:
+        if self._kept >= MOST_TEXTS:  # begin again: a trap will show itself soon enough
+            self._texts.clear()
+            self._kept = 0
+        texts.add(text)
+        self._kept += 1

@@ -1,0 +1,55 @@
+"""Every command and every program of the guides works as it stands, against a small site in place of example.com."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fleet import clean_environment
+from tests.support.site import Site
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ROOT / "docs" / "guides"
+EXAMPLE = "https://example.com/"
+DEADLINE_SECONDS = 60
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (GUIDES / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site(pages=2) as site:  # at the default speed: a page a second
+        yield site
+
+
+def run(words: list[str], folder: Path) -> str:
+    path = f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    env = clean_environment(folder) | {"PYTHONPATH": path}
+    done = subprocess.run(
+        words, cwd=folder, env=env, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_commands_of_the_crawl_guide_work(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "shoal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shoal "$@"\n')
+    (tmp_path / "shoal").chmod(0o755)
+    commands = "".join(blocks("crawl-a-site.md", "sh")).splitlines()
+    assert len(commands) >= 5
+    for command in commands:
+        run(["sh", "-c", command.replace(EXAMPLE, site.address)], tmp_path)
+    assert {"pages.jsonl", "pages.csv", "fish.jsonl", "here.db"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("place", range(len(blocks("library.md", "python"))))
+def test_the_programs_of_the_library_guide_work(site: Site, tmp_path: Path, place: int) -> None:
+    program = blocks("library.md", "python")[place].replace(EXAMPLE, site.address)
+    assert run([sys.executable, "-W", "error", "-c", program], tmp_path)

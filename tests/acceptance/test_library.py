@@ -1,0 +1,196 @@
+"""`async for page in shoal.crawl(…)`: a program's own crawl, against a real site and a real store."""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.base.errors import InvalidInput, NotAllowed, NotFound, NothingCrawled
+from tests.support import ledger
+from tests.support.ledger import Expected
+from tests.support.servers import free_port
+from tests.support.site import PAGES, Site
+
+ID = "mine"
+DEEP = 50
+MANY = 2000
+AHEAD = 1000  # pages that a crawl may be ahead of its reader, the window and what is under way included
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in ("DATABASE_URL", "SHOAL_CONFIG", "SHOAL_ALLOW_NETWORKS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+def state_of(store_url: str, crawl_id: str = ID) -> tuple[str, str | None]:
+    crawl = ledger.read(store_url, crawl_id).crawl
+    return crawl["state"], crawl["state_reason"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the background work until something is so."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.to_thread(lambda: None)
+
+
+def wait_for_silence(site: Site) -> None:
+    """Until nobody has asked the site for anything for a second."""
+    with suppress(AssertionError):
+        while site.wait_for_visit(site.visits[-1].at, 1.0):
+            pass
+
+
+async def test_three_lines_crawl_a_site(site: Site, store_url: str) -> None:
+    urls = Counter()
+    async for page in shoal.crawl(site.address, depth=DEEP, speed="max", store=store_url, id=ID):
+        urls[page.url] += 1
+    assert urls == Counter(site.urls)
+    assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+
+
+async def test_pages_are_typed_and_the_run_says_what_it_came_to(site: Site, sqlite_url: str) -> None:
+    run = shoal.crawl(site.address, max_pages=3, speed="max", store=sqlite_url)
+    assert (run.id, run.state, run.counts) == (None, None, None)
+    pages = [page async for page in run]
+    assert all(isinstance(page, shoal.Page) for page in pages)
+    assert (pages[0].url, pages[0].status, pages[0].title, pages[0].error) == (site.address, 200, "Page 0", None)
+    assert run.id is not None
+    assert run.state == "completed"
+    assert run.counts is not None
+    assert run.counts.pages == len(pages) == 3
+    assert [page async for page in run] == []  # the end stays the end
+
+
+async def test_the_default_store_is_that_of_the_command_line(site: Site, tmp_path: Path) -> None:
+    async for _ in shoal.crawl(site.address, max_pages=1, id=ID):
+        pass
+    assert state_of(f"sqlite:///{tmp_path}/data/shoal/shoal.db") == ("completed", "max_pages")
+
+
+async def test_leaving_the_block_pauses_and_resume_gives_every_page_once(site: Site, store_url: str) -> None:
+    async with shoal.crawl(site.address, depth=DEEP, speed="max", store=store_url, id=ID) as pages:
+        async for _ in pages:
+            break
+    assert pages.state == "paused"
+    assert state_of(store_url) == ("paused", "interrupted")
+    urls = [page.url async for page in shoal.crawl(resume=ID, store=store_url)]
+    assert Counter(urls) == Counter(site.urls)
+    assert ledger.check(store_url, ID, Expected(urls=site.urls, starts=2)) == []
+
+
+async def test_breaking_out_of_the_loop_pauses_in_the_background(site: Site, sqlite_url: str) -> None:
+    async for _ in shoal.crawl(site.address, depth=DEEP, speed="max", store=sqlite_url, id=ID):
+        break
+    gc.collect()
+    await until(lambda: state_of(sqlite_url)[0] == "paused")
+
+
+def test_breaking_out_as_the_last_thing_of_a_program_pauses_too(site: Site, sqlite_url: str) -> None:
+    async def program() -> None:
+        async for _ in shoal.crawl(site.address, depth=DEEP, speed="max", store=sqlite_url, id=ID):
+            break
+
+    asyncio.run(program())
+    assert state_of(sqlite_url) == ("paused", "interrupted")
+    books = ledger.read(sqlite_url, ID)
+    assert ledger.violations(books, Expected(state="paused")) == []
+    assert [row for row in books.frontier if row["job_id"] is not None or row["crashes"]] == []
+
+
+async def test_an_error_of_the_reader_pauses_and_stays_the_error(site: Site, sqlite_url: str) -> None:
+    async def stumble() -> None:
+        async with shoal.crawl(site.address, depth=DEEP, speed="max", store=sqlite_url, id=ID) as pages:
+            async for page in pages:
+                raise KeyError(page.url)
+
+    with pytest.raises(KeyError):
+        await stumble()
+    assert state_of(sqlite_url) == ("paused", "interrupted")
+
+
+async def test_a_slow_reader_holds_the_crawl_back(sqlite_url: str) -> None:
+    with Site(pages=MANY) as site:
+        async with shoal.crawl(site.address, depth=DEEP, speed="max", store=sqlite_url, id=ID) as pages:
+            await anext(pages)
+            await asyncio.to_thread(wait_for_silence, site)
+            assert site.pages_asked < AHEAD
+            rest = [page.url async for page in pages]
+        assert len(set(rest)) == len(rest) == MANY - 1
+
+
+async def test_a_completed_crawl_gives_its_pages_again(site: Site, sqlite_url: str) -> None:
+    first = [page async for page in shoal.crawl(site.address, max_pages=9, speed="max", store=sqlite_url, id=ID)]
+    visits = len(site.visits)
+    again = [page async for page in shoal.crawl(resume=ID, store=sqlite_url)]
+    assert {page.url: page for page in again} == {page.url: page for page in first}
+    assert len(site.visits) == visits
+
+
+async def test_a_crawl_that_another_has_is_refused(site: Site, sqlite_url: str) -> None:
+    async with shoal.crawl(site.address, depth=DEEP, store=sqlite_url, id=ID):
+        with pytest.raises(NotAllowed, match="another process"):
+            await anext(shoal.crawl(resume=ID, store=sqlite_url))
+    assert state_of(sqlite_url) == ("paused", "interrupted")
+
+
+async def test_a_seed_that_does_not_answer_gives_its_record_and_then_an_error(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_PAGE_ATTEMPTS", "1")
+    run = shoal.crawl(f"http://127.0.0.1:{free_port()}/", robots="ignore", store=sqlite_url)
+    page = await anext(run)
+    assert page.status is None
+    assert page.error is not None
+    with pytest.raises(NothingCrawled):
+        await anext(run)
+
+
+async def test_seeds_of_strangers_reach_no_private_address(site: Site, sqlite_url: str) -> None:
+    with pytest.raises(InvalidInput, match="may not be crawled"):
+        await anext(shoal.crawl(site.address, store=sqlite_url, trust_seeds=False))
+
+
+async def test_a_crawl_that_nobody_knows_cannot_be_resumed(sqlite_url: str) -> None:
+    with pytest.raises(NotFound):
+        await anext(shoal.crawl(resume="nobody", store=sqlite_url))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dept": 2}, "nearest one is depth"),
+        ({"depth": -1}, "depth cannot be"),
+        ({"include": ["("]}, "not a regular expression"),
+        ({"id": "a b"}, "is no id"),
+        ({"resume": "x"}, "give it alone"),
+    ],
+)
+def test_a_wrong_option_is_refused_at_once_by_its_name(options: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        shoal.crawl("http://a.example/", **options)
+
+
+def test_a_seed_is_needed_and_judged_at_once() -> None:
+    with pytest.raises(InvalidInput, match="at least one URL"):
+        shoal.crawl()
+    with pytest.raises(InvalidInput, match="scheme"):
+        shoal.crawl("ftp://a.example/")
+
+
+def test_the_whole_site_is_what_the_tests_count_on(site: Site) -> None:
+    assert len(site.urls) == PAGES

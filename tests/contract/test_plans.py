@@ -1,0 +1,323 @@
+"""How the store reads: at any size a commit of the frontier or the queue only touches the rows that it is about.
+
+The real verbs run on a large store while every statement is looked at first. PostgreSQL says how many rows each step of
+a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the first minute
+of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it runs often.
+"""
+
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import orjson
+import pytest
+
+from shoal.app import database_of
+from shoal.base.clock import FakeClock
+from shoal.base.database import Database, Tx, Work
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Report
+from shoal.crawl.store import Pace
+from shoal.settings import DatabaseSettings
+from shoal.store.sql.queries import Query, load
+from tests.contract.conftest import SITE, Bench, fetched, later, new_url
+
+T = TypeVar("T")
+Look = Callable[[Any, Query, list[dict[str, Any]]], Awaitable[list[str]]]
+
+SIZE = 50_000
+LINKS = 1_000
+TABLES = {"fate", "frontier", "frontier_host", "page", "job", "job_grant", "host"}
+MOST_ROWS = 4 * LINKS  # that a step of a plan may read
+MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
+SLOW = Pace(timedelta(seconds=1))
+SKIP = Fate.SKIPPED_SCOPE
+ROOMS = ("frontier", "jobs")
+
+NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
+JOB = "id, kind, state, run_id, payload, lane, priority, not_before, max_attempts, created_at, finished_at"
+FILL = (
+    "INSERT INTO host (origin) SELECT 'http://www' || i || '.example.org' FROM n WHERE i <= 1000",
+    "INSERT INTO fate (crawl, key, chk, fate) SELECT {crawl}, i * 7919, i, 0 FROM n",
+    "INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, path)"
+    " SELECT {crawl}, {host}, 0, 1, i, i * 7919, i, 7919 * (1 + i / 5), '/a/path/of/some/length/' || i FROM n",
+    "INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, path)"
+    " SELECT {crawl}, {host} + 1 + i % 900, 0, 1, 100000 + i, i * 104729, i, '/' || i FROM n WHERE i <= 9000",
+    "INSERT INTO frontier_host (crawl, host, ready_at) SELECT {crawl}, {host} + i, 1 FROM n WHERE i <= 900",
+    "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes)"
+    " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100 FROM n",
+    f"INSERT INTO job ({JOB})"
+    " SELECT 'job_' || i, 'page', 'pending', 'run_' || i / 2, '', 'shared', 50, 0, 2, i, NULL FROM n",
+    f"INSERT INTO job ({JOB}) SELECT 'old_' || i, 'page', 'done', 'run_' || i / 2, '', 'shared', 50, 0, 2, i, i FROM n",
+    "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
+    " SELECT 'old_' || i, 1, 'w0', 1, 2, 'done' FROM n",
+)
+
+
+class Watched:
+    """A store whose statements are looked at before they run."""
+
+    def __init__(self, database: Database, look: Look, dialect: str) -> None:
+        self._database = database
+        self._look = look
+        self._queries = load(dialect)
+        self._all = names_in(dialect)
+        self.names: set[str] = set()
+        self.problems: set[str] = set()
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._database.run(lambda tx: work(WatchedTx(tx, self)))
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(lambda tx: work(WatchedTx(tx, self)))
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def look(self, tx: Any, query: str, rows: list[dict[str, Any]]) -> None:
+        if query not in self._all:
+            return
+        self.names.add(query)
+        for problem in await self._look(tx._connection, self._queries[query], rows):
+            self.problems.add(f"{query}: {problem}")
+
+
+class WatchedTx:
+    """A transaction that tells what it is asked."""
+
+    def __init__(self, tx: Tx, watched: Watched) -> None:
+        self._tx = tx
+        self._watched = watched
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        await self._watched.look(self._tx, query, [values])
+        return await self._tx.all(query, **values)
+
+    async def one(self, query: str, **values: Any) -> Any | None:
+        await self._watched.look(self._tx, query, [values])
+        return await self._tx.one(query, **values)
+
+    async def value(self, query: str, **values: Any) -> Any:
+        await self._watched.look(self._tx, query, [values])
+        return await self._tx.value(query, **values)
+
+    async def execute(self, query: str, **values: Any) -> int:
+        await self._watched.look(self._tx, query, [values])
+        return await self._tx.execute(query, **values)
+
+    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+        if rows:
+            await self._watched.look(self._tx, query, rows)
+        return await self._tx.many(query, rows)
+
+    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+        if rows:
+            await self._watched.look(self._tx, query, rows)
+        return await self._tx.batch(query, rows)
+
+
+async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: list[dict[str, Any]]) -> list[str]:
+    """No table is scanned, and the machine takes no more steps than so many rows are worth."""
+    rows = [{name: _as_json(value) for name, value in row.items()} for row in rows]
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", rows[0])]
+    scans = [line for line in plan if line.startswith("SCAN ") and not re.match(SMALL, line)]
+    with undone(connection, reads=query.sql.startswith("SELECT")):
+        steps = _steps(connection, query, rows)
+    return scans + ([f"takes {steps:,} steps: {'; '.join(plan)}"] if steps > MOST_STEPS else [])
+
+
+# Lists that we brought ourselves, and the table of one row.
+SMALL = r"SCAN (json_each|k) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq"
+
+
+def _steps(connection: sqlite3.Connection, query: Query, rows: list[dict[str, Any]]) -> int:
+    hundreds = 0
+
+    def count() -> int:
+        nonlocal hundreds
+        hundreds += 1
+        return 0
+
+    connection.set_progress_handler(count, 100)
+    for row in rows:
+        connection.execute(query.sql, row).fetchall()
+    connection.set_progress_handler(None, 0)
+    return hundreds * 100
+
+
+@contextmanager
+def undone(connection: sqlite3.Connection, *, reads: bool) -> Iterator[None]:
+    if reads:
+        yield
+        return
+    connection.execute("SAVEPOINT look")
+    yield
+    connection.execute("ROLLBACK TO look")
+    connection.execute("RELEASE look")
+
+
+def _as_json(value: Any) -> Any:
+    return orjson.dumps(value).decode() if isinstance(value, list) else value
+
+
+async def look_in_postgres(connection: Any, query: Query, rows: list[dict[str, Any]]) -> list[str]:
+    """No large table is read from end to end, by whatever kind of scan."""
+    values = [[row[name] for row in rows] if query.arrays else rows[0][name] for name in query.parameters]
+    given = f"({', '.join(map(_literal, values))})" if values else ""
+    problems = await _read(connection, "while empty", f"EXECUTE {early(query)}{given}", "force_generic_plan")
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        await connection.execute(f"PREPARE look AS {query.sql}")
+        problems += await _read(connection, mode, f"EXECUTE look{given}", mode)
+        await connection.execute("DEALLOCATE look")
+    return problems
+
+
+async def _read(connection: Any, when: str, statement: str, mode: str) -> list[str]:
+    """Run a statement and undo it; what of its plan, made at that time and in that mode, reads too much."""
+    undo = connection.transaction()
+    await undo.start()
+    await connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+    plan = await connection.fetchval(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {statement}")
+    await undo.rollback()
+    return [f"planned {when}: {problem}" for problem in _problems(json.loads(plan)[0]["Plan"])]
+
+
+def _problems(step: dict[str, Any]) -> list[str]:
+    table, kind = step.get("Relation Name"), step["Node Type"]
+    counts = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    read = sum(step.get(name, 0) for name in counts) * step["Actual Loops"]
+    bad = table in TABLES and kind != "ModifyTable" and read > MOST_ROWS
+    using = f" using {step['Index Name']}" if "Index Name" in step else ""
+    found = [f"{kind}{using} on {table} reads {read:,} rows"] if bad else []
+    return found + [problem for inner in step.get("Plans", []) for problem in _problems(inner)]
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    text = f"{{{','.join(map(_element, value))}}}" if isinstance(value, list) else str(value)
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _element(value: Any) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return "NULL" if value is None else f'"{escaped}"'
+
+
+def early(query: Query) -> str:
+    return f"early_{query.name}"
+
+
+async def plan_early(connection: Any) -> None:
+    """Let PostgreSQL make its plans without values now; it keeps them until it has counted the tables again."""
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    for query in map(load("postgres").__getitem__, names_in("postgres")):
+        nothing = f"({', '.join(['NULL'] * len(query.parameters))})" if query.parameters else ""
+        await connection.execute(f"PREPARE {early(query)} AS {query.sql}")
+        await connection.fetch(f"EXPLAIN EXECUTE {early(query)}{nothing}")
+    await connection.execute("RESET plan_cache_mode")
+
+
+async def fill(bench: Bench, crawl: Crawl) -> None:
+    """Make the store large around a crawl."""
+    host = await bench.number(f"SELECT number FROM host WHERE origin = '{SITE}'")
+    for statement in FILL:
+        await bench.sql(f"{NUMBERS} {statement}".format(crawl=crawl.number, host=host))
+    moved = "UPDATE frontier_seq SET value = 1000000"
+    await bench.sql(moved if bench.dialect == "sqlite" else "SELECT setval('frontier_seq', 1000000)")
+
+
+async def crawl_on(bench: Bench, crawl: Crawl) -> None:
+    """All that walkers ask of the frontier: they add, take, settle, try later, hand back, get lost, come back."""
+    walker = await bench.walker(crawl)
+    links = [new_url(crawl, f"/link/{number}") for number in range(LINKS)]
+    await walker.turn(found=links, want=100)
+    done = [fetched(task) for task in walker.held[:60]] + [later(task, 5) for task in walker.held[60:90]]
+    await walker.turn(*done, found=[*links[200:], new_url(crawl, "/new"), new_url(crawl, "/out", fate=SKIP)], want=100)
+    await walker.turn(want=LINKS)  # more than some hosts have
+    await walker.walk.hand_back(Report(), "draining")
+    slow = await bench.walker(crawl, pace=SLOW)
+    await slow.turn(want=10)
+    await bench.database.run(lambda tx: bench.frontier.next_in(tx, crawl.number))
+    await bench.lose()
+    await bench.walker(crawl)
+    await bench.database.read(lambda tx: bench.pages.after(tx, crawl.number, SIZE // 2, 1000))
+
+
+async def work_on(bench: Bench) -> None:
+    """All that workers ask of the queue: they enqueue, lease, extend, finish, fail, release, get lost, and cancel."""
+    await bench.enqueue(key="once", run_id="run_1")
+    leases = await bench.queue.lease("w1", ["page", "audit"], ["shared", "n1"], 20)
+    await bench.queue.extend([lease.holder for lease in leases])
+    await bench.queue.finish(leases[0])
+    await bench.queue.fail(leases[1], "no")
+    await bench.queue.release(leases[2], "draining")
+    await bench.queue.lose(leases[3], "gone")
+    await bench.job(leases[4].holder.job_id)
+    await bench.queue.lease_one(leases[2].holder.job_id, "w2")
+    await bench.lose()
+    for question in (bench.jobs.jobs_of_run, bench.jobs.live_of_run):
+        await bench.database.read(lambda tx, ask=question: ask(tx, "run_9"))
+    await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
+
+
+@cache
+def names_in(dialect: str) -> set[str]:
+    """The queries of the frontier and of the queue."""
+    folder = files("shoal.store.sql").joinpath("queries")
+    texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in ROOMS]
+    return set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
+
+
+async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
+    await crawl_on(bench, crawl)
+    await work_on(bench)
+    assert not watched.problems, "\n".join(sorted(watched.problems))
+    assert names_in(bench.dialect) - watched.names == set(), "not looked at: let crawl_on or work_on use them"
+
+
+@asynccontextmanager
+async def watched_bench(url: str, look: Look) -> AsyncIterator[tuple[Bench, Watched]]:
+    clock = FakeClock()
+    # One connection: a plan belongs to the connection that made it.
+    database = database_of(DatabaseSettings(url=url, pool_size=1), clock)
+    await database.open(upgrade=True)
+    watched = Watched(database, look, database.dialect)
+    bench = Bench(url, watched, clock, database.dialect)
+    try:
+        yield bench, watched
+    finally:
+        await bench.close()
+
+
+async def test_sqlite_reads_only_what_a_commit_is_about(sqlite_url: str) -> None:
+    async with watched_bench(sqlite_url, look_in_sqlite) as (bench, watched):
+        crawl = await bench.submit(workers=2)
+        await fill(bench, crawl)
+        await check(bench, watched, crawl)
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["never analyzed", "analyzed"])
+async def test_postgres_reads_only_what_a_commit_is_about(postgres_url: str, counted: bool) -> None:
+    async with watched_bench(postgres_url, look_in_postgres) as (bench, watched):
+        await bench.database.run(lambda tx: plan_early(tx._tx._connection))
+        crawl = await bench.submit(workers=2)
+        await fill(bench, crawl)
+        if counted:
+            await bench.sql("ANALYZE")
+        await check(bench, watched, crawl)
+
+
+async def test_every_query_is_one_that_the_store_understands(bench: Bench) -> None:
+    for query in load(bench.dialect).values():
+        if bench.dialect == "sqlite":
+            await bench.sql(f"EXPLAIN {re.sub(r'(?<!:):[a-z_][a-z0-9_]*', 'NULL', query.sql)}")
+        else:
+            await bench.sql(f"PREPARE {early(query)} AS {query.sql}")

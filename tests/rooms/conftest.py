@@ -1,0 +1,111 @@
+"""Real crawls in the test's own process: the whole engine on a real store, against a scripted site on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from shoal.app import App, opened, walker_of
+from shoal.base.signals import Signals
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.crawls import Seen
+from shoal.pages.page import Page
+from shoal.settings import load
+
+Answer = tuple[int, dict[str, str], str]
+Script = Callable[[str], Answer | None]
+
+
+def html(title: str, *links: str, text: str = "") -> Answer:
+    anchors = "".join(f'<a href="{link}">x</a>' for link in links)
+    body = f"<!doctype html><title>{title}</title><h1>{title}</h1><p>{text or title}</p>{anchors}"
+    return 200, {"Content-Type": "text/html; charset=utf-8"}, body
+
+
+@dataclass
+class ScriptedSite:
+    """Answers each path as a script says; no answer is a 404. Keeps a log of what was asked."""
+
+    script: Script
+    robots: Answer = (404, {}, "")
+    port: int = 0
+    asked: list[str] = field(default_factory=list)
+    agents: set[str] = field(default_factory=set)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def times(self, path: str) -> int:
+        return self.asked.count(path)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for requests that make something true."""
+        while not condition():
+            self.news.clear()
+            await self.news.wait()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                first, *fields = head.decode("latin-1").split("\r\n")
+                path = first.split(" ")[1]
+                self.asked.append(path)
+                self.news.set()
+                self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
+                status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")
+                data = body.encode()
+                lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
+                writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(site: ScriptedSite) -> AsyncIterator[ScriptedSite]:
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    site.port = server.sockets[0].getsockname()[1]
+    try:
+        yield site
+    finally:
+        server.close()
+
+
+@dataclass
+class Crawler:
+    """Crawls in this process, and answers with what the store says afterwards."""
+
+    app: App
+
+    async def submit(self, site: ScriptedSite, *paths: str, **config: Any) -> Crawl:
+        seeds = [site.url + path for path in paths or ("/",)]
+        options = CrawlConfig(seeds=seeds, **{"speed": "max", **config})
+        return await self.app.crawls.submit(options, named=[f"{site.url}/"])
+
+    async def walk(self, crawl: Crawl) -> str:
+        """Lease the crawl's next job and walk it to the end of the walk."""
+        [lease] = await self.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        return await walker_of(self.app, crawl, lease.holder, lambda: True).run()
+
+    async def crawl(self, site: ScriptedSite, *paths: str, **config: Any) -> Seen:
+        crawl = await self.submit(site, *paths, **config)
+        await self.walk(crawl)
+        return await self.app.crawls.get(crawl.id)
+
+    async def pages(self, seen: Seen) -> dict[str, Page]:
+        rows = await self.app.database.read(lambda tx: self.app.pages.after(tx, seen.crawl.number, 0, 10_000))
+        return {page.url.partition("/")[2].partition("/")[2].partition("/")[2] or "/": page for _, page in rows}
+
+
+@pytest.fixture
+async def crawler(store_url: str) -> AsyncIterator[Crawler]:
+    settings = load({"DATABASE_URL": store_url}, env={}).settings
+    async with opened(settings, Signals()) as app:
+        yield Crawler(app)

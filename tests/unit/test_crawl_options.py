@@ -1,0 +1,92 @@
+"""The flags of a crawl: each is a field of it, says what the field says, and refuses by its own name."""
+
+import re
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shoal.base.errors import InvalidInput
+from shoal.cli import crawl as command
+from shoal.cli.options import FLAGS, Flag, flag_of, given_values, read_header, read_seconds
+from shoal.crawl.crawl import CrawlConfig
+from shoal.here.wish import read_config, read_id
+
+SEED = "http://a.example/"
+
+
+def parsed(*words: str) -> CrawlConfig:
+    """The config that a command line means."""
+    context = command.crawl.make_context("crawl", [SEED, *words])
+    options = {name: value for name, value in context.params.items() if name in FLAGS}
+    return read_config({"seeds": [SEED], **given_values(options)}, flag_of)
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--depth", "7"], "depth", 7),
+        (["--max-pages", "10"], "max_pages", 10),
+        (["--scope", "domain"], "scope", "domain"),
+        (["--include", "a", "--include", "b"], "include", ["a", "b"]),
+        (["--delay", "0.5"], "delay_seconds", 0.5),
+        (["--speed", "max"], "speed", "max"),
+        (["--user-agent", "me"], "user_agent", "me"),
+    ],
+)
+def test_a_flag_sets_its_field(words: list[str], field: str, value: Any) -> None:
+    assert getattr(parsed(*words), field) == value
+
+
+def test_what_is_not_given_has_the_default_of_its_field() -> None:
+    assert parsed() == CrawlConfig(seeds=[SEED])
+
+
+def test_help_is_what_the_fields_say() -> None:
+    told = re.sub(r"\s+", " ", CliRunner().invoke(command.crawl, ["--help"], terminal_width=400).output)
+    for field, flag in FLAGS.items():
+        assert f"{flag.name} " in told
+        assert str(CrawlConfig.model_fields[field].description) in told
+    assert "--depth N How many links away from a seed a page may be. [default: 3]" in told
+    assert "--scope page|prefix|host|domain|any" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--depth", "x"], "--depth cannot be 'x'; it should be a valid integer"),
+        (["--depth", "-1"], "--depth cannot be '-1'; it should be greater than or equal to 0"),
+        (["--scope", "planet"], "--scope cannot be 'planet'; it should be 'page'"),
+        (["--delay", "-1"], "--delay cannot be"),
+        (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
+        (["--user-agent", "a\nb"], "--user-agent must be one line"),
+    ],
+)
+def test_a_value_that_cannot_be_taken_is_refused_by_the_name_of_its_flag(words: list[str], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        parsed(*words)
+
+
+def test_a_flag_may_read_what_people_write() -> None:
+    flag = Flag("--max-time", "delay_seconds", "D", read_seconds, "a duration such as 10m")
+    assert flag.value("2m") == 120
+    with pytest.raises(InvalidInput, match="--max-time 'soon' is not a duration; write a duration such as 10m"):
+        flag.value("soon")
+
+
+def test_repeated_pairs_become_a_table() -> None:
+    flag = Flag("--label", "labels", "H", read_header, "NAME: VALUE")
+    assert flag.value(("a: 1", "b:2")) == {"a": "1", "b": "2"}
+    with pytest.raises(InvalidInput, match="--label 'nothing' is not a header"):
+        flag.value(("nothing",))
+
+
+@pytest.mark.parametrize("text", ["a", "A.b_c-1", "x" * 64])
+def test_an_id_of_ones_own_is_taken(text: str) -> None:
+    assert read_id(text, "--id") == text
+
+
+@pytest.mark.parametrize("text", ["", "a b", "../x", "x" * 65, "é", "a\n"])
+def test_an_id_with_anything_else_in_it_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="--id"):
+        read_id(text, "--id")

@@ -1,0 +1,124 @@
+"""What a person is told of a crawl: progress while it goes, the summary at its end."""
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.base.ids import CrawlId
+from shoal.cli.progress import PlainLines, Standing
+from shoal.cli.summary import in_bytes, in_time, rows_of, summary
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawls import Seen
+from shoal.crawl.states import CrawlState
+
+STANDING = Standing(pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0)
+COUNTS = Counts(
+    opened=10, settled=10, pages=9, errors=1, bytes=12_345, depth_reached=3, skipped={"scope": 4, "depth": 6}
+)
+SECOND = 1_000_000
+
+
+def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | None = None) -> Seen:
+    config = CrawlConfig(seeds=["http://a.example/"])
+    finished_at = None if seconds is None else seconds * SECOND
+    crawl = Crawl(
+        number=1,
+        id=CrawlId("mine"),
+        state=state,
+        state_reason=reason,
+        project="default",
+        config=config,
+        named=frozenset(),
+        priority=50,
+        created_at=0,
+        started_at=0,
+        finished_at=finished_at,
+    )
+    return Seen(crawl, counts)
+
+
+def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
+    line = ", ".join(STANDING.words())
+    assert line == (
+        "1,234 pages, 45.2/s, 500 waiting, 1 error, depth 2, 3 hosts, 27 s, about 3 min 4 s for what is known"
+    )
+    assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
+
+
+def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = PlainLines()
+    for standing in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
+        lines.show(standing)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split()[0] for line in err.splitlines()] == ["1,234", "1,300"]
+
+
+def test_the_summary_of_a_completed_crawl() -> None:
+    done = seen(CrawlState.COMPLETED, "drained", COUNTS, 90)
+    told = summary(done)
+    assert told == {
+        "crawl_id": "mine",
+        "state": "completed",
+        "pages": 9,
+        "errors": 1,
+        "skipped": {"scope": 4, "depth": 6},
+        "bytes": 12_345,
+        "duration_seconds": 90.0,
+        "pages_per_second": 0.1,
+        "depth_reached": 3,
+    }
+    assert rows_of(done, told, ["pages.jsonl"]) == [
+        ("Crawl", "mine"),
+        ("State", "completed (everything in reach was crawled)"),
+        ("Pages", "9"),
+        ("Errors", "1"),
+        ("Skipped", "10 (depth 6, scope 4)"),
+        ("Received", "12.3 kB"),
+        ("Took", "1 min 30 s, 0.1 pages/s"),
+        ("Depth", "3"),
+        ("Output", "pages.jsonl"),
+    ]
+
+
+def test_the_summary_of_a_paused_crawl_counts_this_sitting_and_says_what_is_left() -> None:
+    paused = seen(CrawlState.PAUSED, "interrupted", Counts(opened=10, settled=4, pages=4))
+    told = summary(paused, elapsed=2.0)
+    assert (told["duration_seconds"], told["pages_per_second"]) == (2.0, 2.0)
+    assert ("Left over", "6 known and not crawled") in rows_of(paused, told, [])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "0 s"),
+        (0.424, "0.42 s"),
+        (9.9, "9.9 s"),
+        (9.99, "10 s"),
+        (27.4, "27 s"),
+        (60, "1 min"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (3600, "1 h"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_a_duration_in_words(seconds: float, words: str) -> None:
+    assert in_time(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (12_345, "12.3 kB"),
+        (999_999, "1,000 kB"),
+        (123_456_789, "123.5 MB"),
+        (5 * 10**12, "5 TB"),
+        (5 * 10**15, "5,000 TB"),
+    ],
+)
+def test_a_size_in_words(count: int, words: str) -> None:
+    assert in_bytes(count) == words

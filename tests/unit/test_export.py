@@ -1,0 +1,196 @@
+"""Outputs: every format holds the whole record, a spreadsheet runs nothing of it, and a file has its name when it is
+complete."""
+
+import csv
+import errno
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.base.errors import BadConfig, InvalidInput, StorageFull
+from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
+from shoal.export.output import Output, Outputs
+from shoal.pages.page import RECORD_FIELDS, Page
+
+CRAWL = "crl_1"
+FETCHED_AT = 1_790_000_000_123_456
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+
+
+def page(**facts: Any) -> Page:
+    return Page(**{"url": "http://a.example/", "depth": 0, "fetched_at": FETCHED_AT, "attempt": 1} | facts)
+
+
+def full_page() -> Page:
+    return page(
+        final_url="http://a.example/b",
+        status=200,
+        depth=2,
+        parent="http://a.example/p",
+        bytes=123,
+        title='Fish, "chips"\nand peas',
+        word_count=7,
+        redirects=[{"url": "http://a.example/", "status": 301}],
+        duration_ms=1.5,
+        error_code="body_too_large",
+        error_message="It was large.",
+        data={"price": 3},
+    )
+
+
+def csv_rows(pages: Sequence[Page]) -> list[dict[str, str]]:
+    written = Csv().head() + b"".join(Csv().pages(CRAWL, pages))
+    return list(csv.DictReader(io.StringIO(written.decode(), newline=""), strict=True))
+
+
+def json_rows(pages: Sequence[Page]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in b"".join(JsonLines().pages(CRAWL, pages)).splitlines()]
+
+
+def test_a_record_has_every_field_in_its_order() -> None:
+    assert tuple(full_page().record(CRAWL)) == RECORD_FIELDS
+    assert tuple(json_rows([page()])[0]) == RECORD_FIELDS
+    assert Csv().head().decode() == ",".join(f'"{name}"' for name in RECORD_FIELDS) + "\r\n"
+
+
+def test_a_json_line_says_what_the_page_was() -> None:
+    record = json_rows([full_page()])[0]
+    assert record["crawl_id"] == CRAWL
+    assert record["title"] == 'Fish, "chips"\nand peas'
+    assert record["fetched_at"] == "2026-09-21T14:13:20.123456Z"
+    assert record["error"] == {"code": "body_too_large", "message": "It was large."}
+    assert record["redirects"] == [{"url": "http://a.example/", "status": 301}]
+    assert record["data"] == {"price": 3}
+    assert json_rows([page()])[0]["error"] is None
+
+
+@pytest.mark.parametrize("micros", [0, 1, FETCHED_AT, FETCHED_AT + 1, 4_102_444_800_999_999])
+def test_the_time_of_a_record_is_exact_to_the_microsecond(micros: int) -> None:
+    at = page(fetched_at=micros).record(CRAWL)["fetched_at"]
+    assert round(at.timestamp()) == round(micros / 1e6)
+    assert at.microsecond == micros % 1_000_000
+
+
+def test_csv_and_jsonl_hold_the_same_record() -> None:
+    [cells] = csv_rows([full_page()])
+    record = json_rows([full_page()])[0]
+    for name in RECORD_FIELDS:
+        value = record[name]
+        if value is None:
+            assert cells[name] == ""
+        elif isinstance(value, bool | dict | list):
+            assert json.loads(cells[name]) == value
+        else:
+            assert cells[name] == str(value)
+    assert cells["error"] == '{"code":"body_too_large","message":"It was large."}'
+
+
+def test_text_is_always_quoted_and_numbers_never() -> None:
+    line = b"".join(Csv().pages(CRAWL, [full_page()])).decode()
+    assert '"http://a.example/b",200,2,"http://a.example/p"' in line
+    assert '"Fish, ""chips""\nand peas"' in line
+    assert line.endswith("\r\n")
+
+
+@pytest.mark.parametrize("text", ["=cmd|'/c calc'!A1", "+1", "-1", "@x", "\tx", "\rx", "\0=1+1"])
+def test_a_formula_stays_text(text: str) -> None:
+    [cells] = csv_rows([page(title=text)])
+    assert cells["title"] == "'" + text.replace("\0", "")
+
+
+@pytest.mark.parametrize("number", [-1, -1.5, 0, 10**15])
+def test_a_number_is_left_as_it_is(number: float) -> None:
+    assert cell(number) == number
+    [cells] = csv_rows([page(duration_ms=number)])
+    assert float(cells["duration_ms"]) == number
+
+
+def test_a_cell_is_clipped_to_what_a_spreadsheet_takes_and_says_so() -> None:
+    [cells] = csv_rows([page(title="x" * 1_000_000, h1="=" + "y" * LONGEST_CELL, description="z" * LONGEST_CELL)])
+    assert len(cells["title"]) == len(cells["h1"]) == LONGEST_CELL
+    assert cells["title"].endswith(CLIPPED)
+    assert cells["description"] == "z" * LONGEST_CELL
+
+
+@given(TEXT)
+def test_no_text_is_read_back_as_a_formula_or_as_another_text(text: str) -> None:
+    [cells] = csv_rows([page(title=text)])
+    read = cells["title"]
+    assert not read.startswith(FORMULA)
+    assert "\0" not in read
+    assert read.removeprefix("'") == text.replace("\0", "").removeprefix("'")
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), max_size=5))
+def test_every_page_is_one_row_whatever_is_in_it(texts: list[tuple[str, str]]) -> None:
+    pages = [page(title=title, description=description, data={title: description}) for title, description in texts]
+    rows = csv_rows(pages)
+    assert [row["description"] for row in rows] == [safe_text(description) for _, description in texts]
+    assert [orjson.loads(row["data"]) for row in rows] == [{title: description} for title, description in texts]
+
+
+def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
+    names = [str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")]
+    outputs = Outputs(names)
+    outputs.open()
+    outputs.write(CRAWL, [full_page(), page()])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv.part", "a.jsonl.part"]
+    assert outputs.whereabouts == [f"{name}.part" for name in names]
+    outputs.complete()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.jsonl"]
+    assert outputs.whereabouts == names
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_an_earlier_run_left_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.part").write_text("half a li")
+    (tmp_path / "a.jsonl").write_text("old\n")
+    output = Output(str(tmp_path / "a.jsonl"))
+    assert (tmp_path / "a.jsonl.part").read_text() == "half a li"  # not before it is opened
+    output.open()
+    output.write(CRAWL, [page()])
+    output.leave()
+    assert (tmp_path / "a.jsonl").read_text() == "old\n"
+    assert (tmp_path / "a.jsonl.part").read_bytes() == b"".join(JsonLines().pages(CRAWL, [page()]))
+
+
+def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) -> None:
+    outputs = Outputs([str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")])
+    outputs.open()
+    outputs.complete()
+    assert (tmp_path / "a.jsonl").read_bytes() == b""
+    assert (tmp_path / "a.csv").read_bytes() == Csv().head()
+
+
+def test_a_full_disk_is_said_and_nothing_gets_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.part").symlink_to("/dev/full")
+    output = Output(str(tmp_path / "a.jsonl"))
+    output.open()
+    with pytest.raises(StorageFull) as told:
+        output.write(CRAWL, [full_page()] * 1000)
+    assert told.value.__cause__ is not None
+    assert getattr(told.value.__cause__, "errno", None) == errno.ENOSPC
+    output.leave()
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["pages", "pages.doc", "pages.jsonl.gz", ".csv", ""])
+def test_an_ending_that_means_nothing_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"\.jsonl, \.csv, or -"):
+        Output(name)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_crawled(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for name in ("nowhere/a.csv", "folder.csv"):
+        with pytest.raises(BadConfig, match="cannot be written"):
+            Output(str(tmp_path / name))
+    with pytest.raises(InvalidInput, match="twice"):
+        Outputs(["a.csv", "a.csv"])

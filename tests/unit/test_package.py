@@ -1,0 +1,47 @@
+"""The face of the package: every promised name is there, and none of them costs anything before it is used."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal import library
+
+SRC = Path(__file__).parents[2] / "src"
+HEAVY = ("asyncio", "click", "pycurl", "pydantic", "rich", "sqlite3", "typing", "uvloop")
+
+
+@pytest.mark.parametrize("name", shoal.__all__)
+def test_every_promised_name_is_there(name: str) -> None:
+    assert getattr(shoal, name) is not None
+    assert name in dir(shoal)
+
+
+def test_what_is_not_promised_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        shoal.nothing_of_the_kind  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_verb_and_the_room_share_their_name() -> None:
+    from shoal import crawl
+    from shoal.crawl import states
+
+    assert callable(crawl)
+    assert states.CrawlState.PAUSED == "paused"
+    assert isinstance(crawl("http://a.example/"), shoal.CrawlRun)
+
+
+def test_the_verb_takes_what_the_library_says() -> None:
+    assert list(inspect.signature(library.crawl).parameters) == [
+        "seeds", "store", "resume", "id", "trust_seeds", "options",
+    ]  # fmt: skip
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = f"import sys; import shoal; print([name for name in {HEAVY!r} if name in sys.modules])"
+    words = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(SRC)!r}); {code}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"
