@@ -1,5 +1,6 @@
 """The composition root: the only place that names a driver, wires the rooms, and registers job kinds."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from shoal.egress import AddressRule, Egress, Limits, endpoint
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import Holder, Lease
+from shoal.queue.job import Holder, Lease, local_lane
 from shoal.queue.queue import Queue
 from shoal.settings import DatabaseSettings, Settings
 from shoal.store.sql.archive import SqlArchive
@@ -36,6 +37,8 @@ from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.pooled import PooledPostgres
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase
+from shoal.work.local import holder_name
+from shoal.work.worker import Worker
 
 if TYPE_CHECKING:
     import asyncpg
@@ -128,6 +131,14 @@ async def on_pool(settings: Settings, pool: "asyncpg.Pool") -> App:
     return on_database(settings, database)
 
 
+def company_of(app: App, crawl: Crawl, size: int) -> Worker:
+    """Workers of one process for the other walkers of a crawl that it walks itself."""
+    settings = app.settings.work.model_copy(update={"concurrency": size})
+    environment = {**os.environ, "DATABASE_URL": app.settings.database.url}
+    lane, holder = local_lane(crawl.id), holder_name()
+    return Worker("here", app.queue, settings, app.clock, app.signals, environment, [lane], holder)
+
+
 async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
     """The run of a leased job, ready to start in this process."""
     seen = await app.crawls.get(lease.run_id or "")
@@ -140,6 +151,7 @@ def walker_of(
     holder: Holder,
     alive: Callable[[], bool],
     settled: Callable[[list[Settled]], None] = lambda settled: None,
+    hungry: Callable[[], bool] = lambda: True,
 ) -> Walker:
     """A walker of a crawl in this process, going out under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
@@ -159,4 +171,5 @@ def walker_of(
         holder,
         alive,
         settled,
+        hungry,
     )

@@ -23,10 +23,13 @@ from shoal.queue.job import Holder
 from shoal.store.sql.archive import SqlArchive
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
 
-A_YEAR = 366 * 86_400
+YEARS = 366 * 86_400 * 3  # more than the clocks of two stores are apart
 TRAP = f"{SITE}/trap/0"
 FRONTIER = "SELECT path, depth, due, parent, attempts, crashes FROM frontier WHERE crawl = {} ORDER BY due, depth, path"
-ORDER = "SELECT path FROM frontier WHERE crawl = {} ORDER BY due, depth, seq"
+ORDER = """
+    SELECT h.origin, f.path FROM frontier AS f JOIN host AS h ON h.number = f.host
+    WHERE f.crawl = {} ORDER BY h.origin, f.due, f.depth, f.seq
+"""
 
 
 def archive_of(bench: Bench) -> SqlArchive:
@@ -63,7 +66,7 @@ async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     fails, waits, _, trap = sorted(turn.work, key=lambda task: task.url)
     rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other")]
     rest.append(linked(walker, "/trap/2", fate=Fate.QUARANTINED))
-    report = Report([failed(fails), later(waits, 60), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
+    report = Report([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
     await walker.walk.turn(report, Ask(0, 1))
     return crawl, walker
 
@@ -132,7 +135,7 @@ async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench)
     assert taken["parent"] == f"{SITE}/"
     waits = (await archivist.explain(crawl.id, f"{SITE}/later", UrlRules())).facts
     now = from_micros(await bench.database.read(lambda tx: tx.value("now")))
-    assert (waits["due_at"] - now).total_seconds() == pytest.approx(60, abs=10)
+    assert (waits["due_at"] - now).total_seconds() == pytest.approx(YEARS, abs=10)
     assert waits["attempts"] == 1
 
 
@@ -261,15 +264,14 @@ async def test_a_carried_crawl_is_resumed_and_completes_without_fetching_anythin
     loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
     seed = await other.database.read(lambda tx: archive_of(other).seed_of(tx, there.number))
-    await other.jump(A_YEAR)  # what waits for later is due, by whichever clock
+    await other.jump(2 * YEARS)  # what waits for later is due, by whichever clock
     await other.crawls.resume(loaded)
     walker = await other.walker(there)
     known = [keyed(seed, path) for path in ("/", "/fails", "/deep", "/waits")]
     fetched_there = []
-    for _ in range(5):
-        turn = await walker.fetch_all(*known)
+    while not (turn := await walker.fetch_all(*known)).drained:
+        assert {task.parent for task in turn.work} == {f"{SITE}/"}
         fetched_there += [task.url for task in turn.work]
-        assert {task.parent for task in turn.work} <= {f"{SITE}/"}
     assert sorted(fetched_there) == [
         "http://example.net/other", f"{SITE}/later", f"{SITE}/taken", f"{SITE}/waits",
     ]  # fmt: skip
@@ -404,5 +406,5 @@ async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, value
     for name, value in {"crawl": 1, **values}.items():
         text = text.replace(f":{name}", repr(value))
     plan = [row["detail"] for row in await sqlite_bench.sql(f"EXPLAIN QUERY PLAN {text}")]
-    assert not [step for step in plan if "SCAN" in step and "some" not in step]
+    assert not [step for step in plan if "SCAN" in step and "chosen" not in step]
     assert not [step for step in plan if "TEMP B-TREE" in step and query != "last_of_some_fates"]

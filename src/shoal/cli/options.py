@@ -97,6 +97,7 @@ PROMISED = (
     Flag("--exclude", "exclude", "RE"),
     Flag("--speed", "speed"),
     Flag("--concurrency", "concurrency", "N"),
+    Flag("--processes", "workers", "N"),
     Flag("--delay", "delay_seconds", "S"),
     Flag("--render", "render"),
     Flag("--robots", "robots"),

@@ -17,7 +17,7 @@ from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule, endpoint, literal
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.queue.job import LOCAL_LANE, SHARED_LANE, NewJob
+from shoal.queue.job import SHARED_LANE, NewJob, local_lane
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 
@@ -250,7 +250,7 @@ class Crawls:
                 id=JobId(new_id("job")),
                 kind=KIND,
                 run_id=crawl_id,
-                lane=LOCAL_LANE if here else SHARED_LANE,
+                lane=local_lane(crawl_id) if here else SHARED_LANE,
                 priority=config.priority,
                 max_attempts=self._queue.settings.job_attempts,
             )

@@ -6,7 +6,7 @@ and the next one starts. Commits run beside the fetches; each takes as much as t
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -79,6 +79,7 @@ class Engine:
         *,
         alive: Callable[[], bool] = lambda: True,
         settled: Callable[[list[Settled]], None] = lambda settled: None,
+        hungry: Callable[[], bool] = lambda: True,
     ) -> None:
         self._walk = walk
         self._fetcher = fetcher
@@ -90,6 +91,7 @@ class Engine:
         self._clock = clock
         self._alive = alive  # false once our lease may have run out: then nothing more is taken
         self._told = settled  # is given what each commit made durable
+        self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
         self._report = Report()
         self._reported_at = clock.monotonic()
         self._held = 0  # taken and not yet reported
@@ -174,7 +176,7 @@ class Engine:
 
     def _room(self) -> int:
         """How many more URLs to hold: the window, and what will finish while the next commit is made."""
-        if self._asked is not None or self._budget.spent is not None:
+        if self._asked is not None or self._budget.spent is not None or not self._hungry():
             return 0
         ahead = self._window.size + self._settings.commit_results
         return self._budget.allow(max(0, ahead - self._held), self._held)
@@ -229,6 +231,8 @@ class Engine:
             self._startable.append(task.host)
 
     def _fill(self) -> None:
+        if self._budget.spent is not None:
+            return
         while self._startable and len(self._fetching) < self._window.size:
             host = self._startable.popleft()
             line = self._lines.get(host)
@@ -262,8 +266,10 @@ class Engine:
         self._add(self._reader.killer(task))
 
     def _add(self, settled: Settled) -> None:
-        self._report.settled.append(settled)
-        if len(self._report.settled) >= self._settings.commit_results or self._starving():
+        results = self._report.settled
+        results.append(settled)
+        # The first result begins the wait for the commit; a full report or a window that runs dry ends it.
+        if len(results) == 1 or len(results) >= self._settings.commit_results or self._starving():
             self._wake.set()
 
     def _starving(self) -> bool:
@@ -286,6 +292,8 @@ class Engine:
         finished = len(self._report.settled)
         if finished >= self._settings.commit_results or (finished and finished == self._held):
             return 0
+        if self._budget.spent is not None:
+            return 0
         if not finished:
             return longest - elapsed
         every = self._settings.commit_every.total_seconds()
@@ -299,19 +307,22 @@ class Engine:
             timer.cancel()
 
     async def _leave(self, control: Control) -> Ending:
-        self._drop_all()
-        await self._walk.close(self._next_report(), control.value)
+        await self._last(self._walk.close, control.value)
         return Ending.PAUSED if control is Control.PAUSE else Ending.STOPPED
 
     async def _end(self, reason: str) -> Ending:
-        self._drop_all()
-        await self._walk.close(self._next_report(), reason)
+        await self._last(self._walk.close, reason)
         return Ending.BUDGET
 
     async def _hand_back(self, reason: str) -> Ending:
-        self._drop_all()
-        await self._walk.hand_back(self._next_report(), reason)
+        await self._last(self._walk.hand_back, reason)
         return Ending.HANDED_BACK
+
+    async def _last(self, commit: Callable[[Report, str], Awaitable[None]], reason: str) -> None:
+        self._drop_all()
+        report = self._next_report()
+        await commit(report, reason)
+        self._told(report.settled)
 
     def _forget(self) -> None:
         self._drop_all()

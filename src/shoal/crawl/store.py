@@ -49,6 +49,7 @@ class Pace:
     delay: timedelta
     probe: bool = False  # a host that was never asked for its robots.txt gets one URL first
     per_host: int | None = None  # pages of one host, in all
+    walkers: int = 1  # that share the hosts
 
 
 class FrontierStore(Protocol):

@@ -55,6 +55,7 @@ class Walker:
         holder: Holder,
         alive: Callable[[], bool],
         settled: Callable[[list[Settled]], None] = lambda settled: None,
+        hungry: Callable[[], bool] = lambda: True,
     ) -> None:
         self._database = database
         self._crawls = crawls
@@ -66,6 +67,7 @@ class Walker:
         self._crawl = crawl
         self._alive = alive
         self._settled = settled
+        self._hungry = hungry
         self._window, pace = _window_and_pace(crawl, settings)
         self._walk = Walk(database, crawls, frontier, queue, crawl, holder, pace)
         self._engine: Engine | None = None
@@ -107,6 +109,7 @@ class Walker:
             self._clock,
             alive=self._alive,
             settled=self._tell,
+            hungry=self._hungry,
         )
 
     def _tell(self, settled: list[Settled]) -> None:
@@ -149,6 +152,6 @@ def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:
     profile = settings.crawl.pace(config.speed, config.concurrency)
     size = config.concurrency or settings.crawl.max_concurrent_curl
     delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
-    return Window(size, min(size, profile.connections)), Pace(
-        delay, probe=config.robots == "obey", per_host=config.max_pages_per_host
-    )
+    probe = config.robots == "obey"
+    pace = Pace(delay, probe=probe, per_host=config.max_pages_per_host, walkers=config.workers)
+    return Window(size, min(size, profile.connections)), pace

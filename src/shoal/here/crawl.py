@@ -6,12 +6,12 @@ The rows are the same as anywhere: who leaves early leaves a paused crawl, who i
 import asyncio
 from array import array
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from shoal.app import App, SqlDatabase, walker_of
+from shoal.app import App, company_of, walker_of
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, ShoalError, StateConflict, StorageFull
 from shoal.crawl.crawl import Counts, Crawl
@@ -19,7 +19,7 @@ from shoal.crawl.crawls import Seen
 from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
-from shoal.here.stream import PageStream, PatientDatabase
+from shoal.here.stream import PageStream
 from shoal.pages.page import Page
 from shoal.queue.job import Lease
 from shoal.work.local import LocalLease
@@ -63,7 +63,7 @@ class CrawlHere:
         self.crawl = crawl
         self.tally = Tally()
         self._app = app
-        self._stream = PageStream()
+        self._stream = PageStream(self._caught_up)
         self._told = array("q")  # the hashes of the URLs that the walker told: eight bytes a page
         self._last_read = 0  # the number of the last page that was read from the store
         self._lease: Lease | None = None
@@ -165,12 +165,32 @@ class CrawlHere:
     async def _walk(self) -> None:
         assert self._lease is not None
         assert self._vigil is not None
-        patient = cast(SqlDatabase, PatientDatabase(self._app.database, self._stream))
-        app = replace(self._app, database=patient)
-        self._walker = walker_of(app, self.crawl, self._lease.holder, self._vigil.trusted, self._settled)
+        self._walker = walker_of(
+            self._app, self.crawl, self._lease.holder, self._vigil.trusted, self._settled, lambda: self._stream.has_room
+        )
         if self._pausing is not None:
             self._walker.leave(self._pausing)
-        await self._walker.run()
+        async with self._company():
+            await self._walker.run()
+
+    @asynccontextmanager
+    async def _company(self) -> AsyncIterator[None]:
+        """The crawl's other walkers, each in a child of ours, while we walk ourselves."""
+        others = self.crawl.config.workers - 1
+        if not others:
+            yield
+            return
+        worker = company_of(self._app, self.crawl, others)
+        working = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await working
+
+    def _caught_up(self) -> None:
+        if self._walker is not None:
+            self._walker.nudge()
 
     def _settled(self, settled: list[Settled]) -> None:
         pages = []

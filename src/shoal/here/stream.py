@@ -1,12 +1,9 @@
 """Pages between whoever walks and whoever reads, with a bound on how far the walker may run ahead."""
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Callable
 
-from shoal.base.database import Database, Work
 from shoal.pages.page import Page
-
-T = TypeVar("T")
 
 MOST_WAITING = 500  # pages that nobody has read yet; then the walker takes no more
 
@@ -14,7 +11,8 @@ MOST_WAITING = 500  # pages that nobody has read yet; then the walker takes no m
 class PageStream:
     """Pages on their way to a reader who may be slower than the walker."""
 
-    def __init__(self, most: int = MOST_WAITING) -> None:
+    def __init__(self, caught_up: Callable[[], None] = lambda: None, most: int = MOST_WAITING) -> None:
+        self._caught_up = caught_up
         self._most = most
         self._pages: list[Page] = []
         self._ended = False
@@ -33,6 +31,10 @@ class PageStream:
         if self._bounded and len(self._pages) >= self._most:
             self._room.clear()
 
+    @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
     async def room(self) -> None:
         """Until the reader has caught up."""
         await self._room.wait()
@@ -43,7 +45,9 @@ class PageStream:
             self._news.clear()
             await self._news.wait()
         pages, self._pages = self._pages, []
-        self._room.set()
+        if not self._room.is_set():
+            self._room.set()
+            self._caught_up()
         return pages
 
     def end(self) -> None:
@@ -61,21 +65,3 @@ class PageStream:
         self._pages = []
         self.unbind()
         self.end()
-
-
-class PatientDatabase:
-    """The database as the walker sees it: no commit, so nothing new is taken, until the reader has caught up."""
-
-    def __init__(self, database: Database, stream: PageStream) -> None:
-        self._database = database
-        self._stream = stream
-
-    async def run(self, work: Work[T]) -> T:
-        await self._stream.room()
-        return await self._database.run(work)
-
-    async def read(self, work: Work[T]) -> T:
-        return await self._database.read(work)
-
-    async def close(self) -> None:
-        await self._database.close()

@@ -8,7 +8,11 @@ from shoal.base.ids import JobId
 from shoal.queue.states import JobState, Move
 
 SHARED_LANE = "shared"
-LOCAL_LANE = "local"  # `shoal crawl` runs its own job: no worker takes from here
+
+
+def local_lane(run_id: str) -> str:
+    """The lane of a run that one process works on by itself: no worker of the fleet takes from it."""
+    return f"local/{run_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,21 @@
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
-from shoal.base.errors import NotAllowed, StateConflict
+from shoal.base.errors import LeaseLost, NotAllowed, StateConflict
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls
 from shoal.crawl.states import CrawlState
+from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
+
+LOOK_AGAIN = 0.2  # seconds
 
 
 class LocalLease:
@@ -23,15 +27,20 @@ class LocalLease:
         self._queue = queue
         self._crawls = crawls
         self._clock = clock
+        self._janitor = Janitor(database, queue, clock)
 
     async def take(self, crawl: Crawl) -> Lease:
-        """The lease of the crawl's job. One whose process is gone is taken over at once; for any other holder we wait
-        until its lease ends, and give up when it is extended."""
-        job = await self._job(crawl)
-        if job.state is JobState.LOCKED:
-            await self._wait_for_end(crawl, job)
-            job = await self._job(crawl)
-        lease = await self._queue.lease_one(job.id, holder_name())
+        """The lease of one of the crawl's jobs. Those whose process is gone are taken from it at once; for any other
+        holder we wait until its lease ends, and give up when it is extended."""
+        jobs = await self._live(crawl)
+        while all(job.state is JobState.LOCKED for job in jobs):
+            await self._free(jobs)
+            before, jobs = jobs, await self._live(crawl)
+            if _extended(before, jobs):
+                raise _held(crawl)
+        await self._free(jobs)
+        waiting = next(job for job in jobs if job.state is JobState.PENDING)
+        lease = await self._queue.lease_one(waiting.id, holder_name())
         if lease is None:
             raise _held(crawl)
         return lease
@@ -43,23 +52,28 @@ class LocalLease:
         elif crawl.state in (CrawlState.STOPPED, CrawlState.STOPPING, CrawlState.PENDING, CrawlState.FAILED):
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "start a new one")
 
-    async def _job(self, crawl: Crawl) -> Job:
+    async def _live(self, crawl: Crawl) -> list[Job]:
         jobs = await self._database.read(lambda tx: self._queue.store.jobs_of_run(tx, crawl.id))
         live = [job for job in jobs if job.finished_at is None]
         if not live:
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "look at it with `shoal crawls show`")
-        return live[0]
+        return live
 
-    async def _wait_for_end(self, crawl: Crawl, job: Job) -> None:
-        while job.state is JobState.LOCKED:
-            if _is_gone(job.lease_holder or ""):
+    async def _free(self, jobs: list[Job]) -> None:
+        """Put back the jobs of processes that are gone; if none was, wait a little for a lease to run out."""
+        gone = [job for job in jobs if job.state is JobState.LOCKED and _is_gone(job.lease_holder or "")]
+        for job in gone:
+            with suppress(LeaseLost):
                 await self._queue.lose(_lease_of(job), "its process is gone")
-                return
-            until = job.lease_until
-            await self._clock.sleep(0.2)
-            job = await self._job(crawl)
-            if job.state is JobState.LOCKED and job.lease_until != until:
-                raise _held(crawl)
+        if not gone and all(job.state is JobState.LOCKED for job in jobs):
+            await self._clock.sleep(LOOK_AGAIN)
+            await self._janitor.run_once()
+
+
+def _extended(before: list[Job], after: list[Job]) -> bool:
+    """Whether a holder showed that it lives."""
+    until = {(job.id, job.lease_epoch): job.lease_until for job in before if job.state is JobState.LOCKED}
+    return any(until.get((job.id, job.lease_epoch), job.lease_until) != job.lease_until for job in after)
 
 
 def holder_name() -> str:

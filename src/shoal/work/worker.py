@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -73,6 +73,8 @@ class Worker:
         clock: Clock,
         signals: Signals,
         environment: dict[str, str],
+        lanes: Sequence[str] = (SHARED_LANE,),
+        holder: str | None = None,
     ) -> None:
         self.node_id = node_id
         self._queue = queue
@@ -80,6 +82,8 @@ class Worker:
         self._clock = clock
         self._signals = signals
         self._environment = environment
+        self._lanes = list(lanes)
+        self._holder = holder or f"{node_id}/{os.getpid()}"
         self._slots: dict[str, _Slot] = {}
         self._idle: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,16 +123,12 @@ class Worker:
         if free <= 0:
             return
         try:
-            leases = await self._queue.lease(self._holder, KINDS, [SHARED_LANE], free)
+            leases = await self._queue.lease(self._holder, KINDS, self._lanes, free)
         except TimeError as error:
             self._tell_unreachable("leasing", error)
             return
         for lease in leases:
             await self._begin(lease)
-
-    @property
-    def _holder(self) -> str:
-        return f"{self.node_id}/{os.getpid()}"
 
     async def _begin(self, lease: Lease) -> None:
         child = (
@@ -260,7 +260,7 @@ class Worker:
         self._signals.emit(
             WorkerStarted(
                 node_id=self.node_id,
-                queue_name=SHARED_LANE,
+                queue_name=self._lanes[0],
                 worker_concurrency=self._settings.concurrency,
                 worker_job_attempts=self._queue_settings.job_attempts,
                 worker_backoff_ms=int(self._queue_settings.backoff.total_seconds() * 1000),

@@ -20,6 +20,7 @@ CLOSED_AT_ONCE = 1000
 NEVER = 1 << 62  # when a URL in quarantine is due
 OUTSIDE = ""  # the counter of what no walker brought
 AHEAD = 2.0  # seconds: how far ahead of their time a take reserves slots
+UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
 
 
@@ -42,9 +43,7 @@ class SqlFrontier:
         suspect = await tx.one("suspect_waiting", crawl=crawl)
         if suspect is not None:
             return [] if in_flight else await self._take_alone(tx, crawl, holder, suspect, pace)
-        hosts = await tx.all(
-            "ready_hosts", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch, limit=min(want, HOSTS_PER_TAKE)
-        )
+        hosts = await self._hosts_for(tx, crawl, holder, min(want, HOSTS_PER_TAKE), pace)
         taken: list[Task] = []
         # By number, not by turn: two crawls that reserve slots at the same hosts never wait for each other in a circle.
         for place, row in enumerate(sorted(hosts, key=lambda row: int(row["host"]))):
@@ -156,6 +155,24 @@ class SqlFrontier:
             epoch=claim[1],
         )
         return tasks
+
+    async def _hosts_for(self, tx: Tx, crawl: int, holder: Holder, most: int, pace: Pace) -> list[Any]:
+        """The hosts to take from: those that are ours or nobody's. Several walkers leave each other an equal share; one
+        that finds none of its own takes part in the others'."""
+        mark = {"crawl": crawl, "job_id": holder.job_id}
+        rows = await tx.all("ready_hosts", **mark, epoch=holder.epoch, limit=most)
+        if pace.walkers == 1:
+            return rows
+        others = await tx.all("others_hosts", **mark, limit=HOSTS_PER_TAKE)
+        walkers = max(1, await tx.value("live_walkers", job_id=holder.job_id))
+        share = -(-(len(rows) + len(others)) // walkers)
+        ours = [row for row in rows if row["job_id"] == holder.job_id]
+        free = [row for row in rows if row["job_id"] != holder.job_id]
+        for row in ours[share:]:
+            await tx.execute("let_go_of_host", crawl=crawl, host=row["host"])
+        # What nobody else took for a while is ours whatever our share: a walker that died must not keep it waiting.
+        stale = [row for row in free[max(0, share - len(ours)) :] if row["now"] - row["ready_at"] > 1e6 * UNWANTED]
+        return [*ours[:share], *free[: max(0, share - len(ours))], *stale] or others[:1]
 
     async def _left_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, limit: int) -> int:
         """How many pages the host may still give. One that has given all it may is closed, a batch at a time."""

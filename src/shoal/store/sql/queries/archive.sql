@@ -66,7 +66,7 @@ WHERE number = :crawl AND state = 'stopped' AND state_reason = :loading;
 
 -- name: last_of_some_fates
 -- The last of the first :limit keys of a crawl.
-SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY key, chk LIMIT :limit) AS some
+SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY key, chk LIMIT :limit) AS chosen
 ORDER BY key DESC, chk DESC
 LIMIT 1;
 
@@ -89,7 +89,7 @@ DELETE FROM frontier_host WHERE crawl = :crawl;
 
 -- name: last_of_some_pages
 -- The last of the first :limit pages of a crawl.
-SELECT max(number) AS number FROM (SELECT number FROM page WHERE crawl = :crawl ORDER BY number LIMIT :limit) AS some;
+SELECT max(number) AS number FROM (SELECT number FROM page WHERE crawl = :crawl ORDER BY number LIMIT :limit) AS chosen;
 
 -- name: drop_pages_up_to
 -- Drop pages of a crawl, up to a number.

@@ -50,3 +50,12 @@ SELECT depth, seq, key, chk, path FROM frontier WHERE crawl = :crawl AND host = 
 -- name: taken_at_host
 -- How many URLs of a host are under way.
 SELECT count(*) AS count FROM frontier WHERE crawl = :crawl AND host = :host AND job_id IS NOT NULL;
+
+-- name: live_walkers
+-- How many walkers of a run hold a lease.
+SELECT count(*) AS count FROM job AS j
+WHERE j.run_id = (SELECT k.run_id FROM job AS k WHERE k.id = :job_id) AND j.state = 'locked';
+
+-- name: let_go_of_host
+-- A walker leaves a host to others.
+UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND host = :host;

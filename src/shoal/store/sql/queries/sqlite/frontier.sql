@@ -17,11 +17,19 @@ VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, fh.pages, h.origin, h.delay, h.robots_at, shoal_now() AS now
+SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.delay, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
            OR NOT EXISTS (SELECT 1 FROM job WHERE job.id = fh.job_id AND job.state = 'locked' AND job.lease_epoch = fh.epoch))
+ORDER BY fh.ready_at
+LIMIT :limit;
+
+-- name: others_hosts
+-- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
+SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.delay, h.robots_at, shoal_now() AS now
+FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
+WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
 LIMIT :limit;
 

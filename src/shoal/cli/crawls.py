@@ -1,0 +1,146 @@
+"""`shoal crawls`: list and manage crawls, straight on the store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from shoal.app import App, opened
+from shoal.cli.frame import Group
+from shoal.cli.output import note, print_json, print_table
+from shoal.cli.summary import REASONS, in_bytes, print_rows
+from shoal.cli.watching import quiet
+from shoal.crawl.crawls import Seen
+from shoal.crawl.states import CrawlState
+from shoal.settings import load
+
+T = TypeVar("T")
+
+MOST = 1000  # of one list
+
+_store = click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group(cls=Group)
+def crawls() -> None:
+    """List and manage crawls."""
+
+
+@crawls.command("ls")
+@click.option("--state", type=click.Choice(list(CrawlState)), help="Only crawls in this state.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
+@click.option("--after", metavar="ID", help="Go on after this crawl, the last one of the list before.")
+@_store
+@_json
+def list_crawls(state: str | None, limit: int, after: str | None, store: str | None, as_json: bool) -> None:
+    """List crawls, the newest first."""
+
+    async def look(app: App) -> list[Seen]:
+        number = None if after is None else (await app.crawls.get(after)).crawl.number
+        return await app.crawls.newest(after=number, limit=limit + 1, state=state)
+
+    found = _on_store(store, look)
+    shown, more = found[:limit], found[limit - 1].crawl.id if len(found) > limit else None
+    if as_json:
+        print_json({"items": [_answer(seen) for seen in shown], "next": more})
+        return
+    print_table(["id", "state", "pages", "errors", "queued", "created", "seed"], [_row(seen) for seen in shown])
+    if more is not None:
+        note(f"There are more: shoal crawls ls --after {more}")
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@_store
+@_json
+def show(crawl_id: str, store: str | None, as_json: bool) -> None:
+    """Show one crawl: its state, its options, and what it has done so far."""
+    seen = _on_store(store, lambda app: app.crawls.get(crawl_id))
+    if as_json:
+        print_json(_answer(seen))
+    else:
+        print_rows(_rows(seen), to_stdout=True)
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@_store
+@_json
+def pause(crawl_id: str, store: str | None, as_json: bool) -> None:
+    """Pause a crawl; its walkers settle what they have first."""
+    _move(store, crawl_id, as_json, lambda app: app.crawls.pause(crawl_id))
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@_store
+@_json
+def resume(crawl_id: str, store: str | None, as_json: bool) -> None:
+    """Let workers go on with a paused crawl. `shoal crawl --resume ID` goes on with it in this process."""
+    _move(store, crawl_id, as_json, lambda app: app.crawls.resume(crawl_id))
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@_store
+@_json
+def stop(crawl_id: str, store: str | None, as_json: bool) -> None:
+    """Stop a crawl for good."""
+    _move(store, crawl_id, as_json, lambda app: app.crawls.stop(crawl_id))
+
+
+def _move(store: str | None, crawl_id: str, as_json: bool, verb: Callable[[App], Awaitable[CrawlState]]) -> None:
+    async def move(app: App) -> Seen:
+        await verb(app)
+        return await app.crawls.get(crawl_id)
+
+    seen = _on_store(store, move)
+    if as_json:
+        print_json(_answer(seen))
+    else:
+        print(f"{seen.crawl.id} is {seen.crawl.state}.")
+
+
+def _on_store(store: str | None, work: Callable[[App], Awaitable[T]]) -> T:
+    async def run() -> T:
+        settings = load({"DATABASE_URL": store}).settings
+        async with opened(settings, quiet(settings)) as app:
+            return await work(app)
+
+    return asyncio.run(run())
+
+
+def _answer(seen: Seen) -> dict[str, Any]:
+    return seen.crawl.answer(seen.counts)
+
+
+def _row(seen: Seen) -> list[object]:
+    told = _answer(seen)
+    created = told["created_at"].isoformat(timespec="seconds").replace("+00:00", "Z")
+    return [told["id"], told["state"], told["pages"], told["errors"], told["queued"], created, _seeds(told["seeds"])]
+
+
+def _seeds(seeds: list[str]) -> str:
+    return seeds[0] if len(seeds) == 1 else f"{seeds[0]} and {len(seeds) - 1} more"
+
+
+def _rows(seen: Seen) -> list[tuple[str, str]]:
+    told = _answer(seen)
+    reason = told.pop("state_reason")
+    told["state"] += f" ({REASONS.get(reason, reason)})" if reason else ""
+    told["bytes"] = in_bytes(told["bytes"])
+    told["seeds"] = ", ".join(told["seeds"])
+    options = told.pop("config")
+    rows = [(name.replace("_", " ").capitalize(), _shown(value)) for name, value in {**told, **options}.items()]
+    return [(name, value) for name, value in rows if value]
+
+
+def _shown(value: Any) -> str:
+    """A value for people; empty if there is nothing to tell."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,58 @@
+"""`shoal explain`: why something is as it is, read straight from the store."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from shoal.app import opened
+from shoal.base.url import UrlRules
+from shoal.cli.frame import Group
+from shoal.cli.output import print_json
+from shoal.cli.summary import print_rows
+from shoal.cli.watching import quiet
+from shoal.crawl.explain import Explanation
+from shoal.settings import load
+
+
+@click.group(cls=Group)
+def explain() -> None:
+    """Say why: why a URL waits, was skipped, or failed."""
+
+
+@explain.command()
+@click.argument("crawl_id", metavar="CRAWL")
+@click.argument("url", metavar="URL")
+@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
+    """Say what became of URL in CRAWL, and why."""
+    said = asyncio.run(_explain(store, crawl_id, url))
+    if as_json:
+        print_json(answer(crawl_id, said))
+    else:
+        print_rows(_rows(said), to_stdout=True)
+
+
+async def _explain(store: str | None, crawl_id: str, url: str) -> Explanation:
+    settings = load({"DATABASE_URL": store}).settings
+    async with opened(settings, quiet(settings)) as app:
+        return await app.archivist().explain(crawl_id, url, UrlRules(max_length=settings.crawl.max_url_length))
+
+
+def answer(crawl_id: str, said: Explanation) -> dict[str, Any]:
+    return {
+        "crawl_id": crawl_id,
+        "url": said.url,
+        "state": said.state.value,
+        "reason": said.reason,
+        "explanation": said.sentence,
+        **said.facts,
+    }
+
+
+def _rows(said: Explanation) -> list[tuple[str, str]]:
+    reason = f" ({said.reason})" if said.reason else ""
+    facts = [(name.replace("_", " ").capitalize(), str(value)) for name, value in said.facts.items()]
+    known = [(name, value) for name, value in facts if value != "None"]
+    return [("URL", said.url), ("State", said.state.value.replace("_", " ") + reason), ("Why", said.sentence), *known]

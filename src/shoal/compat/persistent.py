@@ -1,0 +1,177 @@
+"""The persistent queue for plain, blocking code: one scan on Shoal's default store, driven by a thread of its own."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from shoal.app import opened
+from shoal.base.clock import SystemClock
+from shoal.base.errors import NotFound, ShoalError, StateConflict
+from shoal.compat.memory import EMPTY, url_of, urls_of
+from shoal.compat.scan import Scan
+from shoal.settings import load
+
+T = TypeVar("T")
+
+LAST_SECONDS = 5.0  # for handing back what we hold when the interpreter ends
+
+
+class PersistentUrlQueueManager:
+    """A queue that outlives its process. `next` gives a URL and settles the one before; if this process dies, the URL
+    that it had comes back to the next one. Shallow URLs come first, hosts take turns.
+
+    As a context manager it also settles the last URL, unless the block is left by an exception.
+    """
+
+    def __init__(self, scan_id: str, seeds: list[str], *, max_depth: int = 3) -> None:
+        self.scan_id = scan_id
+        self.max_depth = max_depth
+        self._thread = _LoopThread()
+        try:
+            self._scan, self._store, leaving = self._thread.call(_open(scan_id, seeds, max_depth))
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._end = weakref.finalize(self, _end, self._thread, self._scan, leaving)
+        self.queue_key = f"{self._store}: table frontier, crawl {scan_id}"
+        self.seen_key = f"{self._store}: table fate, crawl {scan_id}"
+        self.processed_key = f"{self._store}: table fate, crawl {scan_id}, settled"
+        self.depth_key = f"{self._store}: table frontier, crawl {scan_id}, depth"
+
+    @classmethod
+    def resume(cls, scan_id: str) -> Self:
+        """The scan as an earlier process left it, with the depth that it was begun with."""
+        found = cls(scan_id, [])
+        crawl = found._call(found._scan.find())
+        if crawl is None:
+            found.close()
+            raise NotFound("scan", scan_id, "begin one with seeds")
+        found.max_depth = crawl.config.depth
+        return found
+
+    def add(self, url: str, parent_url: str | None = None, depth: int = 0) -> bool:
+        """Whether the URL is new and not too deep; then it waits. A relative one is seen from its parent."""
+        found = url_of(url, parent_url)
+        if found is None or depth > self.max_depth:
+            return False
+        added = self._call(self._scan.add([found], depth, url_of(parent_url) if parent_url else None))
+        if added is None:  # no scan yet, or no longer: this URL is its seed
+            return self._call(self._begin([found]))
+        return added > 0
+
+    def next(self) -> str:
+        """The next URL; what was given before counts as processed for good. Raises IndexError if there is none."""
+        url = self._call(self._scan.next(settling=True)) if self._known() else None
+        if url is None:
+            raise IndexError(EMPTY)
+        return url
+
+    def has_next(self) -> bool:
+        return self._known() and self._call(self._scan.has_next())
+
+    def get_statistics(self) -> dict[str, int]:
+        return self._call(self._scan.statistics()).answer()
+
+    def pause_scan(self) -> dict[str, Any]:
+        """Hold the scan still, for every process that walks it; what it looked like."""
+        statistics = self.get_statistics()
+        self._call(self._scan.pause())
+        return {
+            "scan_id": self.scan_id,
+            "paused_at": SystemClock().now().replace(tzinfo=None).isoformat(),  # UTC without a zone, as callers know it
+            "statistics": statistics,
+            "redis_keys": {"queue": self.queue_key, "seen": self.seen_key, "processed": self.processed_key},
+        }
+
+    def resume_scan(self) -> bool:
+        """Go on after a pause; whether anything waits."""
+        if not self._known():
+            return False
+        self._call(self._scan.attach(resuming=True))
+        return self.has_next()
+
+    def cleanup(self) -> None:
+        """Remove the scan from the store. The queue can be used again, and is then a new one."""
+        self._call(self._scan.erase())
+
+    def close(self) -> None:
+        """Let others have the scan. A URL that was given and not followed by another `next` comes back to them."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._end.alive:
+            self._call(self._scan.leave(settling=True))
+        self.close()
+
+    async def _begin(self, seeds: list[Any]) -> bool:
+        made = await self._scan.begin(seeds, self.max_depth)
+        await self._scan.attach()
+        return made
+
+    def _known(self) -> bool:
+        return self._call(self._scan.find()) is not None
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._end.alive:
+            work.close()
+            raise StateConflict("scan", self.scan_id, "closed here", "be used", "open it again")
+        return self._thread.call(work)
+
+
+class _LoopThread:
+    """An event loop on a thread of its own, for callers that have none or whose own must not know."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="shoal-compat", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except BaseException:  # a Ctrl-C while we wait: the work has to know that nobody does any more
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            self._loop.close()
+
+
+async def _open(scan_id: str, seeds: list[str], max_depth: int) -> tuple[Scan, str, AsyncExitStack]:
+    leaving = AsyncExitStack()
+    app = await leaving.enter_async_context(opened(load().settings))
+    try:
+        scan = Scan(app, scan_id)
+        made = await scan.begin(urls_of(seeds), max_depth)
+        if made or await scan.find() is not None:
+            await scan.attach(resuming=True)
+    except BaseException:
+        await leaving.aclose()
+        raise
+    return scan, app.database.name, leaving
+
+
+def _end(thread: _LoopThread, scan: Scan, leaving: AsyncExitStack) -> None:
+    # At the end of the interpreter no thread can be started any more, and the store may be out of reach: then the lease
+    # ends by itself, or is taken over once our process is seen to be gone.
+    with suppress(ShoalError, RuntimeError, TimeoutError):
+        thread.call(_leave(scan, leaving), LAST_SECONDS)
+    thread.stop()
+
+
+async def _leave(scan: Scan, leaving: AsyncExitStack) -> None:
+    async with leaving:
+        await scan.leave()
