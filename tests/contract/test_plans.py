@@ -321,9 +321,9 @@ async def test_sqlite_reads_only_what_a_commit_is_about(sqlite_url: str) -> None
 @pytest.mark.parametrize("count", ["", "VACUUM", "ANALYZE"], ids=["never counted", "vacuumed", "analyzed"])
 async def test_postgres_reads_only_what_a_commit_is_about(postgres_url: str, count: str) -> None:
     async with watched_bench(postgres_url, look_in_postgres) as (bench, watched):
-        await bench.database.run(lambda tx: plan_early(tx._tx._connection))
         for table in TABLES:  # nobody but the test counts
             await bench.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        await bench.database.run(lambda tx: plan_early(tx._tx._connection))
         crawl = await bench.submit(workers=2)
         await fill(bench, crawl)
         for table in TABLES if count else ():

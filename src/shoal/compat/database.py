@@ -45,8 +45,7 @@ class DatabaseUrlQueueManager:
 
     async def next(self) -> str | None:
         """The next URL, or None."""
-        scan = await self._opened()
-        return None if await scan.find() is None else await scan.next(settling=False)
+        return await (await self._opened()).next(settling=False)
 
     async def mark_completed(self, url: str) -> None:
         """The URL is done. One that this manager was not given, or lost, stays as it is."""

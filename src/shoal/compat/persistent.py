@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from shoal.app import opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import NotFound, ShoalError, StateConflict
+from shoal.base.url import Url
 from shoal.compat.memory import EMPTY, url_of, urls_of
 from shoal.compat.scan import Scan
 from shoal.settings import load
@@ -65,13 +66,13 @@ class PersistentUrlQueueManager:
 
     def next(self) -> str:
         """The next URL; what was given before counts as processed for good. Raises IndexError if there is none."""
-        url = self._call(self._scan.next(settling=True)) if self._known() else None
+        url = self._call(self._scan.next(settling=True))
         if url is None:
             raise IndexError(EMPTY)
         return url
 
     def has_next(self) -> bool:
-        return self._known() and self._call(self._scan.has_next())
+        return self._call(self._scan.has_next())
 
     def get_statistics(self) -> dict[str, int]:
         return self._call(self._scan.statistics()).answer()
@@ -89,10 +90,7 @@ class PersistentUrlQueueManager:
 
     def resume_scan(self) -> bool:
         """Go on after a pause; whether anything waits."""
-        if not self._known():
-            return False
-        self._call(self._scan.attach(resuming=True))
-        return self.has_next()
+        return self._call(self._scan.attach()) and self.has_next()
 
     def cleanup(self) -> None:
         """Remove the scan from the store. The queue can be used again, and is then a new one."""
@@ -112,13 +110,10 @@ class PersistentUrlQueueManager:
             self._call(self._scan.leave(settling=True))
         self.close()
 
-    async def _begin(self, seeds: list[Any]) -> bool:
+    async def _begin(self, seeds: list[Url]) -> bool:
         made = await self._scan.begin(seeds, self.max_depth)
         await self._scan.attach()
         return made
-
-    def _known(self) -> bool:
-        return self._call(self._scan.find()) is not None
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._end.alive:
@@ -155,9 +150,8 @@ async def _open(scan_id: str, seeds: list[str], max_depth: int) -> tuple[Scan, s
     app = await leaving.enter_async_context(opened(load().settings))
     try:
         scan = Scan(app, scan_id)
-        made = await scan.begin(urls_of(seeds), max_depth)
-        if made or await scan.find() is not None:
-            await scan.attach(resuming=True)
+        await scan.begin(urls_of(seeds), max_depth)
+        await scan.attach()
     except BaseException:
         await leaving.aclose()
         raise

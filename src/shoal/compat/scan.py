@@ -108,14 +108,20 @@ class Scan:
 
         return await self._app.database.run(commit)
 
-    async def attach(self, *, resuming: bool = False) -> None:
-        """Get a lease to take under, and what lost processes held back into the queue. A paused scan is resumed if
-        that is wanted."""
+    async def attach(self) -> bool:
+        """Get a lease to take under, and what lost processes held back into the queue; a paused scan is resumed.
+        False if there is no such scan, or if it was ended for good."""
         async with self._lock:
-            await self._holding(resuming=resuming)
+            crawl = await self.find()
+            if crawl is None or crawl.state in ENDED:
+                return False
+            await self._holding(resuming=True)
+            return True
 
     async def next(self, *, settling: bool) -> Url | None:
         """The next URL, ours until it is settled; None if none waits. `settling`: what we had before is done."""
+        if self._hold is None and await self._is_over():
+            return None
         tries = 0
         while (task := await self._taken(settling)) is None:
             wait = await self._wait()
@@ -183,6 +189,11 @@ class Scan:
             loop = self._hold.keeping.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._hold.keeping.cancel)
+
+    async def _is_over(self) -> bool:
+        """Whether there is no scan, or one that was ended for good with nothing left to give."""
+        crawl = await self.find()
+        return crawl is None or (crawl.state in ENDED and not (await self.statistics()).queued)
 
     async def _taken(self, settling: bool) -> Task | None:
         """One more URL. If our caller goes away while the store works, what it took is kept for the next one."""

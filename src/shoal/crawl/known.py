@@ -1,25 +1,33 @@
-"""The keys that this walker brought to the store: exact and bounded. What is not here is asked of the store."""
+"""The URLs that this walker brought to the store: exact and bounded. What is not here is asked of the store.
 
-MOST = 500_000  # keys of one generation: about 60 MB for two
+A page has sixty links and about one of them is new; looking the others up here costs a tenth of hashing them.
+"""
+
+from collections.abc import KeysView
+
+from shoal.base.url import Url
+
+MOST = 100_000  # URLs of one generation: about 15 MB
 
 
-class KnownKeys:
-    """Two generations of keys: when the young one is full it becomes the old one, and the old one is forgotten.
+class KnownUrls:
+    """Two generations: when the young one is full it becomes the old one, and the old one is forgotten.
 
-    Only keys that were reported to the store are here, so "known" is never wrong; "unknown" only costs a question.
+    Only URLs that were reported to the store are here, so "known" is never wrong; "unknown" only costs a question.
     """
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._young: set[tuple[int, int]] = set()
-        self._old: set[tuple[int, int]] = set()
+        self._young: set[Url] = set()
+        self._old: set[Url] = set()
 
-    def add(self, key: int, chk: int) -> bool:
-        """Whether the key was unknown; it is known from now on."""
-        both = (key, chk)
-        if both in self._young:
-            return False
-        self._young.add(both)
+    def add(self, urls: KeysView[Url]) -> set[Url]:
+        """Those of the URLs that were unknown; they are known from now on."""
+        unknown = urls - self._young
+        if not unknown:
+            return unknown
+        self._young |= unknown
+        fresh = unknown - self._old
         if len(self._young) >= self._most:
             self._old, self._young = self._young, set()
-        return both not in self._old
+        return fresh

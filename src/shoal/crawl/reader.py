@@ -7,7 +7,7 @@ from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
-from shoal.crawl.known import KnownKeys
+from shoal.crawl.known import KnownUrls
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
 from shoal.extract.page import Facts
@@ -49,7 +49,7 @@ class PageReader:
         self._clock = clock
         self._attempts = attempts
         self._jitter = jitter
-        self._known = KnownKeys()
+        self._known = KnownUrls()
         self.traps = TrapWatch()
 
     def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
@@ -64,7 +64,7 @@ class PageReader:
 
     def forget(self) -> None:
         """What was found may not have reached the store: ask it again."""
-        self._known = KnownKeys()
+        self._known = KnownUrls()
 
     def killer(self, task: Task) -> Settled:
         """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
@@ -112,20 +112,19 @@ class PageReader:
         return page
 
     def _links(self, task: Task, fetched: Fetched, facts: Facts, page: Page, found: list[NewUrl]) -> None:
-        final = self._urls.canonical(fetched.final_url)
+        final = task.url if fetched.final_url == task.url else self._urls.canonical(fetched.final_url)
         if isinstance(final, Refusal):
             return
         if task.depth == 0 and fetched.redirects:
             self._scope.widen(final)
         facts_to_page(facts, page)
         base = self._urls.base(final, facts.base)
-        followed = dict.fromkeys(self._urls.resolve(base, facts.links))
-        page.links_internal = sum(self._scope.inside(url) for url in followed if isinstance(url, str))
+        resolved = self._urls.resolve(base, facts.links)
+        followed = dict.fromkeys([url for url in resolved if not isinstance(url, Refusal)])
+        page.links_internal = sum(map(self._scope.inside, followed))
         page.links_external = len(followed) - page.links_internal
         if self._scope.inside(final):
-            for url in followed:
-                if isinstance(url, str):
-                    self._find(url, task, found)
+            self._find(followed, task, found)
 
     def _notice(self, task: Task, facts: Facts, report: Report) -> None:
         if facts.text_hash is not None:
@@ -133,13 +132,17 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(self, url: Url, task: Task, found: list[NewUrl]) -> None:
-        key, chk = key_of(url, self._crawl)
-        if self._known.add(key, chk):
-            fate = self._scope.judge(url, task.depth + 1)
+    def _find(self, urls: dict[Url, None], task: Task, found: list[NewUrl]) -> None:
+        depth = task.depth + 1
+        unknown = self._known.add(urls.keys())
+        for url in urls if unknown else ():  # in the page's order
+            if url not in unknown:
+                continue
+            fate = self._scope.judge(url, depth)
             if fate is Fate.OPEN and self.traps.holds(url):
                 fate = Fate.QUARANTINED
-            found.append(NewUrl(key, chk, url, task.depth + 1, fate, task.key))
+            key, chk = key_of(url, self._crawl)
+            found.append(NewUrl(key, chk, url, depth, fate, task.key))
 
 
 def facts_to_page(facts: Facts, page: Page) -> None:
