@@ -40,7 +40,7 @@ OTHERS = {
 ABOUT = (
     "A site of pages of 26 KB with 60 links, on this machine, crawled as fast as it goes with 32 fetches in flight: "
     "frontier and pages in a SQLite file that waits for the disk, robots.txt obeyed, records as JSON Lines. One core "
-    "for the crawler, another for the web server. The median of several runs."
+    "for the crawler, another for the web server."
 )
 
 
@@ -68,10 +68,10 @@ class Run:
 
 def run(options: Namespace) -> Report:
     """Measure whole crawls."""
-    report = Report("crawl", ABOUT, versions=[webserver.name()])
     pages = options.pages or (SHORT_PAGES if options.short else PAGES)
     many = options.many_pages or (0 if options.short else MANY_PAGES)
     reps = options.reps or (1 if options.short else 3)
+    report = Report("crawl", f"{ABOUT} Medians of {reps} runs.", versions=[webserver.name()])
     if not options.alone:
         beside_others(report, pages, options.concurrency, reps)
     as_sites_grow(report, [pages, many] if many else [pages], options.concurrency, reps)
@@ -82,6 +82,9 @@ def run(options: Namespace) -> Report:
 def beside_others(report: Report, pages: int, concurrency: int, reps: int) -> None:
     """Shoal and the others in one run of their common harness."""
     compare = PEERS / "compare.py"
+    if shutil.which("nginx") is None or shutil.which("taskset") is None:
+        print("The other crawlers are not measured: their harness needs nginx and taskset.\n")
+        return
     if not compare.exists():
         print(
             "The other crawlers are not measured: their harness (setup.sh, compare.py) is not in ../shared/bench.\n"

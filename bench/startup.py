@@ -26,7 +26,7 @@ COMMANDS = {
     "shoal --help": [SHOAL, "--help"],
     "shoal crawl --help": [SHOAL, "crawl", "--help"],
 }
-ABOUT = "Medians of runs one after the other on one core, files in memory. CPU counts the launcher and all it starts."
+ABOUT = "Runs one after the other on one core, files in memory. CPU counts the launcher and all it starts."
 PAGE = b"<!DOCTYPE html><title>One page</title><p>Nothing else."
 
 
@@ -40,8 +40,8 @@ class Watch:
 
 def run(options: Namespace) -> Report:
     """Measure starts."""
-    report = Report("startup", ABOUT)
     reps = options.reps or (SHORT_REPS if options.short else REPS)
+    report = Report("startup", f"{ABOUT} Medians of {reps} runs.")
     table = report.table("Commands", "command", "CPU ms", "wall ms", "to python -c pass")
     bare = 0.0
     for name, command in COMMANDS.items():

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import uvloop
 
@@ -121,8 +122,7 @@ class Connection(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
 
     def data_received(self, data: bytes) -> None:
         *requests, self._rest = (self._rest + data).split(b"\r\n\r\n")

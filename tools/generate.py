@@ -113,9 +113,7 @@ def _setting_row(entry: Entry) -> str:
 
 
 def _speed_table() -> list[str]:
-    rows = [
-        _row(f"`{name}`", connections or "all", show(delay)) for name, (connections, delay) in SPEEDS.items()
-    ]
+    rows = [_row(f"`{name}`", connections or "all", show(delay)) for name, (connections, delay) in SPEEDS.items()]
     head = "Speed profiles, within `MAX_CONCURRENT_CURL`; a number that somebody set beats the profile's:"
     return ["", head, "", "| speed | connections per host | delay |", "|---|---|---|", *rows]
 
@@ -209,9 +207,7 @@ def _machine(module: ModuleType, name: str) -> list[str]:
     kind = type(next(iter(moves)))
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.removesuffix("State"))
     meanings = _meanings(kind)
-    rows = [
-        _row(f"`{state.value}`", meanings.get(state.name, ""), "yes" * (state in terminal)) for state in moves
-    ]
+    rows = [_row(f"`{state.value}`", meanings.get(state.name, ""), "yes" * (state in terminal)) for state in moves]
     table = ["| state | meaning | final |", "|---|---|---|", *rows]
     return ["", f"## {title}", "", *table, "", "```mermaid", *_diagram(moves, terminal), "```"]
 

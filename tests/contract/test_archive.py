@@ -349,6 +349,21 @@ async def test_what_a_killed_load_left_behind_makes_room_for_the_next(bench: Ben
     assert await archivist_of(other).stats(crawl.id) == await archivist_of(bench).stats(crawl.id)
 
 
+async def test_a_load_that_was_overtaken_leaves_the_other_alone(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    lines = await dumped(bench, crawl)
+
+    async def slow() -> AsyncIterator[bytes]:
+        for place, line in enumerate(lines):
+            if place == 2:
+                await other.sql(f"UPDATE crawl SET state_reason = 'asked' WHERE id = '{crawl.id}'")
+            yield line
+
+    with pytest.raises(StateConflict, match="somebody else"):
+        await carrier_of(other).load(slow())
+    assert (await other.crawls.get(crawl.id)).crawl.state_reason == "asked"
+
+
 async def test_a_crawl_that_moves_while_it_is_dumped_gives_no_last_line(bench: Bench) -> None:
     crawl = await paused(bench)
     told = []

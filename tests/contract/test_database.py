@@ -796,7 +796,8 @@ async def test_a_lease_does_not_read_what_is_scheduled_for_later(bench: Bench) -
 BACKLOG = """
     INSERT INTO job (id, kind, state, payload, lane, priority, not_before, due, max_attempts, created_at, finished_at)
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
-    SELECT '{name}-' || i, 'page', '{state}', '{{}}', 'shared', {priority}, {due}, CASE WHEN {due} > shoal_now() THEN 0 ELSE 1 END, 2, i, {end} FROM n
+    SELECT '{name}-' || i, 'page', '{state}', '{{}}', 'shared', {priority}, {due},
+           CASE WHEN {due} > shoal_now() THEN 0 ELSE 1 END, 2, i, {end} FROM n
 """
 
 

@@ -29,7 +29,7 @@ def crawls() -> None:
 
 
 @crawls.command("ls")
-@click.option("--state", type=click.Choice(list(CrawlState)), help="Only crawls in this state.")
+@click.option("--state", type=click.Choice([state.value for state in CrawlState]), help="Only crawls in this state.")
 @click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
 @click.option("--after", metavar="ID", help="Go on after this crawl, the last one of the list before.")
 @_store

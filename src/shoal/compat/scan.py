@@ -166,17 +166,16 @@ class Scan:
 
     async def erase(self) -> None:
         """Remove the scan from the store; refused while another process walks it."""
-        await self.leave()
-        crawl = await self.find()
-        if crawl is None:
-            return
         await self._give_back_lost()
         _, walked = await self._app.database.read(lambda tx: self._app.queue.store.live_of_run(tx, self.id))
-        if walked:
+        if walked > (self._hold is not None):
             raise StateConflict("scan", self.id, "walked by another process", "be cleaned up", "end that one first")
-        if crawl.state not in TERMINAL:
-            await self._app.crawls.stop(self.id, "cleanup")
-        await self._app.archivist().erase(self.id)
+        await self.leave()
+        crawl = await self.find()
+        if crawl is not None:
+            if crawl.state not in TERMINAL:
+                await self._app.crawls.stop(self.id, "cleanup")
+            await self._app.archivist().erase(self.id)
 
     async def leave(self, *, settling: bool = False) -> None:
         """Hand our job back; what we have and did not settle waits again."""

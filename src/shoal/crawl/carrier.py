@@ -77,7 +77,7 @@ class Carrier:
             await self._keep_all(partial(self._keep, wanted, number, head.seed), head, source)
             await self._admit(wanted, number, head)
         except BaseException:
-            await self._archivist.erase(wanted)
+            await self._abandon(wanted, number)
             raise
         return wanted
 
@@ -171,6 +171,11 @@ class Carrier:
             await self._archive.admit(tx, number, standing)
 
         await self._database.run(commit)
+
+    async def _abandon(self, wanted: CrawlId, number: int) -> None:
+        crawl = await self._database.read(lambda tx: self._crawls.store.get(tx, wanted))
+        if crawl is not None and (crawl.number, crawl.state_reason) == (number, LOADING):
+            await self._archivist.erase(wanted)
 
     async def _check_ours(self, tx: Tx, wanted: CrawlId, number: int) -> None:
         crawl = await self._crawls.store.lock(tx, wanted)

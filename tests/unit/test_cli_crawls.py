@@ -1,0 +1,92 @@
+"""`shoal crawls`: listing, showing and moving crawls, straight on the store."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.app import opened
+from shoal.base.ids import CrawlId
+from shoal.cli.main import main
+from shoal.crawl.crawl import CrawlConfig
+from shoal.settings import load
+
+
+@pytest.fixture(autouse=True)
+def _three_crawls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+    asyncio.run(_submit("one", "two", "three"))
+
+
+async def _submit(*ids: str) -> None:
+    async with opened(load().settings) as app:
+        for crawl_id in ids:
+            config = CrawlConfig(seeds=[f"https://{crawl_id}.test/", "https://other.test/"])
+            await app.crawls.submit(config, crawl_id=CrawlId(crawl_id))
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command says as JSON."""
+    assert main(["crawls", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_newest_crawl_stands_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crawls", "ls"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["ID", "STATE", "PAGES", "ERRORS", "QUEUED", "CREATED", "SEED"]
+    assert [row.split()[:5] for row in rows] == [[name, "queued", "0", "0", "2"] for name in ("three", "two", "one")]
+    assert rows[0].endswith("https://three.test/ and 1 more")
+
+
+def test_a_list_goes_on_after_its_last_crawl(capsys: pytest.CaptureFixture[str]) -> None:
+    first = told(capsys, "ls", "--limit", "2")
+    assert [crawl["id"] for crawl in first["items"]] == ["three", "two"]
+    assert first["next"] == "two"
+    rest = told(capsys, "ls", "--limit", "2", "--after", first["next"])
+    assert ([crawl["id"] for crawl in rest["items"]], rest["next"]) == (["one"], None)
+    assert main(["crawls", "ls", "--limit", "2"]) == 0
+    assert "shoal crawls ls --after two" in capsys.readouterr().err
+
+
+def test_a_crawl_is_paused_resumed_and_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "pause", "one")["state"] == "paused"
+    assert [crawl["id"] for crawl in told(capsys, "ls", "--state", "paused")["items"]] == ["one"]
+    assert told(capsys, "resume", "one")["state"] == "queued"
+    assert main(["crawls", "stop", "one"]) == 0
+    assert capsys.readouterr().out == "one is stopped.\n"
+
+
+def test_a_crawl_is_shown_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crawls", "show", "two"]) == 0
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    shown = {name: value.strip() for name, value in rows.items()}
+    assert (shown["Id"], shown["State"], shown["Seeds"]) == ("two", "queued", "https://two.test/, https://other.test/")
+    assert (shown["Depth"], shown["Scope"], shown["Speed"]) == ("3", "host", "normal")
+    assert told(capsys, "show", "two")["config"]["depth"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["show", "none"], 5, 'crawl "none" does not exist'),
+        (["ls", "--after", "none"], 5, 'crawl "none" does not exist'),
+        (["resume", "one"], 7, "is queued"),
+        (["ls", "--state", "dancing"], 2, "--state"),
+        (["ls", "--limit", "0"], 2, "--limit"),
+        (["puase", "one"], 2, 'the nearest one is "shoal crawls pause"'),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_its_exit_code(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crawls", *words]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err

@@ -1,0 +1,178 @@
+"""Why a URL is where it is: the words for every fate, and the command that asks for them."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.app import opened
+from shoal.base.clock import to_micros
+from shoal.base.ids import CrawlId, JobId
+from shoal.base.url import Refusal, Url
+from shoal.cli.main import main
+from shoal.crawl.archive import KeptUrl, UrlFacts, Waiting
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.explain import PLAIN, Explanation, UrlState, explain_refusal, explain_url
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.states import CrawlState
+from shoal.pages.page import Page
+from shoal.queue.job import Holder
+from shoal.settings import load
+
+SITE = "https://example.org"
+URL = Url(f"{SITE}/a/7")
+AT = to_micros(datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC))
+
+
+def crawl_of(state: CrawlState = CrawlState.RUNNING, reason: str | None = None, **options: Any) -> Crawl:
+    config = CrawlConfig(**{"seeds": [f"{SITE}/docs/"], **options})
+    return Crawl(1, CrawlId("crl_1"), state, reason, "default", config, frozenset(), 50, 0, None, None)
+
+
+def asked(facts: UrlFacts | None, crawl: Crawl | None = None, url: Url = URL) -> Explanation:
+    return explain_url(crawl or crawl_of(), url, facts)
+
+
+def waiting(**facts: Any) -> UrlFacts:
+    return UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2, **facts), parent_url=f"{SITE}/"))
+
+
+@pytest.mark.parametrize("fate", [fate for fate in Fate if fate.skipped])
+def test_every_skip_has_words_of_its_own(fate: Fate) -> None:
+    said = asked(UrlFacts(fate), crawl_of(exclude=["a"], include=["b"]))
+    assert (said.state, said.reason) == (UrlState.SKIPPED, fate.word)
+    assert f"({fate.word})" not in said.sentence
+    assert said.sentence.endswith(".")
+
+
+def test_no_two_plain_skips_are_told_alike() -> None:
+    assert len(set(PLAIN.values())) == len(PLAIN)
+
+
+def test_a_page_that_was_too_far_away_is_told_with_the_limit() -> None:
+    said = asked(UrlFacts(Fate.SKIPPED_DEPTH), crawl_of(depth=2))
+    assert said.sentence == "It was found more than 2 links away from a seed, which is the crawl's depth."
+
+
+@pytest.mark.parametrize(
+    ("scope", "inside"),
+    [
+        ("page", "only https://example.org/docs/, and"),
+        ("prefix", "only what begins with https://example.org/docs/, and"),
+        ("host", "only https://example.org, and"),
+        ("domain", "only example.org and what is below it, and"),
+    ],
+)
+def test_a_url_out_of_scope_is_told_with_what_is_inside(scope: str, inside: str) -> None:
+    said = asked(UrlFacts(Fate.SKIPPED_SCOPE), crawl_of(scope=scope))
+    assert f"`{scope}`: {inside} where a seed redirects to" in said.sentence
+
+
+def test_a_long_list_of_seeds_is_cut() -> None:
+    seeds = [f"https://{place}.test/" for place in range(8)]
+    assert "only https://4.test, and 3 more" in asked(UrlFacts(Fate.SKIPPED_SCOPE), crawl_of(seeds=seeds)).sentence
+
+
+def test_an_excluded_url_is_told_with_the_pattern_that_matched() -> None:
+    crawl = crawl_of(exclude=[r"/b/", r"/a/\d+$"])
+    assert asked(UrlFacts(Fate.SKIPPED_EXCLUDED), crawl).sentence == r"It matches the exclude pattern `/a/\d+$`."
+
+
+def test_a_url_that_was_never_seen_is_told_what_would_become_of_it() -> None:
+    said = asked(None)
+    assert (said.state, said.reason) == (UrlState.NEVER_SEEN, None)
+    assert "would be skipped" not in said.sentence
+    assert "would be skipped" in asked(None, url=Url("https://elsewhere.test/")).sentence
+
+
+def test_a_text_that_is_no_url_is_told_why() -> None:
+    said = explain_refusal("mailto:me", Refusal.SCHEME_NOT_ALLOWED)
+    assert (said.state, said.reason) == (UrlState.REFUSED, "scheme_not_allowed")
+    assert said.sentence == "No crawl takes it: it has a scheme other than http and https."
+
+
+def test_a_waiting_url_is_told_with_what_it_waits_for() -> None:
+    assert asked(waiting()).reason == "turn"
+    retry = asked(waiting(due=AT, attempts=2))
+    assert retry.reason == "retry"
+    assert "not before 2026-02-03T04:05:06Z, after 2 tries" in retry.sentence
+    paused = asked(waiting(), crawl_of(CrawlState.PAUSED, "asked"))
+    assert paused.reason == "paused"
+    assert "`shoal crawls resume crl_1`" in paused.sentence
+    assert asked(waiting(), crawl_of(CrawlState.QUEUED)).reason == "queued"
+
+
+def test_a_taken_url_is_told_with_its_holder() -> None:
+    facts = UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2), Holder(JobId("job_1"), 3)))
+    said = asked(facts)
+    assert said.state is UrlState.TAKEN
+    assert (said.facts["job_id"], said.facts["epoch"]) == ("job_1", 3)
+
+
+def test_what_still_waited_when_a_budget_ended_the_crawl_was_skipped_by_it() -> None:
+    said = asked(waiting(), crawl_of(CrawlState.COMPLETED, "max_pages"))
+    assert (said.state, said.reason) == (UrlState.SKIPPED, "budget")
+    assert "completed, max_pages" in said.sentence
+    assert asked(waiting(), crawl_of(CrawlState.STOPPED, "asked")).reason == "stopped"
+
+
+def test_a_quarantined_url_is_told_with_its_pattern() -> None:
+    said = asked(UrlFacts(Fate.QUARANTINED, Waiting(KeptUrl(URL, 1, Fate.QUARANTINED))))
+    assert (said.state, said.facts["pattern"]) == (UrlState.QUARANTINED, f"{SITE}/a/0")
+
+
+def test_a_fetched_page_is_told_with_its_status_and_a_failed_one_with_its_code() -> None:
+    page = Page(url=URL, depth=1, fetched_at=AT, attempt=1, status=404)
+    fetched = asked(UrlFacts(Fate.FETCHED, page=page))
+    assert fetched.sentence == "It was fetched at 2026-02-03T04:05:06Z with status 404, after 1 try."
+    assert fetched.facts["status"] == 404
+    page = Page(url=URL, depth=1, fetched_at=AT, attempt=3, error_code="dns", error_message="no such host")
+    failed = asked(UrlFacts(Fate.FAILED, page=page))
+    assert (failed.state, failed.reason) == (UrlState.FAILED, "dns")
+    assert failed.sentence == "It failed after 3 tries (dns: no such host)."
+    assert "no record" in asked(UrlFacts(Fate.FETCHED)).sentence
+
+
+@pytest.fixture
+def crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawl:
+    """A crawl in the default store, with one URL that waits and one that was skipped."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+    return asyncio.run(_stored())
+
+
+async def _stored() -> Crawl:
+    async with opened(load().settings) as app:
+        crawl = await app.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"], depth=1), crawl_id=CrawlId("mine"))
+        deep = Url(f"{SITE}/deep")
+
+        async def add(tx: Any) -> None:
+            seed = await app.archive.seed_of(tx, crawl.number)
+            await app.frontier.add(tx, crawl.number, "", [NewUrl(*key_of(deep, seed), deep, 2, Fate.SKIPPED_DEPTH)])
+
+        await app.database.run(add)
+        return crawl
+
+
+def test_the_command_says_it_in_words(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "url", "mine", f"{SITE}/deep#top"]) == 0
+    said = capsys.readouterr().out
+    assert f"URL    {SITE}/deep\n" in said
+    assert "State  skipped (depth)\n" in said
+    assert "more than 1 links away" in said
+
+
+def test_the_command_says_it_as_json(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "url", "mine", SITE, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["crawl_id"], said["url"], said["state"], said["reason"]) == ("mine", f"{SITE}/", "waiting", "queued")
+    assert (said["depth"], said["due_at"], said["attempts"]) == (0, None, 0)
+
+
+def test_a_crawl_that_does_not_exist_is_not_explained(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "url", "other", SITE]) == 5
+    assert 'crawl "other" does not exist' in capsys.readouterr().err
