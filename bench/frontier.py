@@ -91,8 +91,8 @@ class Crowd:
 
     def _url(self, number: int) -> NewUrl:
         url = self._address(number)
-        parent, _ = key_of(self._address(number // 5), self.crawl.number)
-        return NewUrl(*key_of(url, self.crawl.number), url, depth_of(number), Fate.OPEN, parent)
+        parent, _ = key_of(self._address(number // 5), self.crawl.key_seed)
+        return NewUrl(*key_of(url, self.crawl.key_seed), url, depth_of(number), Fate.OPEN, parent)
 
     def _address(self, number: int) -> Url:
         host = number * 2654435761 % self.hosts

@@ -179,7 +179,7 @@ class Bench:
         return {(row["key"], row["chk"]): Fate(row["fate"]) for row in rows}
 
     async def fate(self, crawl: Crawl, url: str) -> Fate:
-        return (await self.fates(crawl))[key_of(Url(url), crawl.number)]
+        return (await self.fates(crawl))[key_of(Url(url), crawl.key_seed)]
 
 
 class Walker:
@@ -219,7 +219,7 @@ class Walker:
 
 def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN) -> NewUrl:
     address = Url(url if "://" in url else SITE + url)
-    return NewUrl(*key_of(address, crawl.number), address, depth, fate)
+    return NewUrl(*key_of(address, crawl.key_seed), address, depth, fate)
 
 
 def page_of(task: Task, **facts: Any) -> Page:

@@ -74,7 +74,7 @@ async def walked(bench: Bench) -> tuple[Crawl, Walker]:
 def linked(walker: Walker, url: str, depth: int = 1, fate: Fate = Fate.OPEN) -> NewUrl:
     """A link from the seed's page."""
     link = new_url(walker.crawl, url, depth, fate)
-    link.parent_key = key_of(Url(f"{SITE}/"), walker.crawl.number)[0]
+    link.parent_key = key_of(Url(f"{SITE}/"), walker.crawl.key_seed)[0]
     return link
 
 
@@ -263,7 +263,7 @@ async def test_a_carried_crawl_is_resumed_and_completes_without_fetching_anythin
     crawl = await paused(bench)
     loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
-    seed = await other.database.read(lambda tx: archive_of(other).seed_of(tx, there.number))
+    seed = there.key_seed
     await other.jump(2 * YEARS)  # what waits for later is due, by whichever clock
     await other.crawls.resume(loaded)
     walker = await other.walker(there)

@@ -123,7 +123,7 @@ async def test_two_crawls_know_nothing_of_each_other(bench: Bench) -> None:
 
 async def test_urls_that_share_64_bits_of_their_hash_are_two_urls(bench: Bench) -> None:
     crawl = await grown(bench)
-    key, chk = key_of(Url(f"{SITE}/one"), crawl.number)
+    key, chk = key_of(Url(f"{SITE}/one"), crawl.key_seed)
     twins = [NewUrl(key, chk, Url(f"{SITE}/one"), 1, Fate.OPEN), NewUrl(key, chk ^ 1, Url(f"{SITE}/two"), 1, Fate.OPEN)]
     assert await add(bench, crawl, *twins) == 2
     assert await add(bench, crawl, *twins) == 0

@@ -206,7 +206,7 @@ def _pages_are_stored_once(books: Books) -> Iterator[str]:
         if count > 1:
             yield f"{url} is stored {count} times"
     for page in books.pages:
-        if _key(page) != key_of(page["url"], books.crawl["number"]):
+        if _key(page) != key_of(page["url"], books.crawl["key_seed"]):
             yield f"{page['url']} is stored under the key of another URL"
     fates = {_key(fate): fate["fate"] for fate in books.fates}
     pages = {_key(page): page for page in books.pages}

@@ -23,6 +23,7 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
     finished_at = None if seconds is None else seconds * SECOND
     crawl = Crawl(
         number=1,
+        key_seed=7,
         id=CrawlId("mine"),
         state=state,
         state_reason=reason,

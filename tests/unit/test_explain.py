@@ -30,7 +30,7 @@ AT = to_micros(datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC))
 
 def crawl_of(state: CrawlState = CrawlState.RUNNING, reason: str | None = None, **options: Any) -> Crawl:
     config = CrawlConfig(**{"seeds": [f"{SITE}/docs/"], **options})
-    return Crawl(1, CrawlId("crl_1"), state, reason, "default", config, frozenset(), 50, 0, None, None)
+    return Crawl(1, 7, CrawlId("crl_1"), state, reason, "default", config, frozenset(), 50, 0, None, None)
 
 
 def asked(facts: UrlFacts | None, crawl: Crawl | None = None, url: Url = URL) -> Explanation:
@@ -151,8 +151,9 @@ async def _stored() -> Crawl:
         deep = Url(f"{SITE}/deep")
 
         async def add(tx: Any) -> None:
-            seed = await app.archive.seed_of(tx, crawl.number)
-            await app.frontier.add(tx, crawl.number, "", [NewUrl(*key_of(deep, seed), deep, 2, Fate.SKIPPED_DEPTH)])
+            await app.frontier.add(
+                tx, crawl.number, "", [NewUrl(*key_of(deep, crawl.key_seed), deep, 2, Fate.SKIPPED_DEPTH)]
+            )
 
         await app.database.run(add)
         return crawl

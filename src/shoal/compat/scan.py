@@ -27,8 +27,7 @@ from shoal.here.wish import read_config, read_id
 from shoal.queue import states as job_states
 from shoal.queue.job import Job, Lease, NewJob, local_lane
 from shoal.queue.states import GrantEnd, JobState
-from shoal.work.local import _is_gone as is_gone
-from shoal.work.local import holder_name
+from shoal.work.local import holder_name, is_gone
 from shoal.work.vigil import Vigil
 
 MOST_SEEDS = 10_000  # that a crawl's options hold; more are added one by one
@@ -101,9 +100,9 @@ class Scan:
                 return None
             if crawl.state in ENDED:
                 raise StateConflict("scan", self.id, crawl.state, "be added to", "clean it up and begin again")
-            seed = await self._app.archive.seed_of(tx, crawl.number)
-            parent_key = None if parent is None else key_of(parent, seed)[0]
-            new = [NewUrl(*key_of(url, seed), url, min(depth, DEEPEST), Fate.OPEN, parent_key) for url in urls]
+            parent_key = None if parent is None else key_of(parent, crawl.key_seed)[0]
+            seed, deep = crawl.key_seed, min(depth, DEEPEST)
+            new = [NewUrl(*key_of(url, seed), url, deep, Fate.OPEN, parent_key) for url in urls]
             return await self._app.frontier.add(tx, crawl.number, "", new)
 
         return await self._app.database.run(commit)

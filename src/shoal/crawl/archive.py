@@ -99,10 +99,6 @@ class Standing:
 
 
 class FrontierArchive(Protocol):
-    async def seed_of(self, tx: Tx, crawl: int) -> int:
-        """What the keys of this crawl are seeded with."""
-        ...
-
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
         """Count everything anew: as long as the frontier is large. Counters that never lie are `CrawlStore.counts`."""
         ...

@@ -40,7 +40,7 @@ class Archivist:
             return explain_refusal(text, url)
 
         async def look(tx: Tx) -> Explanation:
-            key = key_of(url, await self._archive.seed_of(tx, crawl.number))
+            key = key_of(url, crawl.key_seed)
             return explain_url(crawl, url, await self._archive.fate_of(tx, crawl.number, key, origin(url)))
 
         return await self._database.read(look)

@@ -54,8 +54,7 @@ class Carrier:
         and `load` refuses what was written."""
         before = await self._archivist.at_rest(crawl_id, "be dumped")
         number = before.crawl.number
-        seed = await self._database.read(lambda tx: self._archive.seed_of(tx, number))
-        yield lines.head_line(before.crawl, seed, before.counts)
+        yield lines.head_line(before.crawl, before.counts)
         told: Counter[type] = Counter()
         async for item in self._items(number):
             told[type(item)] += 1
@@ -65,7 +64,7 @@ class Carrier:
         yield lines.end_line(End.of(told))
 
     async def load(self, given: Lines, *, crawl_id: str | None = None, trust_named: bool = False) -> CrawlId:
-        """Take in a dumped crawl: it stands here where it stood there. Of lines that are not whole, noline stays.
+        """Take in a dumped crawl: it stands here where it stood there. Of lines that are not whole, none stays.
 
         `trust_named`: hosts that somebody named on the other machine's command line may be reached from this one.
         """

@@ -89,6 +89,7 @@ class Crawl:
     """A crawl as its row says."""
 
     number: int
+    key_seed: int  # of the hashes of its URLs: a secret of the crawl, so that no site can make up collisions
     id: CrawlId
     state: CrawlState
     state_reason: str | None

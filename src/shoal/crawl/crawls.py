@@ -85,7 +85,7 @@ class Crawls:
             crawl = await self.store.insert(tx, wanted, config, list(named or []), state)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
-            await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.number))
+            await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed))
             for job in jobs:
                 await self._queue.enqueue_in(tx, job)
             return crawl
@@ -288,5 +288,5 @@ ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOA
 SEED_FIX = "write it as http://host/path or https://host/path"
 
 
-def _as_urls(seeds: list[Url], crawl_number: int) -> list[NewUrl]:
-    return [NewUrl(*key_of(url, crawl_number), url, 0, Fate.OPEN) for url in seeds]
+def _as_urls(seeds: list[Url], key_seed: int) -> list[NewUrl]:
+    return [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]

@@ -18,9 +18,9 @@ _SIGN_64 = 1 << 63
 _SIGN_32 = 1 << 31
 
 
-def key_of(url: Url, crawl_number: int) -> tuple[int, int]:
+def key_of(url: Url, key_seed: int) -> tuple[int, int]:
     """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index."""
-    digest = xxhash.xxh3_128_intdigest(url.encode("utf-8", "surrogatepass"), crawl_number)
+    digest = xxhash.xxh3_128_intdigest(url.encode("utf-8", "surrogatepass"), key_seed)
     return (digest & 0xFFFFFFFFFFFFFFFF) - _SIGN_64, (digest >> 64 & 0xFFFFFFFF) - _SIGN_32
 
 

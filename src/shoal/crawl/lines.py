@@ -128,7 +128,7 @@ Item = KeptUrl | KnownKey | Trap | Page
 Line = Head | Item | End
 
 
-def head_line(crawl: Crawl, key_seed: int, counts: Counts) -> bytes:
+def head_line(crawl: Crawl, counts: Counts) -> bytes:
     run = {
         "id": crawl.id,
         "state": crawl.state,
@@ -138,7 +138,7 @@ def head_line(crawl: Crawl, key_seed: int, counts: Counts) -> bytes:
         **{name: _moment(getattr(crawl, name)) for name in ("created_at", "started_at", "finished_at")},
     }
     return orjson.dumps(
-        {"shoal_frontier": VERSION, "key_seed": f"{key_seed:016x}", "crawl": run, "counts": asdict(counts)}
+        {"shoal_frontier": VERSION, "key_seed": f"{crawl.key_seed:016x}", "crawl": run, "counts": asdict(counts)}
     )
 
 

@@ -35,7 +35,7 @@ class PageReader:
 
     def __init__(
         self,
-        crawl_number: int,
+        key_seed: int,
         scope: Scope,
         urls: Canonicalizer,
         clock: Clock,
@@ -43,7 +43,7 @@ class PageReader:
         attempts: int,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._crawl = crawl_number
+        self._key_seed = key_seed
         self._scope = scope
         self._urls = urls
         self._clock = clock
@@ -141,7 +141,7 @@ class PageReader:
             fate = self._scope.judge(url, depth)
             if fate is Fate.OPEN and self.traps.holds(url):
                 fate = Fate.QUARANTINED
-            key, chk = key_of(url, self._crawl)
+            key, chk = key_of(url, self._key_seed)
             found.append(NewUrl(key, chk, url, depth, fate, task.key))
 
 

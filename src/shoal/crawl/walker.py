@@ -140,7 +140,7 @@ class Walker:
         rules = UrlRules(max_length=self._settings.crawl.max_url_length)
         scope = Scope(self._crawl.config, seeds_of(self._crawl.config))
         attempts = self._settings.crawl.page_attempts
-        return PageReader(self._crawl.number, scope, Canonicalizer(rules), self._clock, attempts=attempts)
+        return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, attempts=attempts)
 
     def _headers(self) -> HeaderPairs:
         return (("User-Agent", self._agent), ("Accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"))

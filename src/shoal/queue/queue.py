@@ -19,7 +19,6 @@ from shoal.settings import QueueSettings
 T = TypeVar("T")
 
 JITTER = 0.1
-AFTER_SECOND_DEATH = timedelta(seconds=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +139,7 @@ class Queue:
         crashes = 1 if lost.settled else lost.crash_count + 1
         if crashes > self.settings.poison_limit:
             return states.bury(lost.id, lost.epoch, end, error)
-        # At once after the first death; a job that goes on dying without settling anything waits longer each time.
-        wait = AFTER_SECOND_DEATH * 2.0 ** (crashes - 2) if crashes > 1 else timedelta(0)
-        return states.give_back(lost.id, lost.epoch, end, error, wait)
+        return states.give_back(lost.id, lost.epoch, end, error)
 
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
         """Carry out a move, and what it means for the run, inside an open transaction; raises if the job moved on."""

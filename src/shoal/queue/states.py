@@ -87,9 +87,9 @@ def release(job_id: JobId, epoch: int, reason: str) -> Move:
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason)
 
 
-def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, wait: timedelta = timedelta(0)) -> Move:
-    """The worker is gone: somebody else may have the job."""
-    return Move(job_id, epoch, JobState.PENDING, end, "worker_lost", error, wait, counts_crash=True)
+def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str) -> Move:
+    """The worker is gone: somebody else may have the job at once."""
+    return Move(job_id, epoch, JobState.PENDING, end, "worker_lost", error, counts_crash=True)
 
 
 def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str) -> Move:

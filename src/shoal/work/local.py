@@ -61,7 +61,7 @@ class LocalLease:
 
     async def _free(self, jobs: list[Job]) -> None:
         """Put back the jobs of processes that are gone; if none was, wait a little for a lease to run out."""
-        gone = [job for job in jobs if job.state is JobState.LOCKED and _is_gone(job.lease_holder or "")]
+        gone = [job for job in jobs if job.state is JobState.LOCKED and is_gone(job.lease_holder or "")]
         for job in gone:
             with suppress(LeaseLost):
                 await self._queue.lose(_lease_of(job), "its process is gone")
@@ -81,7 +81,8 @@ def holder_name() -> str:
     return f"local/{socket.gethostname()}/{os.getpid()}/{_started(os.getpid())}"
 
 
-def _is_gone(holder: str) -> bool:
+def is_gone(holder: str) -> bool:
+    """Whether the name is that of a process of this machine that no longer runs."""
     kind, _, rest = holder.partition("/")
     host, _, process = rest.partition("/")
     if kind != "local" or host != socket.gethostname():
@@ -93,7 +94,8 @@ def _is_gone(holder: str) -> bool:
 def _started(pid: int) -> str:
     """When a process began, in the kernel's count; empty if there is none. A pid alone may be another's by now."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if facts[0] == "Z" else facts[19]  # a zombie has ended, even if nobody has looked
     except (OSError, IndexError):
         return "" if not _exists(pid) else "?"
 

@@ -41,9 +41,6 @@ class SqlArchive:
         self._hosts = hosts
         self._pages = pages
 
-    async def seed_of(self, tx: Tx, crawl: int) -> int:
-        return int(await tx.value("key_seed", crawl=crawl))
-
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
         row = await tx.one("frontier_recount", crawl=crawl)
         fates = await tx.all("fate_recount", crawl=crawl)

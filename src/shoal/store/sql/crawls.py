@@ -1,5 +1,6 @@
 """The crawl store on SQL."""
 
+import secrets
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ class SqlCrawlStore:
             config=config.model_dump_json(),
             named=orjson.dumps(named).decode(),
             priority=config.priority,
+            key_seed=secrets.randbits(62),
         )
         return None if row is None else _crawl(row)
 

@@ -254,19 +254,16 @@ async def _add_by_inserting(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dic
     """PostgreSQL: the unique key decides between walkers that add at the same time."""
     distinct = _distinct(urls)
     rows = await tx.all(
-        "add_urls",
+        "add_fates",
         crawl=crawl,
         keys=[url.key for url in distinct],
         chks=[url.chk for url in distinct],
         fates=[int(url.fate) for url in distinct],
-        hosts=[numbers[origin(url.url)] if url.fate.waits else 0 for url in distinct],
-        dues=[_due(url) for url in distinct],
-        depths=[min(url.depth, 32767) for url in distinct],
-        parents=[url.parent_key for url in distinct],
-        paths=[_path(url.url) if url.fate.waits else "" for url in distinct],
     )
     new = {(row["key"], row["chk"]) for row in rows}
-    return [url for url in distinct if (url.key, url.chk) in new]
+    fresh = [url for url in distinct if (url.key, url.chk) in new]
+    await tx.many("add_waiting", [_waiting(crawl, url, numbers, 0) for url in fresh if url.fate.waits])
+    return fresh
 
 
 async def _count(tx: Tx, crawl: int, holder: str, **counts: int) -> None:
@@ -304,7 +301,7 @@ def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> dict
         "crawl": crawl,
         "host": numbers[origin(url.url)],
         "due": _due(url),
-        "depth": url.depth,
+        "depth": min(url.depth, 32767),
         "seq": seq,
         "key": url.key,
         "chk": url.chk,

@@ -20,6 +20,7 @@ SESSION = {
     "application_name": "shoal",
     "idle_in_transaction_session_timeout": "10s",  # ours never idle; a stopped process must not keep its locks
     "timezone": "UTC",
+    "enable_seqscan": "off",  # plans are kept: one made while a table is small must not read it all when it is large
     "jit": "off",  # our statements are short; compiling one costs more than running it
 }
 # What a second try can cure: the unit of work is run again from its start.

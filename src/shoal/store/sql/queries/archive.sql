@@ -1,7 +1,3 @@
--- name: key_seed
--- What the keys of a crawl are seeded with: its own number, unless it came from another store.
-SELECT coalesce(key_seed, number) AS key_seed FROM crawl WHERE number = :crawl;
-
 -- name: frontier_recount
 -- The open URLs of a crawl, counted; not those in quarantine. The time is asked once, not per row.
 SELECT count(CASE WHEN job_id IS NULL AND due <= (SELECT shoal_now()) THEN 1 END) AS waiting,

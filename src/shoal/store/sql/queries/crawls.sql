@@ -1,7 +1,7 @@
 -- name: insert_crawl
 -- Store a crawl, unless its id is taken.
-INSERT INTO crawl (id, state, project, config, named, priority, created_at)
-VALUES (:id, :state, :project, :config, :named, :priority, shoal_now())
+INSERT INTO crawl (id, state, project, config, named, priority, key_seed, created_at)
+VALUES (:id, :state, :project, :config, :named, :priority, :key_seed, shoal_now())
 ON CONFLICT (id) DO NOTHING
 RETURNING *;
 

@@ -48,8 +48,8 @@ UPDATE trap SET state = 'released' WHERE crawl = :crawl AND pattern = :pattern A
 SELECT depth, seq, key, chk, path FROM frontier WHERE crawl = :crawl AND host = :host AND due = 4611686018427387904;
 
 -- name: taken_at_host
--- How many URLs of a host are under way.
-SELECT count(*) AS count FROM frontier WHERE crawl = :crawl AND host = :host AND job_id IS NOT NULL;
+-- How many URLs of a host are under way. `+ 0` keeps the key, and with it all that waits there, out of it.
+SELECT count(*) AS count FROM frontier WHERE crawl = :crawl AND job_id > '' AND host + 0 = :host;
 
 -- name: live_walkers
 -- How many walkers of a run hold a lease.

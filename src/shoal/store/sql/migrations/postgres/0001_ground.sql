@@ -5,8 +5,8 @@ INSERT INTO clock_offset VALUES (0);
 
 -- Stable, so that "due" comparisons can use an index; the statement's time, not the transaction's, so that a commit
 -- that waited for a lock does not hand out a lease that is already old.
-CREATE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE sql STABLE AS
-$$ SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint + (SELECT micros FROM clock_offset) $$;
+CREATE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
+$$ BEGIN RETURN (extract(epoch FROM statement_timestamp()) * 1000000)::bigint + (SELECT micros FROM clock_offset); END $$;
 
 CREATE TABLE crawl (
     number       INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -18,6 +18,7 @@ CREATE TABLE crawl (
     config       TEXT NOT NULL,
     named        TEXT NOT NULL,
     priority     SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    key_seed     BIGINT NOT NULL,
     created_at   BIGINT NOT NULL,
     started_at   BIGINT,
     finished_at  BIGINT,
@@ -138,7 +139,7 @@ CREATE TABLE frontier (
     PRIMARY KEY (crawl, host, due, depth, seq),
     CHECK ((job_id IS NULL) = (epoch IS NULL))
 );
-CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch) WHERE job_id IS NOT NULL;
+CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch, seq) WHERE job_id IS NOT NULL;
 CREATE INDEX frontier_suspect ON frontier (crawl, seq) WHERE crashes >= 2;
 ALTER TABLE frontier SET (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 

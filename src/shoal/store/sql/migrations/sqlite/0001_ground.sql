@@ -11,6 +11,7 @@ CREATE TABLE crawl (
     config       TEXT NOT NULL,
     named        TEXT NOT NULL,
     priority     INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    key_seed     INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
     started_at   INTEGER,
     finished_at  INTEGER,
@@ -129,7 +130,7 @@ CREATE TABLE frontier (
     PRIMARY KEY (crawl, host, due, depth, seq),
     CHECK ((job_id IS NULL) = (epoch IS NULL))
 ) WITHOUT ROWID;
-CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch) WHERE job_id IS NOT NULL;
+CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch, seq) WHERE job_id IS NOT NULL;
 CREATE INDEX frontier_suspect ON frontier (crawl, seq) WHERE crashes >= 2;
 
 -- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.

@@ -1,25 +1,17 @@
--- name: add_urls
--- Record new URLs, in key order so that two batches never wait for each other; the open ones wait. Which were new.
--- Known ones are looked up one by one: a join may be planned as a walk over the whole crawl.
-WITH given AS (
-    SELECT * FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[], :hosts::int[], :dues::bigint[], :depths::smallint[],
-                         :parents::bigint[], :paths::text[])
-           WITH ORDINALITY AS g (key, chk, fate, host, due, depth, parent, path, place)
-), fresh AS (
-    INSERT INTO fate (crawl, key, chk, fate)
-    SELECT :crawl, key, chk, fate FROM given
-    WHERE (SELECT f.fate FROM fate AS f WHERE f.crawl = :crawl AND f.key = given.key AND f.chk = given.chk) IS NULL
-    ORDER BY key, chk
-    ON CONFLICT DO NOTHING
-    RETURNING key, chk
-), waiting AS (
-    INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, path)
-    SELECT :crawl, g.host, g.due, g.depth, g.key, g.chk, g.parent, g.path
-    FROM given AS g JOIN fresh USING (key, chk)
-    WHERE g.fate IN (0, 3)
-    ORDER BY g.place
-)
-SELECT key, chk FROM fresh;
+-- name: add_fates
+-- Record new URLs, in key order so that two batches never wait for each other; which were new.
+INSERT INTO fate (crawl, key, chk, fate)
+SELECT :crawl, g.key, g.chk, g.fate FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[]) AS g (key, chk, fate)
+ORDER BY g.key, g.chk
+ON CONFLICT DO NOTHING
+RETURNING key, chk;
+
+-- name: add_waiting
+-- Add new URLs to those that wait, in the order in which they were found.
+-- batch: arrays
+INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, path)
+SELECT * FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :key::bigint[], :chk::int[],
+                     :parent::bigint[], :path::text[]);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
@@ -44,7 +36,7 @@ FOR UPDATE OF fh SKIP LOCKED;
 -- name: due_at_host
 -- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
 SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
 ORDER BY f.due, f.depth, f.seq
@@ -100,7 +92,7 @@ RETURNING f.host;
 -- A URL that was in flight in two crashes, the last one taken first.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
 ORDER BY f.seq DESC
@@ -108,10 +100,11 @@ LIMIT 1
 FOR UPDATE OF f SKIP LOCKED;
 
 -- name: lost_urls
--- The taken URLs whose holder no longer holds its job.
+-- The taken URLs whose holder no longer holds its job. `> ''`: without statistics, only a comparison makes the small
+-- index of taken URLs look better than the key.
 SELECT host, due, depth, seq, job_id, epoch, crashes
 FROM frontier
-WHERE crawl = :crawl AND job_id IS NOT NULL
+WHERE crawl = :crawl AND job_id > ''
       AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch)
 ORDER BY host, due, depth, seq;
 

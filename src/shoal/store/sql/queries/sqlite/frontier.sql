@@ -36,7 +36,7 @@ LIMIT :limit;
 -- name: due_at_host
 -- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
 SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
 ORDER BY f.due, f.depth, f.seq
@@ -72,7 +72,7 @@ RETURNING host;
 -- A URL that was in flight in two crashes, the last one taken first.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url
+       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f INDEXED BY frontier_suspect
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
 ORDER BY f.seq DESC
@@ -82,7 +82,7 @@ LIMIT 1;
 -- The taken URLs whose holder no longer holds its job.
 SELECT host, due, depth, seq, job_id, epoch, crashes
 FROM frontier INDEXED BY frontier_taken
-WHERE crawl = :crawl AND job_id IS NOT NULL
+WHERE crawl = :crawl AND job_id > ''
       AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch);
 
 -- name: wake_host
