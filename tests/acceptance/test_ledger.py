@@ -121,7 +121,8 @@ def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str,
         site.wait_for_visit(asleep_at, seconds=silence + 5)
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
-        assert ends_of(fleet, crawl_id) == ["crashed", "done"]
+        # Its worker noticed, or, while the child kept the store locked, the lease ran out first.
+        assert ends_of(fleet, crawl_id) in (["crashed", "done"], ["expired", "done"])
 
 
 @pytest.mark.parametrize("pages", [2, 60])

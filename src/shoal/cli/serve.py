@@ -38,7 +38,11 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     door = open_door(settings.serve.listen)
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app:
-        await Controller(app, metrics, door, flags, workers).run()
+        controller = Controller(app, metrics, door, flags, workers)
+        note(f"Shoal listens on {controller.address}")
+        if app.database.warning:
+            note(app.database.warning)
+        await controller.run()
 
 
 def open_door(listen: Address) -> socket.socket:
@@ -86,9 +90,6 @@ class Controller:
 
     async def run(self) -> None:
         on_stop(self.stop)
-        note(f"Shoal listens on {self.address}")
-        if self._app.database.warning:
-            note(self._app.database.warning)
         for chore in self._chores:
             chore.start()
         working = [asyncio.create_task(worker.run()) for worker in self._workers]

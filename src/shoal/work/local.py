@@ -73,7 +73,8 @@ class LocalLease:
 def _extended(before: list[Job], after: list[Job]) -> bool:
     """Whether a holder showed that it lives."""
     until = {(job.id, job.lease_epoch): job.lease_until for job in before if job.state is JobState.LOCKED}
-    return any(until.get((job.id, job.lease_epoch), job.lease_until) != job.lease_until for job in after)
+    held = [job for job in after if job.state is JobState.LOCKED]
+    return any(until.get((job.id, job.lease_epoch), job.lease_until) != job.lease_until for job in held)
 
 
 def holder_name() -> str:

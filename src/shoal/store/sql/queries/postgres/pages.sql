@@ -1,5 +1,5 @@
 -- name: insert_pages
--- Keep pages, in key order, unless they are there.
+-- Keep pages, in the order in which they come, unless they are there.
 -- batch: arrays
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
@@ -14,5 +14,4 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
          AS g (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data)
-ORDER BY crawl, key, chk
 ON CONFLICT (crawl, key, chk) DO NOTHING;
