@@ -12,9 +12,6 @@ from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.signals import Signals
 from shoal.base.url import Url
-from shoal.crawl.archive import FrontierArchive
-from shoal.crawl.archivist import Archivist
-from shoal.crawl.carrier import Carrier
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Settled
@@ -27,23 +24,26 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Lease, local_lane
 from shoal.queue.queue import Queue
 from shoal.settings import DatabaseSettings, Settings
-from shoal.store.sql.archive import SqlArchive
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
-from shoal.store.sql.pooled import PooledPostgres
-from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase
 from shoal.work.local import holder_name
 from shoal.work.worker import Worker
 
+# What most commands never need is imported where it is used: a crawl of a small site should not wait for it.
 if TYPE_CHECKING:
     import asyncpg
 
-SqlDatabase = SqliteDatabase | PostgresDatabase
+    from shoal.crawl.archive import FrontierArchive
+    from shoal.crawl.archivist import Archivist
+    from shoal.crawl.carrier import Carrier
+    from shoal.store.sql.postgres import PostgresDatabase
+
+    SqlDatabase = SqliteDatabase | PostgresDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,30 @@ class App:
     settings: Settings
     clock: Clock
     signals: Signals
-    database: SqlDatabase
+    database: "SqlDatabase"
     queue: Queue
     crawls: Crawls
     frontier: FrontierStore
     hosts: HostStore
     pages: PageStore
-    archive: FrontierArchive
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock)
 
-    def archivist(self) -> Archivist:
+    @property
+    def archive(self) -> "FrontierArchive":
+        from shoal.store.sql.archive import SqlArchive
+
+        return SqlArchive(self.database.dialect, self.hosts, self.pages)
+
+    def archivist(self) -> "Archivist":
+        from shoal.crawl.archivist import Archivist
+
         return Archivist(self.database, self.crawls, self.queue, self.archive)
 
-    def carrier(self) -> Carrier:
+    def carrier(self) -> "Carrier":
+        from shoal.crawl.carrier import Carrier
+
         return Carrier(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())
 
     async def check_store(self) -> None:
@@ -77,12 +86,14 @@ class App:
         await self.database.read(look)
 
 
-def database_of(settings: DatabaseSettings, clock: Clock) -> SqlDatabase:
+def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     """The driver that the store's address names."""
     url = settings.url
     if url.startswith("sqlite:///"):
         return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
     if url.startswith(("postgresql://", "postgres://")):
+        from shoal.store.sql.postgres import PostgresDatabase
+
         return PostgresDatabase(settings)
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
@@ -100,7 +111,7 @@ async def opened(settings: Settings, signals: Signals | None = None, *, upgrade:
         await database.close()
 
 
-def _wire(settings: Settings, clock: Clock, signals: Signals, database: SqlDatabase) -> App:
+def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase") -> App:
     pages = SqlPageStore()
     hosts = SqlHostStore()
     frontier = SqlFrontier(database.dialect, hosts, pages)
@@ -115,18 +126,23 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: SqlDatab
         signals,
     )
     queue.register({KIND: crawls})
-    archive = SqlArchive(database.dialect, hosts, pages)
-    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, archive)
+    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages)
 
 
-def on_database(settings: Settings, database: SqlDatabase) -> App:
+def on_database(settings: Settings, database: "SqlDatabase") -> App:
     """The wired rooms on a store that somebody else opened, and closes."""
     return _wire(settings, SystemClock(), Signals(), database)
 
 
-async def on_pool(settings: Settings, pool: "asyncpg.Pool") -> App:
-    """The wired rooms on the PostgreSQL that a pool of somebody else's reaches; an empty one is initialised."""
-    database = PooledPostgres(settings.database, pool)
+async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> App:
+    """The wired rooms on an open database of ours, or on the PostgreSQL that a pool of somebody else's reaches; an empty
+    one is initialised."""
+    from shoal.store.sql.pooled import PooledPostgres
+    from shoal.store.sql.postgres import PostgresDatabase
+
+    if isinstance(given, SqliteDatabase | PostgresDatabase):
+        return on_database(settings, given)
+    database = PooledPostgres(settings.database, given)
     await database.open()
     return on_database(settings, database)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from shoal.app import SqlDatabase, database_of
+from shoal.app import database_of
 from shoal.base.clock import FakeClock
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import BackendUnavailable
@@ -45,7 +45,7 @@ PATIENCE = 10.0  # seconds: for what happens at once, unless it never happens
 FREE = Pace(timedelta(0))
 
 
-def database_at(url: str, clock: FakeClock) -> SqlDatabase:
+def database_at(url: str, clock: FakeClock) -> Database:
     return database_of(DatabaseSettings(url=url, pool_size=6), clock)
 
 

@@ -3,16 +3,21 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from shoal.base.clock import SystemClock
 from shoal.base.signals import Signals
 from shoal.observe.logs import Logs, capture_stdlib
-from shoal.observe.metrics import Metrics
 from shoal.settings import Settings
 
+if TYPE_CHECKING:
+    from shoal.observe.metrics import Metrics
 
-def watched(settings: Settings) -> tuple[Signals, Metrics]:
+
+def watched(settings: Settings) -> "tuple[Signals, Metrics]":
     """A bus with logs and metrics listening."""
+    from shoal.observe.metrics import Metrics
+
     logs = Logs(settings.log, SystemClock())
     capture_stdlib(logs)
     metrics, signals = Metrics(), Signals()

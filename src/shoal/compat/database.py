@@ -5,13 +5,15 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from shoal.app import SqlDatabase, on_database, on_pool
+from shoal.app import on_given
 from shoal.compat.memory import url_of, urls_of
 from shoal.compat.scan import Scan
 from shoal.settings import load
 
 if TYPE_CHECKING:
     import asyncpg
+
+    from shoal.app import SqlDatabase
 
 
 class DatabaseUrlQueueManager:
@@ -70,7 +72,6 @@ class DatabaseUrlQueueManager:
         async with self._opening:
             if self._scan is None:
                 settings, given = load().settings, self.db_pool
-                app = on_database(settings, given) if isinstance(given, SqlDatabase) else await on_pool(settings, given)
-                self._scan = Scan(app, self.scan_id)
+                self._scan = Scan(await on_given(settings, given), self.scan_id)
                 weakref.finalize(self, self._scan.let_go)
             return self._scan
