@@ -135,8 +135,8 @@ def on_database(settings: Settings, database: "SqlDatabase") -> App:
 
 
 async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> App:
-    """The wired rooms on an open database of ours, or on the PostgreSQL that a pool of somebody else's reaches; an empty
-    one is initialised."""
+    """The wired rooms on an open database of ours, or on the PostgreSQL behind somebody else's pool; an empty one is
+    initialised."""
     from shoal.store.sql.pooled import PooledPostgres
     from shoal.store.sql.postgres import PostgresDatabase
 

@@ -24,9 +24,14 @@ def key_of(url: Url, key_seed: int) -> tuple[int, int]:
     return (digest & 0xFFFFFFFFFFFFFFFF) - _SIGN_64, (digest >> 64 & 0xFFFFFFFF) - _SIGN_32
 
 
+SkippedUrl = tuple[int, int, Fate]
+"""A URL that was found and will not be fetched: its key, its check, and why. Pages are full of them, so no more than
+that is carried."""
+
+
 @dataclass(slots=True)
 class NewUrl:
-    """A URL to add: open if its fate is OPEN, else recorded as skipped."""
+    """A URL to add: open if its fate is OPEN, else recorded as skipped or held in quarantine."""
 
     key: int
     chk: int
@@ -88,9 +93,10 @@ class Report:
     found: list[NewUrl] = field(default_factory=list)
     traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, with the URL that showed it
     walked: int = 0  # microseconds of work since the last report
+    skipped: list[SkippedUrl] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.settled or self.found or self.traps)
+        return bool(self.settled or self.found or self.skipped or self.traps)
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class PageReader:
             return Settled(task, Fate.OPEN, retry_in=self._retry_in(task))
         page = self._page(task, fetched)
         if fetched.facts is not None:
-            self._links(task, fetched, fetched.facts, page, report.found)
+            self._links(task, fetched, fetched.facts, page, report)
             self._notice(task, fetched.facts, report)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
@@ -111,7 +111,7 @@ class PageReader:
             page.error_message = fetched.failure.message
         return page
 
-    def _links(self, task: Task, fetched: Fetched, facts: Facts, page: Page, found: list[NewUrl]) -> None:
+    def _links(self, task: Task, fetched: Fetched, facts: Facts, page: Page, report: Report) -> None:
         final = task.url if fetched.final_url == task.url else self._urls.canonical(fetched.final_url)
         if isinstance(final, Refusal):
             return
@@ -124,7 +124,7 @@ class PageReader:
         page.links_internal = sum(map(self._scope.inside, followed))
         page.links_external = len(followed) - page.links_internal
         if self._scope.inside(final):
-            self._find(followed, task, found)
+            self._find(followed, task, report)
 
     def _notice(self, task: Task, facts: Facts, report: Report) -> None:
         if facts.text_hash is not None:
@@ -132,17 +132,22 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(self, urls: dict[Url, None], task: Task, found: list[NewUrl]) -> None:
-        depth = task.depth + 1
+    def _find(self, urls: dict[Url, None], task: Task, report: Report) -> None:
         unknown = self._known.add(urls.keys())
-        for url in urls if unknown else ():  # in the page's order
+        if not unknown:
+            return
+        depth, seed, judge = task.depth + 1, self._key_seed, self._scope.judge
+        for url in urls:  # in the page's order
             if url not in unknown:
                 continue
-            fate = self._scope.judge(url, depth)
-            if fate is Fate.OPEN and self.traps.holds(url):
+            fate = judge(url, depth)
+            key, chk = key_of(url, seed)
+            if fate is not Fate.OPEN:
+                report.skipped.append((key, chk, fate))
+                continue
+            if self.traps.holds(url):
                 fate = Fate.QUARANTINED
-            key, chk = key_of(url, self._key_seed)
-            found.append(NewUrl(key, chk, url, depth, fate, task.key))
+            report.found.append(NewUrl(key, chk, url, depth, fate, task.key))
 
 
 def facts_to_page(facts: Facts, page: Page) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, Task
+from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, SkippedUrl, Task
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
+
+Key = tuple[int, int]
 
 HOSTS_PER_TAKE = 64
 CLOSED_AT_ONCE = 1000
@@ -28,7 +30,9 @@ class SqlFrontier:
     """Answers `crawl.store.FrontierStore`."""
 
     def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
-        self._add = _add_by_reading if dialect == "sqlite" else _add_by_inserting
+        embedded = dialect == "sqlite"
+        self._fresh = _fresh_by_reading if embedded else _fresh_by_inserting
+        self._wait = _wait_numbered if embedded else _wait
         self._hosts = hosts
         self._pages = pages
 
@@ -59,6 +63,7 @@ class SqlFrontier:
         closed = await self._close(tx, crawl, holder, report.settled)
         await self._count_settled(tx, crawl, holder, closed, report.walked)
         _, hosts = await self._add_fresh(tx, crawl, holder.job_id, report.found)
+        await self._add_skipped(tx, crawl, holder.job_id, report.skipped)
         await self._wake(tx, crawl, [*hosts, *(row["host"] for row in put_back)])
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
@@ -107,13 +112,20 @@ class SqlFrontier:
         if not urls:
             return 0, []
         numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls if url.fate.waits}))
-        fresh = await self._add(tx, crawl, urls, numbers)
+        distinct = {(url.key, url.chk): url for url in reversed(urls)}
+        new = await self._fresh(tx, crawl, [(url.key, url.chk, url.fate) for url in distinct.values()])
+        fresh = [url for url in reversed(distinct.values()) if (url.key, url.chk) in new]
+        await self._wait(tx, crawl, [url for url in fresh if url.fate.waits], numbers)
         opened = [url for url in fresh if url.fate is Fate.OPEN]
         await _count(tx, crawl, holder, opened=len(opened))
         await _count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
-        skips = Counter(url.fate.word for url in fresh if url.fate.skipped)
-        await tx.many("add_skips", [_skip(crawl, holder, *item) for item in sorted(skips.items())])
+        await _count_skips(tx, crawl, holder, Counter(url.fate for url in fresh if url.fate.skipped))
         return len(fresh), [numbers[origin(url.url)] for url in opened]
+
+    async def _add_skipped(self, tx: Tx, crawl: int, holder: str, urls: list[SkippedUrl]) -> None:
+        distinct = {(key, chk): (key, chk, fate) for key, chk, fate in urls}
+        new = await self._fresh(tx, crawl, list(distinct.values()))
+        await _count_skips(tx, crawl, holder, Counter([distinct[both][2] for both in new]))
 
     async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
         """Close what was really still ours; only that is counted, so a report that comes twice changes nothing."""
@@ -224,8 +236,7 @@ class SqlFrontier:
         per_host = Counter(done.task.host for done in final if done.page is not None and done.page.status is not None)
         counted = [{"crawl": crawl, "host": host, "pages": count} for host, count in sorted(per_host.items())]
         await tx.many("count_host_pages", counted)
-        skips = Counter(done.fate.word for done in final if done.fate.skipped)
-        await tx.many("add_skips", [_skip(crawl, holder.job_id, *item) for item in sorted(skips.items())])
+        await _count_skips(tx, crawl, holder.job_id, Counter(done.fate for done in final if done.fate.skipped))
 
 
 def _slots(most: int, busy_for: float, delay: float) -> int:
@@ -236,34 +247,42 @@ def _slots(most: int, busy_for: float, delay: float) -> int:
     return min(most, 1 + int(ahead / delay)) if delay else most
 
 
-async def _add_by_reading(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[NewUrl]:
+async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> set[Key]:
     """SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
-    rows = await tx.all("known_keys", crawl=crawl, keys=[url.key for url in urls])
+    if not urls:
+        return set()
+    rows = await tx.all("known_keys", crawl=crawl, keys=[url[0] for url in urls])
     known = {(row["key"], row["chk"]) for row in rows}
-    fresh = _distinct(url for url in urls if (url.key, url.chk) not in known)
-    fates = [{"crawl": crawl, "key": url.key, "chk": url.chk, "fate": url.fate} for url in sorted(fresh, key=_url_key)]
-    await tx.many("insert_fates", fates)
-    waiting = [url for url in fresh if url.fate.waits]
-    if waiting:
-        first = await tx.value("reserve_seq", count=len(waiting))
-        await tx.many("insert_waiting", [_waiting(crawl, url, numbers, first + i) for i, url in enumerate(waiting)])
-    return fresh
-
-
-async def _add_by_inserting(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[NewUrl]:
-    """PostgreSQL: the unique key decides between walkers that add at the same time."""
-    distinct = _distinct(urls)
-    rows = await tx.all(
-        "add_fates",
-        crawl=crawl,
-        keys=[url.key for url in distinct],
-        chks=[url.chk for url in distinct],
-        fates=[int(url.fate) for url in distinct],
+    fresh = sorted([url for url in urls if (url[0], url[1]) not in known] if known else urls)
+    await tx.many(
+        "insert_fates", [{"crawl": crawl, "key": key, "chk": chk, "fate": int(fate)} for key, chk, fate in fresh]
     )
-    new = {(row["key"], row["chk"]) for row in rows}
-    fresh = [url for url in distinct if (url.key, url.chk) in new]
-    await tx.many("add_waiting", [_waiting(crawl, url, numbers, 0) for url in fresh if url.fate.waits])
-    return fresh
+    return {(key, chk) for key, chk, _ in fresh}
+
+
+async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> set[Key]:
+    """PostgreSQL: the unique key decides between walkers that add at the same time."""
+    if not urls:
+        return set()
+    keys, chks, fates = zip(*urls, strict=True)
+    rows = await tx.all("add_fates", crawl=crawl, keys=list(keys), chks=list(chks), fates=[int(fate) for fate in fates])
+    return {(row["key"], row["chk"]) for row in rows}
+
+
+async def _wait_numbered(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> None:
+    """SQLite has no sequences: the numbers of a batch are taken together."""
+    if urls:
+        first = await tx.value("reserve_seq", count=len(urls))
+        await tx.many("insert_waiting", [_waiting(crawl, url, numbers, first + i) for i, url in enumerate(urls)])
+
+
+async def _wait(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> None:
+    await tx.many("add_waiting", [_waiting(crawl, url, numbers, 0) for url in urls])
+
+
+async def _count_skips(tx: Tx, crawl: int, holder: str, skips: Counter[Fate]) -> None:
+    words = sorted((fate.word, count) for fate, count in skips.items())
+    await tx.many("add_skips", [_skip(crawl, holder, *item) for item in words])
 
 
 async def _count(tx: Tx, crawl: int, holder: str, **counts: int) -> None:
@@ -277,19 +296,8 @@ async def _count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:
         await tx.execute("count_trap", crawl=crawl, pattern=pattern, count=count)
 
 
-def _distinct(urls: Iterable[NewUrl]) -> list[NewUrl]:
-    found: dict[tuple[int, int], NewUrl] = {}
-    for url in urls:
-        found.setdefault((url.key, url.chk), url)
-    return list(found.values())
-
-
 def _path(url: Url) -> str:
     return url[url.index("/", 8) :]
-
-
-def _url_key(url: NewUrl) -> tuple[int, int]:
-    return url.key, url.chk
 
 
 def _key(done: Settled) -> tuple[int, int]:
