@@ -75,6 +75,7 @@ def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: 
 
 async def _crawl(wish: Wish, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool) -> int:
     settings = load({"DATABASE_URL": store}).settings
+    outputs.check()
     async with opened(settings, quiet(settings)) as app:
         crawl = await wish.find(app)
         return await Session(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
@@ -112,7 +113,10 @@ class Session:
         except (StorageFull, BackendUnavailable, BrokenPipeError):
             await self._tell_broken_off()
             raise
-        return self._judge(await self._tell())
+        seen = await self._tell()
+        if seen.crawl.state is CrawlState.FAILED and seen.crawl.state_reason == NO_PAGE:
+            raise NothingCrawled(seen.crawl.id, await self._why(seen))
+        return self._judge(seen)
 
     async def _walk(self) -> None:
         async with CrawlHere(self._app, self._crawl) as here:
@@ -179,12 +183,17 @@ class Session:
             return
         note(f"Go on with `{self._how_to_go_on}`.")
 
+    async def _why(self, seen: Seen) -> str:
+        """What became of the seeds, in the words of the first that failed."""
+        pages = await self._app.database.read(lambda tx: self._app.pages.after(tx, seen.crawl.number, 0, 1))
+        if pages and pages[0][1].error_message:
+            return f"{pages[0][1].url}: {pages[0][1].error_message.rstrip('.')}"
+        return "robots.txt or the options leave no seed" if seen.counts.skipped else "no seed was answered"
+
     def _judge(self, seen: Seen) -> int:
         state, reason = seen.crawl.state, seen.crawl.state_reason
         if state is CrawlState.COMPLETED:
             return LIMITS.get(reason or "", 0)
-        if state is CrawlState.FAILED and reason == NO_PAGE:
-            raise NothingCrawled(seen.crawl.id, reason)
         if state in TERMINAL:
             return FAILED
         raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{self._how_to_go_on}`")

@@ -38,5 +38,6 @@ async def _report(*, upgrade: bool, as_json: bool) -> None:
     if as_json:
         print_json({"store": database.name, "version": version, "wanted": wanted})
     else:
-        state = "up to date" if version == wanted else f"this Shoal needs {wanted}: run `shoal db upgrade`"
+        fix = "update Shoal" if version > wanted else "run `shoal db upgrade`"
+        state = "up to date" if version == wanted else f"this Shoal needs {wanted}: {fix}"
         print(f"{database.name}: schema version {version} ({state})")

@@ -96,7 +96,8 @@ class Controller:
         try:
             await self._server.serve(sockets=[self._door])
         finally:
-            self.stop()
+            if not self._stopped:
+                self.stop()
             await asyncio.gather(*working)
             for chore in self._chores:
                 await chore.stop()

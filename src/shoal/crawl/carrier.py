@@ -100,7 +100,7 @@ class Carrier:
             yield page
 
     async def _all(self, read: Callable[[P | None, Tx], Awaitable[list[tuple[P, T]]]]) -> AsyncIterator[T]:
-        """Everyline, one reading after the other, each from where the last one stopped."""
+        """Every line, one reading after the other, each from where the last one stopped."""
         at = None
         while found := await self._database.read(partial(read, at)):
             at = found[-1][0]
@@ -155,7 +155,7 @@ class Carrier:
             kept += await self._pages.insert(tx, number, pages)
             await self._archive.keep_pages_of(tx, number, answered)
             if kept != len(batch):
-                raise InvalidInput("the dump", "has someline twice", FIX)
+                raise InvalidInput("the dump", "has some line twice", FIX)
 
         await self._database.run(commit)
 

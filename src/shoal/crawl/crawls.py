@@ -76,7 +76,7 @@ class Crawls:
         line; `here`: its job waits in a lane that no worker takes from."""
         seeds = seeds_of(config)
         if named is None:
-            self._check_addresses(seeds)
+            self.check_addresses(seeds)
         wanted = crawl_id or CrawlId(new_id("crl"))
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
         jobs = self._walkers(wanted, config, here) if config.start else []
@@ -96,7 +96,7 @@ class Crawls:
             self._queue.announce(job)
         return crawl
 
-    def _check_addresses(self, seeds: list[Url]) -> None:
+    def check_addresses(self, seeds: list[Url]) -> None:
         """Refuse addresses that will never be fetched; names are judged when they are."""
         for place, seed in enumerate(seeds):
             host, port = endpoint(seed)
@@ -122,20 +122,20 @@ class Crawls:
 
     async def start(self, crawl_id: str) -> CrawlState:
         """Submit a crawl that was only stored."""
-        return await self._enqueue(crawl_id, {CrawlState.PENDING}, "start")
+        return await self._enqueue(crawl_id, {CrawlState.PENDING}, "be started")
 
     async def resume(self, crawl_id: str, *, here: bool = False) -> CrawlState:
-        return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "resume", here=here)
+        return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", here=here)
 
     async def retry(self, crawl_id: str) -> CrawlState:
         """Let a failed crawl go on with what it still has."""
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
 
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
-        return await self._quiet(crawl_id, states.ask_to_pause(reason), states.pause(reason))
+        return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
 
     async def stop(self, crawl_id: str, reason: str = "asked") -> CrawlState:
-        return await self._quiet(crawl_id, states.ask_to_stop(reason), states.stop(reason))
+        return await self._quiet(crawl_id, "be stopped", states.ask_to_stop(reason), states.stop(reason))
 
     async def release(self, crawl_id: str, pattern: str) -> int:
         """Let the URLs of a quarantined pattern wait again; how many. It is not quarantined a second time."""
@@ -191,7 +191,7 @@ class Crawls:
             return quiet(crawl.state_reason or "asked") if not locked else None
         return states.fail(move.reason or "walker_lost") if not pending and not locked else None
 
-    async def _quiet(self, crawl_id: str, ask: CrawlMove, now: CrawlMove) -> CrawlState:
+    async def _quiet(self, crawl_id: str, wish: str, ask: CrawlMove, now: CrawlMove) -> CrawlState:
         """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
 
         async def commit(tx: Tx) -> CrawlMove | None:
@@ -205,7 +205,7 @@ class Crawls:
                 await self._move(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
             move = ask if locked else now
             if not await self._move(tx, crawl_id, move):
-                raise StateConflict("crawl", crawl_id, crawl.state, ask.to.removesuffix("ing"))
+                raise StateConflict("crawl", crawl_id, crawl.state, wish)
             return move
 
         move = await self._database.run(commit)

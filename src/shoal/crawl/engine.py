@@ -6,7 +6,8 @@ and the next one starts. Commits run beside the fetches; each takes as much as t
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -100,7 +101,9 @@ class Engine:
         self._lines: dict[int, deque[Task]] = {}  # per host, tasks whose time has come
         self._startable: deque[int] = deque()  # hosts with a line and room for one more
         self._active: Counter[int] = Counter()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._suspects = 0  # held: while one is, nothing else is taken
+        self._broken: Exception | None = None  # what a callback raised; told by the engine's own task
         self._wake = asyncio.Event()
         self._asked: str | None = None
         self._nudged = False
@@ -176,7 +179,7 @@ class Engine:
 
     def _room(self) -> int:
         """How many more URLs to hold: the window, and what will finish while the next commit is made."""
-        if self._asked is not None or self._budget.spent is not None or not self._hungry():
+        if self._asked is not None or self._budget.spent is not None or self._suspects or not self._hungry():
             return 0
         ahead = self._window.size + self._settings.commit_results
         return self._budget.allow(max(0, ahead - self._held), self._held)
@@ -184,18 +187,30 @@ class Engine:
     def _accept(self, turn: Turn) -> None:
         loop = asyncio.get_running_loop()
         self._held += len(turn.work)
+        self._suspects += sum(task.is_suspect for task in turn.work)
         for task in turn.work:
             if task.is_killer:
                 self._give_up(task)
             elif task.start_in > 0:
-                self._timers.add(loop.call_later(task.start_in, self._arrive, task))
+                self._timers[task.seq] = loop.call_later(task.start_in, self._arrive, task)
             else:
                 self._admit(task)
         self._fill()
 
     def _arrive(self, task: Task) -> None:
-        self._admit(task)
-        self._fill()
+        self._timers.pop(task.seq, None)
+        with self._guard():
+            self._admit(task)
+            self._fill()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Around what the loop calls: an error there ends the walk, instead of leaving a URL that nobody settles."""
+        try:
+            yield
+        except Exception as error:
+            self._broken = self._broken or error
+            self._wake.set()
 
     def _admit(self, task: Task) -> None:
         """A task whose time has come: in line, settled without a fetch, or parked until its host's rules are known."""
@@ -220,9 +235,10 @@ class Engine:
             self._gate.ask(task.url, partial(self._unpark, home))
 
     def _unpark(self, home: str) -> None:
-        for task in self._parked.pop(home, []):
-            self._admit(task)
-        self._fill()
+        with self._guard():
+            for task in self._parked.pop(home, []):
+                self._admit(task)
+            self._fill()
 
     def _line_up(self, task: Task) -> None:
         line = self._lines.setdefault(task.host, deque())
@@ -257,10 +273,17 @@ class Engine:
             self._startable.append(task.host)
         elif not self._active[task.host]:
             del self._active[task.host]
-        settled = self._reader.read(task, fetched, self._report)
-        self._budget.count(settled)
-        self._add(settled)
-        self._fill()
+        with self._guard():
+            settled = self._read(task, fetched)
+            self._budget.count(settled)
+            self._add(settled)
+            self._fill()
+
+    def _read(self, task: Task, fetched: Fetched) -> Settled:
+        try:
+            return self._reader.read(task, fetched, self._report)
+        except Exception as error:  # one odd page must not end the crawl of all others
+            return self._reader.unexpected(task, error)
 
     def _give_up(self, task: Task) -> None:
         self._add(self._reader.killer(task))
@@ -268,6 +291,7 @@ class Engine:
     def _add(self, settled: Settled) -> None:
         results = self._report.settled
         results.append(settled)
+        self._suspects -= settled.task.is_suspect
         # The first result begins the wait for the commit; a full report or a window that runs dry ends it.
         if len(results) == 1 or len(results) >= self._settings.commit_results or self._starving():
             self._wake.set()
@@ -280,6 +304,8 @@ class Engine:
         began = self._clock.monotonic()
         longest = turn.wait_seconds if not turn.work and turn.wait_seconds else LONGEST_SILENCE
         while self._asked is None and not self._nudged:
+            if self._broken is not None:
+                raise self._broken
             elapsed = self._clock.monotonic() - began
             left = self._due_in(elapsed, longest)
             if left <= 0:
@@ -329,10 +355,11 @@ class Engine:
         self._reader.forget()
         self._report = Report()
         self._held = 0
+        self._suspects = 0
 
     def _drop_all(self) -> None:
         """Let go of what is in flight: the frontier gets it back."""
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         for fetch in list(self._fetching.values()):
             fetch.cancel()

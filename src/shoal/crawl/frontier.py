@@ -69,7 +69,7 @@ class Task:
 
 @dataclass(slots=True)
 class Settled:
-    """What became of a taken URL. A retry is a settle back to waiting, not before `retry_at`."""
+    """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least."""
 
     task: Task
     fate: Fate

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from shoal.base.errors import TimeError
+from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.hosts.robots import Rules
 
@@ -65,7 +65,9 @@ class RobotsGate:
     async def _learn(self, home: str, then: Callable[[], None]) -> None:
         try:
             self._rules[home] = await self._desk.rules_of(home)
-        except TimeError:
-            self._rules[home] = None  # the store is away: the next commit will notice it, too
-        self._asking.pop(home, None)
-        then()
+        except ShoalError:
+            self._rules[home] = None  # the store is away or full: the next commit will notice it, too
+        finally:
+            self._asking.pop(home, None)
+            self._rules.setdefault(home, None)
+            then()

@@ -7,7 +7,7 @@ from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
-from shoal.crawl.known import KnownUrls
+from shoal.crawl.known import MOST, KnownUrls
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
 from shoal.extract.page import Facts
@@ -50,6 +50,7 @@ class PageReader:
         self._attempts = attempts
         self._jitter = jitter
         self._known = KnownUrls()
+        self._too_deep: set[Url] = set()  # known, but to be looked at again when a shorter way leads there
         self.traps = TrapWatch()
 
     def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
@@ -65,12 +66,20 @@ class PageReader:
     def forget(self) -> None:
         """What was found may not have reached the store: ask it again."""
         self._known = KnownUrls()
+        self._too_deep.clear()
 
     def killer(self, task: Task) -> Settled:
         """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
         page = self._bare(task)
         page.error_code = "worker_killed"
         page.error_message = "The worker died each time it fetched this page alone."
+        return Settled(task, Fate.FAILED, page)
+
+    def unexpected(self, task: Task, error: Exception) -> Settled:
+        """Reading the page raised what nobody foresaw: it fails, and says so."""
+        page = self._bare(task)
+        page.error_code = "unexpected"
+        page.error_message = f"{type(error).__name__}: {error}"[:500]
         return Settled(task, Fate.FAILED, page)
 
     def without_robots(self, task: Task) -> Settled:
@@ -126,6 +135,12 @@ class PageReader:
         if self._scope.inside(final):
             self._find(followed, task, report)
 
+    def _remember_depth(self, url: Url, fate: Fate) -> None:
+        if fate is Fate.SKIPPED_DEPTH:
+            if len(self._too_deep) >= MOST:
+                self.forget()
+            self._too_deep.add(url)
+
     def _notice(self, task: Task, facts: Facts, report: Report) -> None:
         if facts.text_hash is not None:
             trap = self.traps.notice(task.url, facts.text_hash)
@@ -133,18 +148,22 @@ class PageReader:
                 report.traps[trap] = task.url
 
     def _find(self, urls: dict[Url, None], task: Task, report: Report) -> None:
+        depth, seed, judge = task.depth + 1, self._key_seed, self._scope.judge
         unknown = self._known.add(urls.keys())
+        if self._too_deep and self._scope.deep_enough(depth):
+            unknown |= urls.keys() & self._too_deep  # found again, nearer to a seed
         if not unknown:
             return
-        depth, seed, judge = task.depth + 1, self._key_seed, self._scope.judge
         for url in urls:  # in the page's order
             if url not in unknown:
                 continue
             fate = judge(url, depth)
             key, chk = key_of(url, seed)
             if fate is not Fate.OPEN:
+                self._remember_depth(url, fate)
                 report.skipped.append((key, chk, fate))
                 continue
+            self._too_deep.discard(url)
             if self.traps.holds(url):
                 fate = Fate.QUARANTINED
             report.found.append(NewUrl(key, chk, url, depth, fate, task.key))

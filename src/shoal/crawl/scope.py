@@ -36,11 +36,14 @@ class Scope:
             return registrable_domain(hostname(url)) in self._domains
         return url.startswith(self._starts)
 
+    def deep_enough(self, depth: int) -> bool:
+        return depth <= self._depth
+
     def judge(self, url: Url, depth: int) -> Fate:
         """The fate of a URL that was just found: OPEN if it is to be fetched, else why not."""
         if not self.inside(url):
             return Fate.SKIPPED_SCOPE
-        if depth > self._depth:
+        if not self.deep_enough(depth):
             return Fate.SKIPPED_DEPTH
         if self._exclude is not None and self._exclude.search(url):
             return Fate.SKIPPED_EXCLUDED
@@ -68,10 +71,11 @@ def _any_of(patterns: list[str]) -> re.Pattern[str] | None:
 
 def _trap(url: Url) -> Fate:
     """Paths that a site makes up for ever: one segment again and again, or segments without end."""
-    if url.count("/") < MAX_REPEATS + 4:
+    path = url.partition("?")[0]
+    if path.count("/") < MAX_REPEATS + 4:
         return Fate.OPEN
-    segments = url.partition("?")[0].split("/")[3:]
+    segments = [segment for segment in path.split("/")[3:] if segment]
     if len(segments) > MAX_SEGMENTS:
         return Fate.SKIPPED_TOO_MANY_SEGMENTS
-    repeated = max(segments.count(segment) for segment in set(segments) if segment)
+    repeated = max(map(segments.count, set(segments)), default=0)
     return Fate.SKIPPED_REPEATING_PATH if repeated > MAX_REPEATS else Fate.OPEN

@@ -44,7 +44,7 @@ class CrawlStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How takes may ask one host. The host's own wishes, and its back-off, come on top."""
+    """How takes may ask one host. The delay that the host itself asks for comes on top."""
 
     delay: timedelta
     probe: bool = False  # a host that was never asked for its robots.txt gets one URL first

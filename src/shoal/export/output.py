@@ -41,6 +41,18 @@ class Output:
             return "stdout"
         return self.name if self._file is None else str(self._part)
 
+    def check(self) -> None:
+        """Refuse a place that cannot be written, before anything else is done."""
+        if self.to_stdout:
+            return
+        was_there = self._part.exists()
+        try:
+            self._part.open("ab").close()
+        except OSError as error:
+            raise _unusable(self.name, error.strerror or str(error)) from None
+        if not was_there:
+            self._part.unlink()
+
     def open(self) -> None:
         """Begin from nothing."""
         try:
@@ -111,6 +123,10 @@ class Outputs:
     @property
     def whereabouts(self) -> list[str]:
         return [output.whereabouts for output in self._outputs]
+
+    def check(self) -> None:
+        for output in self._outputs:
+            output.check()
 
     def open(self) -> None:
         for output in self._outputs:

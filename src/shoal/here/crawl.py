@@ -15,7 +15,7 @@ from shoal.app import App, company_of, walker_of
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, ShoalError, StateConflict, StorageFull
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.crawls import Seen
+from shoal.crawl.crawls import Seen, seeds_of
 from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
@@ -105,6 +105,8 @@ class CrawlHere:
         while lease is None:
             if self.crawl.state is CrawlState.COMPLETED:
                 return False
+            if not self.crawl.named:  # taken over from a fleet: this process must be allowed to reach it, too
+                self._app.crawls.check_addresses(seeds_of(self.crawl.config))
             await taking.reopen(self.crawl)
             try:
                 lease = await taking.take(self.crawl)

@@ -1,1 +1,1 @@
-"""Hosts: pace and back-off, one durable row per host, shared by everybody who asks it."""
+"""Hosts: pace and robots, one durable row per host, shared by everybody who asks it."""

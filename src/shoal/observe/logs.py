@@ -168,6 +168,7 @@ def _message(record: logging.LogRecord) -> str:
 
 # Libraries that announce every request or connection at INFO; our own lines say it better.
 QUIET = ("asyncio", "uvicorn.access", "httpx")
+SILENT = ("asyncpg.pool",)  # a store that is away is told once, in our own words
 
 
 def capture_stdlib(logs: Logs) -> None:
@@ -181,4 +182,6 @@ def capture_stdlib(logs: Logs) -> None:
         logger.propagate = True
     for name in QUIET:
         logging.getLogger(name).setLevel(Level.WARNING)
+    for name in SILENT:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.captureWarnings(True)

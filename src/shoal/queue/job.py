@@ -39,7 +39,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a job. `until` is the store's clock: measure what is left by your own, from the grant."""
+    """The right to work on a job. It lasts one term from the grant: measure what is left by your own clock."""
 
     holder: Holder
     kind: str

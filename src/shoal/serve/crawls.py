@@ -78,13 +78,13 @@ def parse(model: type[CrawlConfig], body: bytes) -> CrawlConfig:
     try:
         return model.model_validate(values, strict=True)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(error, model.model_fields) from None
 
 
 def _limit(text: str | None) -> int:
     if text is None:
         return 50
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_ITEMS:
+    if not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MOST_ITEMS:
         raise InvalidInput("limit", f"{text[:50]!r} is not a number from 1 to {MOST_ITEMS}", "correct it")
     return int(text)
 
@@ -103,6 +103,9 @@ def _after(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     try:
-        return int(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii"))
+        number = int(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")) if len(cursor) < 20 else -1
     except ValueError:
-        raise InvalidInput("cursor", "is not one that a list gave", "take it from `next` of the last answer") from None
+        number = -1
+    if not 0 <= number < 2**31:
+        raise InvalidInput("cursor", "is not one that a list gave", "take it from `next` of the last answer")
+    return number

@@ -81,6 +81,8 @@ def _refusal(request: Request) -> Problem | None:
             NotAllowed("this server only answers to its loopback name", "use http://127.0.0.1 or localhost")
         )
     foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    origin = request.headers.get("origin")
+    foreign |= origin is not None and origin.partition("//")[2] != request.headers.get("host")
     if request.method not in SAFE_METHODS and foreign:
         return _problem(NotAllowed("this request comes from another site", "send it from this server's own pages"))
     return None

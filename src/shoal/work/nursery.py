@@ -24,6 +24,7 @@ class ChildProcess:
         self._heard_at = clock.monotonic()
         self._words: asyncio.Queue[Done | None] = asyncio.Queue()
         self._listening = asyncio.create_task(self._listen())
+        self.warm = False  # it has spoken: its code is read and its store open
         self.runs = 0
         self.memory = 0
 
@@ -62,16 +63,23 @@ class ChildProcess:
 
     async def _listen(self) -> None:
         stream = self._process.stdout
-        while stream is not None and (line := await stream.readline()):
-            self._heard_at = self._clock.monotonic()
-            message = decode(line)
-            if isinstance(message, Done):
-                self.runs += 1
-                self.memory = message.memory
-                self._words.put_nowait(message)
-            elif isinstance(message, Stored):
-                self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
-        self._words.put_nowait(None)
+        try:
+            while stream is not None and (line := await stream.readline()):
+                self._heard_at = self._clock.monotonic()
+                self.warm = True
+                self._take_in(decode(line))
+        except (ValueError, KeyError, TypeError):
+            self.kill()  # it does not speak our language: whatever it has is better started again
+        finally:
+            self._words.put_nowait(None)
+
+    def _take_in(self, message: Message) -> None:
+        if isinstance(message, Done):
+            self.runs += 1
+            self.memory = message.memory
+            self._words.put_nowait(message)
+        elif isinstance(message, Stored):
+            self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
 
     def kill(self) -> None:
         if not self.gone:

@@ -4,7 +4,7 @@ import asyncio
 from types import TracebackType
 
 from shoal.base.clock import Clock
-from shoal.base.errors import TimeError
+from shoal.base.errors import ShoalError
 from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
 
@@ -43,6 +43,6 @@ class Vigil:
             try:
                 if not await self._queue.extend([self._lease.holder]):
                     return  # lost: it will not be trusted for long, and the fence refuses us anyway
-            except TimeError:
-                continue
+            except ShoalError:
+                continue  # away or full: the lease is trusted less and less, and tried again
             self._renewed_at = asked_at

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.clock import Clock
-from shoal.base.errors import LeaseLost, TimeError
+from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import SHARED_LANE, Holder, Lease
 from shoal.queue.queue import JobEnqueued, JobMoved, Queue
@@ -17,6 +17,8 @@ from shoal.work.nursery import ChildProcess
 from shoal.work.talk import Leave, Renewed, Work
 
 KINDS = ["crawl"]
+CHILD_PAUSE = 1.0  # seconds before another child is started after one that could not
+LAST_WORDS = 5.0  # seconds for giving back the jobs of children that were killed at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ class Worker:
             return
         try:
             leases = await self._queue.lease(self._holder, KINDS, self._lanes, free)
-        except TimeError as error:
+        except ShoalError as error:
             self._tell_unreachable("leasing", error)
             return
         for lease in leases:
@@ -141,6 +143,13 @@ class Worker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _take_idle(self) -> ChildProcess | None:
+        while self._idle:
+            child = self._idle.pop()
+            if not child.gone:
+                return child
+        return None
+
     async def _spawn(self) -> ChildProcess:
         return await ChildProcess.start(self._clock, self._signals, self._environment)
 
@@ -148,7 +157,9 @@ class Worker:
         """Wait for the child's word, and settle what it leaves behind."""
         done = await slot.child.hear()
         try:
-            if done is None:
+            if done is None and not slot.child.warm:
+                await self._never_began(slot, await slot.child.end())
+            elif done is None:
                 await self._bury(slot, await slot.child.end())
             elif done.error is not None:
                 await self._settle(self._queue.fail(slot.lease, done.error))
@@ -156,6 +167,12 @@ class Worker:
             self._slots.pop(slot.lease.holder.job_id, None)
             self._reuse(slot.child)
             self._wake.set()
+
+    async def _never_began(self, slot: _Slot, how: str) -> None:
+        """A child that could not even start says nothing about the job: no penalty, and a pause before the next."""
+        self._tell_unreachable("starting a child", RuntimeError(f"it {how}"))
+        await self._settle(self._queue.release(slot.lease, "no_child"))
+        await self._clock.sleep(CHILD_PAUSE)
 
     async def _bury(self, slot: _Slot, how: str) -> None:
         self._signals.emit(
@@ -174,7 +191,7 @@ class Worker:
             await verb
         except LeaseLost:
             return  # somebody else has the job already
-        except TimeError as error:
+        except ShoalError as error:
             self._tell_unreachable("settling a job", error)  # its lease runs out, and the janitor puts it back
 
     def _reuse(self, child: ChildProcess) -> None:
@@ -215,7 +232,7 @@ class Worker:
     async def _extend(self, slots: list[_Slot]) -> None:
         try:
             kept = set(await self._queue.extend([slot.lease.holder for slot in slots]))
-        except TimeError as error:
+        except ShoalError as error:
             self._tell_unreachable("extending leases", error)
             return
         for slot in slots:
@@ -240,6 +257,8 @@ class Worker:
             grace = None if patient else self._settings.shutdown_grace.total_seconds()
             await asyncio.wait(set(self._tasks), timeout=grace)
         self._kill_all()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=LAST_WORDS)
 
     def _kill_all(self) -> None:
         for slot in self._slots.values():

@@ -1,7 +1,7 @@
 """The frontier on SQL. The two dialects differ only in how new URLs are told from known ones."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -60,10 +60,10 @@ class SqlFrontier:
         put_back = await tx.batch(
             "put_back_later", [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in later]
         )
+        await self._lock_hosts(tx, crawl, report)
         closed = await self._close(tx, crawl, holder, report.settled)
         await self._count_settled(tx, crawl, holder, closed, report.walked)
-        _, hosts = await self._add_fresh(tx, crawl, holder.job_id, report.found)
-        await self._add_skipped(tx, crawl, holder.job_id, report.skipped)
+        _, hosts = await self._add_fresh(tx, crawl, holder.job_id, report.found, report.skipped)
         await self._wake(tx, crawl, [*hosts, *(row["host"] for row in put_back)])
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
@@ -107,25 +107,26 @@ class SqlFrontier:
         row = await tx.one("next_ready", crawl=crawl)
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
-    async def _add_fresh(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> tuple[int, list[int]]:
+    async def _add_fresh(
+        self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl], skipped: Sequence[SkippedUrl] = ()
+    ) -> tuple[int, list[int]]:
         """Record URLs that were not known; how many, and the hosts at which something waits now."""
-        if not urls:
+        if not urls and not skipped:
             return 0, []
         numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls if url.fate.waits}))
-        distinct = {(url.key, url.chk): url for url in reversed(urls)}
-        new = await self._fresh(tx, crawl, [(url.key, url.chk, url.fate) for url in distinct.values()])
-        fresh = [url for url in reversed(distinct.values()) if (url.key, url.chk) in new]
+        given = {(key, chk): fate for key, chk, fate in skipped}
+        given |= {(url.key, url.chk): url.fate for url in reversed(urls)}
+        new, reopened = await self._fresh(tx, crawl, sorted((*key, fate) for key, fate in given.items()))
+        fresh = [url for url in urls if (url.key, url.chk) in new and given[url.key, url.chk] is url.fate]
+        fresh = list({(url.key, url.chk): url for url in reversed(fresh)}.values())[::-1]
         await self._wait(tx, crawl, [url for url in fresh if url.fate.waits], numbers)
         opened = [url for url in fresh if url.fate is Fate.OPEN]
         await _count(tx, crawl, holder, opened=len(opened))
         await _count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
-        await _count_skips(tx, crawl, holder, Counter(url.fate for url in fresh if url.fate.skipped))
-        return len(fresh), [numbers[origin(url.url)] for url in opened]
-
-    async def _add_skipped(self, tx: Tx, crawl: int, holder: str, urls: list[SkippedUrl]) -> None:
-        distinct = {(key, chk): (key, chk, fate) for key, chk, fate in urls}
-        new = await self._fresh(tx, crawl, list(distinct.values()))
-        await _count_skips(tx, crawl, holder, Counter([distinct[both][2] for both in new]))
+        skips = Counter([fate for key in new if (fate := given[key]).skipped])
+        skips[Fate.SKIPPED_DEPTH] -= reopened
+        await _count_skips(tx, crawl, holder, skips)
+        return len(new), [numbers[origin(url.url)] for url in opened]
 
     async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
         """Close what was really still ours; only that is counted, so a report that comes twice changes nothing."""
@@ -154,7 +155,7 @@ class SqlFrontier:
         await self._reserve(tx, host["host"], tasks, delay)
         again_in = (tasks[-1].start_in if tasks else busy_for) - LEAD
         ready_at: int | None = host["now"] + int(1e6 * max(0.0, again_in))
-        if len(tasks) < slots:
+        if len(tasks) < slots or (not most and not tasks):
             ready_at = await tx.value("next_due_at_host", crawl=crawl, host=host["host"])
         # The host goes to the back of the line; one with nothing left leaves it and is nobody's.
         claim = (None, None) if ready_at is None else (holder.job_id, holder.epoch)
@@ -184,7 +185,11 @@ class SqlFrontier:
             await tx.execute("let_go_of_host", crawl=crawl, host=row["host"])
         # What nobody else took for a while is ours whatever our share: a walker that died must not keep it waiting.
         stale = [row for row in free[max(0, share - len(ours)) :] if row["now"] - row["ready_at"] > 1e6 * UNWANTED]
-        return [*ours[:share], *free[: max(0, share - len(ours))], *stale] or others[:1]
+        chosen = [*ours[:share], *free[: max(0, share - len(ours))], *stale]
+        if chosen or not others:
+            return chosen
+        locked = await tx.all("lock_one_host", crawl=crawl, host=others[0]["host"])
+        return others[:1] if locked else []
 
     async def _left_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, limit: int) -> int:
         """How many pages the host may still give. One that has given all it may is closed, a batch at a time."""
@@ -203,7 +208,7 @@ class SqlFrontier:
     async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any, pace: Pace) -> list[Task]:
         tasks = [_task(row["host"], row["origin"], row)]
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
-        await self._reserve(tx, row["host"], tasks, pace.delay.total_seconds())
+        await self._reserve(tx, row["host"], tasks, max(pace.delay.total_seconds(), row["delay"] / 1e6))
         return tasks
 
     async def _reserve(self, tx: Tx, host: int, tasks: list[Task], delay: float) -> None:
@@ -212,6 +217,13 @@ class SqlFrontier:
         first_in = await self._hosts.reserve(tx, host, len(tasks), timedelta(seconds=delay))
         for place, task in enumerate(tasks):
             task.start_in = first_in + place * delay
+
+    async def _lock_hosts(self, tx: Tx, crawl: int, report: Report) -> None:
+        """Every host row that this commit will touch, in the order of their numbers: two commits never wait for each
+        other in a circle."""
+        known = await self._hosts.numbers(tx, sorted({origin(url.url) for url in report.found if url.fate.waits}))
+        hosts = sorted({*known.values(), *(done.task.host for done in report.settled)})
+        await tx.all("lock_hosts", crawl=crawl, hosts=hosts)
 
     async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         distinct = sorted(set(hosts))
@@ -247,26 +259,28 @@ def _slots(most: int, busy_for: float, delay: float) -> int:
     return min(most, 1 + int(ahead / delay)) if delay else most
 
 
-async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> set[Key]:
-    """SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
-    if not urls:
-        return set()
+async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:
+    """Record what is not known; what that was, and how many of it had only been too deep until now.
+
+    SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
     rows = await tx.all("known_keys", crawl=crawl, keys=[url[0] for url in urls])
-    known = {(row["key"], row["chk"]) for row in rows}
-    fresh = sorted([url for url in urls if (url[0], url[1]) not in known] if known else urls)
-    await tx.many(
-        "insert_fates", [{"crawl": crawl, "key": key, "chk": chk, "fate": int(fate)} for key, chk, fate in fresh]
-    )
-    return {(key, chk) for key, chk, _ in fresh}
+    known = {(row["key"], row["chk"]): row["fate"] for row in rows}
+    fresh = [url for url in urls if (url[0], url[1]) not in known] if known else urls
+    deep = [url for url in urls if url[2] is Fate.OPEN and known.get((url[0], url[1])) == Fate.SKIPPED_DEPTH]
+    await tx.many("insert_fates", [_fate_row(crawl, url) for url in fresh])
+    await tx.many("set_fates", [_fate_row(crawl, url) for url in deep])
+    return {(key, chk) for key, chk, _ in [*fresh, *deep]}, len(deep)
 
 
-async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> set[Key]:
-    """PostgreSQL: the unique key decides between walkers that add at the same time."""
-    if not urls:
-        return set()
+async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:
+    """The same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
     keys, chks, fates = zip(*urls, strict=True)
     rows = await tx.all("add_fates", crawl=crawl, keys=list(keys), chks=list(chks), fates=[int(fate) for fate in fates])
-    return {(row["key"], row["chk"]) for row in rows}
+    return {(row["key"], row["chk"]) for row in rows}, sum(row["reopened"] for row in rows)
+
+
+def _fate_row(crawl: int, url: SkippedUrl) -> dict[str, Any]:
+    return {"crawl": crawl, "key": url[0], "chk": url[1], "fate": int(url[2])}
 
 
 async def _wait_numbered(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> None:
@@ -281,7 +295,7 @@ async def _wait(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int])
 
 
 async def _count_skips(tx: Tx, crawl: int, holder: str, skips: Counter[Fate]) -> None:
-    words = sorted((fate.word, count) for fate, count in skips.items())
+    words = sorted((fate.word, count) for fate, count in skips.items() if count)
     await tx.many("add_skips", [_skip(crawl, holder, *item) for item in words])
 
 

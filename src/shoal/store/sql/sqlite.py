@@ -10,6 +10,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -175,6 +176,8 @@ class SqliteDatabase:
     def _migrate(self, connection: sqlite3.Connection, upgrade: bool) -> None:
         wanted = migrations.newest("sqlite")
         found = _version(connection)
+        if found == 0 and _has_tables(connection):
+            raise BadConfig("DATABASE_URL", f"names {self.path}, which is somebody else's database", _PATH_FIX)
         if found > wanted or (found < wanted and not upgrade and found > 0):
             fix = "update Shoal" if found > wanted else "run `shoal db upgrade`"
             raise SchemaMismatch(self.name, found, wanted, fix)
@@ -228,8 +231,9 @@ class SqliteDatabase:
             connection.execute("COMMIT")
         except BaseException as error:
             # Whatever made the transaction as a whole fail: nothing of it is stored, and every unit hears it.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            with suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
             for unit in units:
                 unit.error = unit.error or self._translate(error)
 
@@ -301,12 +305,16 @@ def _drive(work: Work[Any], connection: sqlite3.Connection) -> Any:
 
 def _deliver(units: list[_Unit]) -> None:
     for unit in units:
-        if not unit.loop.is_closed():  # the asker may have gone while we worked
+        with suppress(RuntimeError):  # its loop is closed: the asker has gone while we worked
             unit.loop.call_soon_threadsafe(unit.deliver)
 
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
 
 
 def _apply_next(connection: sqlite3.Connection) -> None:

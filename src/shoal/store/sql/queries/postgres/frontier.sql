@@ -1,10 +1,11 @@
 -- name: add_fates
--- Record new URLs, in key order so that two batches never wait for each other; which were new.
+-- Record new URLs, in key order so that two batches never wait for each other; which were new. One that was skipped
+-- for its depth (16) and is found again nearer to a seed opens (0).
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT :crawl, g.key, g.chk, g.fate FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[]) AS g (key, chk, fate)
 ORDER BY g.key, g.chk
-ON CONFLICT DO NOTHING
-RETURNING key, chk;
+ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate = 16 AND excluded.fate = 0
+RETURNING key, chk, CASE WHEN xmax <> 0 THEN 1 ELSE 0 END AS reopened;
 
 -- name: add_waiting
 -- Add new URLs to those that wait, in the order in which they were found.
@@ -30,8 +31,7 @@ SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.delay, h.robots_at
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
-LIMIT :limit
-FOR UPDATE OF fh SKIP LOCKED;
+LIMIT :limit;
 
 -- name: due_at_host
 -- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
@@ -92,6 +92,7 @@ RETURNING f.host;
 -- A URL that was in flight in two crashes, the last one taken first.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
+       (SELECT h.delay FROM host AS h WHERE h.number = f.host) AS delay,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
@@ -154,3 +155,11 @@ RETURNING key, chk;
 UPDATE frontier_host AS f SET pages = f.pages + g.pages
 FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages)
 WHERE f.crawl = g.crawl AND f.host = g.host;
+
+-- name: lock_hosts
+-- The rows of these hosts, locked in the order of their numbers.
+SELECT host FROM frontier_host WHERE crawl = :crawl AND host = ANY(:hosts::int[]) ORDER BY host FOR NO KEY UPDATE;
+
+-- name: lock_one_host
+-- The row of a host, if nobody has it just now.
+SELECT host FROM frontier_host WHERE crawl = :crawl AND host = :host FOR UPDATE SKIP LOCKED;

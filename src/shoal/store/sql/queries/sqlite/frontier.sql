@@ -1,6 +1,6 @@
 -- name: known_keys
 -- Those of these keys that are known. CROSS JOIN: the keys lead, never the table.
-SELECT f.key, f.chk FROM json_each(:keys) AS k CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value;
+SELECT f.key, f.chk, f.fate FROM json_each(:keys) AS k CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value;
 
 -- name: reserve_seq
 -- Take a block of sequence numbers; the first of them.
@@ -72,6 +72,7 @@ RETURNING host;
 -- A URL that was in flight in two crashes, the last one taken first.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
+       (SELECT h.delay FROM host AS h WHERE h.number = f.host) AS delay,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f INDEXED BY frontier_suspect
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
@@ -118,3 +119,11 @@ RETURNING key, chk;
 -- name: count_host_pages
 -- A host gave pages.
 UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = :host;
+
+-- name: lock_hosts
+-- The rows of these hosts; the write lock is held already.
+SELECT host FROM frontier_host WHERE crawl = :crawl AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY host;
+
+-- name: lock_one_host
+-- The row of a host; the write lock is held already.
+SELECT host FROM frontier_host WHERE crawl = :crawl AND host = :host;
