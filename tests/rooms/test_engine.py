@@ -222,3 +222,28 @@ async def test_a_crawl_that_is_paused_and_resumed_asks_for_no_page_twice(crawler
         seen = await crawler.app.crawls.get(crawl.id)
     assert seen.counts.pages == 41
     assert not fetched & {path.strip("/") or "/" for path in site.asked}
+
+
+@pytest.mark.parametrize("link", ["/?next=https://a.b/c/d/", "//////", "/a//b///c////", "/?a=" + "/" * 50])
+async def test_slashes_in_odd_places_are_just_links(crawler: Crawler, link: str) -> None:
+    async with serving(ScriptedSite(lambda path: html("home", link))) as site:
+        seen = await crawler.crawl(site, depth=1)
+    assert seen.crawl.state is CrawlState.COMPLETED
+
+
+async def test_a_page_found_too_deep_first_is_crawled_when_a_shorter_way_is_found(crawler: Crawler) -> None:
+    """The long way is walked while the short one answers 503 and is tried again."""
+    ways = {"/": ["/late", "/a"], "/late": ["/x"], "/a": ["/b"], "/b": ["/c"], "/c": ["/x"], "/x": []}
+    refused: list[str] = []
+
+    def script(path: str) -> Answer:
+        if path == "/late" and not refused:
+            refused.append(path)
+            return 503, {}, ""
+        return html(path, *ways[path])
+
+    async with serving(ScriptedSite(script)) as site:
+        seen = await crawler.crawl(site, depth=3)
+    assert "x" in await crawler.pages(seen)
+    assert seen.counts.skipped.get("depth", 0) == 0
+    assert seen.counts.drained

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from shoal.app import opened
+from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
+from shoal.base.url import Url
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, key_of
 from shoal.settings import load
 
 
@@ -90,3 +94,28 @@ def test_what_cannot_be_done_is_refused_with_its_exit_code(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert said in captured.err
+
+
+def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = f"sqlite:///{tmp_path}/shoal.db"
+    pattern = "http://example.org/cal?month="
+
+    async def trapped() -> None:
+        settings = load({"DATABASE_URL": store}, env={}).settings
+        async with opened(settings) as app:
+            crawl = await app.crawls.submit(CrawlConfig(seeds=["http://example.org/"]), crawl_id=CrawlId("mine"))
+            url = Url(f"{pattern}1")
+            new = NewUrl(*key_of(url, crawl.key_seed), url, 1, Fate.QUARANTINED)
+
+            async def commit(tx: Tx) -> None:
+                await app.frontier.quarantine(tx, crawl.number, {pattern: url})
+                await app.frontier.add(tx, crawl.number, "", [new])
+
+            await app.database.run(commit)
+
+    asyncio.run(trapped())
+    assert main(["crawls", "show", "mine", "--store", store]) == 0
+    assert f"{pattern} (1 URLs, such as {pattern}1)" in capsys.readouterr().out
+    assert main(["crawls", "release", "mine", pattern, "--store", store]) == 0
+    assert "1 URLs of" in capsys.readouterr().out
+    assert main(["crawls", "release", "mine", pattern, "--store", store]) == 5

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from shoal.cli.summary import REASONS, in_bytes, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
+from shoal.crawl.traps import Trap
 from shoal.settings import load
 
 T = TypeVar("T")
@@ -56,12 +58,19 @@ def list_crawls(state: str | None, limit: int, after: str | None, store: str | N
 @_store
 @_json
 def show(crawl_id: str, store: str | None, as_json: bool) -> None:
-    """Show one crawl: its state, its options, and what it has done so far."""
-    seen = _on_store(store, lambda app: app.crawls.get(crawl_id))
+    """Show one crawl: its state, its options, what it has done so far, and the patterns in quarantine."""
+
+    async def look(app: App) -> tuple[Seen, list[Trap]]:
+        return await app.crawls.get(crawl_id), await app.crawls.traps(crawl_id)
+
+    seen, traps = _on_store(store, look)
     if as_json:
-        print_json(_answer(seen))
+        print_json(_answer(seen) | {"traps": [asdict(trap) for trap in traps]})
     else:
-        print_rows(_rows(seen), to_stdout=True)
+        told = [
+            (trap.state.capitalize(), f"{trap.pattern} ({trap.count} URLs, such as {trap.sample})") for trap in traps
+        ]
+        print_rows(_rows(seen) + told, to_stdout=True)
 
 
 @crawls.command()
@@ -89,6 +98,25 @@ def resume(crawl_id: str, store: str | None, as_json: bool) -> None:
 def stop(crawl_id: str, store: str | None, as_json: bool) -> None:
     """Stop a crawl for good."""
     _move(store, crawl_id, as_json, lambda app: app.crawls.stop(crawl_id))
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@_store
+@_json
+def retry(crawl_id: str, store: str | None, as_json: bool) -> None:
+    """Let workers go on with a failed crawl."""
+    _move(store, crawl_id, as_json, lambda app: app.crawls.retry(crawl_id))
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@click.argument("pattern", metavar="PATTERN")
+@_store
+def release(crawl_id: str, pattern: str, store: str | None) -> None:
+    """Release a pattern from quarantine: its URLs wait again, and it is not caught a second time."""
+    freed = _on_store(store, lambda app: app.crawls.release(crawl_id, pattern))
+    print(f"{freed} URLs of {pattern} wait again.")
 
 
 def _move(store: str | None, crawl_id: str, as_json: bool, verb: Callable[[App], Awaitable[CrawlState]]) -> None:
@@ -144,3 +172,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def _trap(trap: Trap) -> str:
+    return f"{trap.pattern} ({trap.count} URLs, such as {trap.sample})"

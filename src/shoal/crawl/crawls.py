@@ -14,6 +14,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore, FrontierStore
+from shoal.crawl.traps import Trap
 from shoal.egress.address import AddressRule, endpoint, literal
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
@@ -136,6 +137,11 @@ class Crawls:
 
     async def stop(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be stopped", states.ask_to_stop(reason), states.stop(reason))
+
+    async def traps(self, crawl_id: str) -> list[Trap]:
+        """Every pattern that was ever quarantined, with how many URLs it held and one of them."""
+        number = (await self.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._frontier.traps(tx, number))
 
     async def release(self, crawl_id: str, pattern: str) -> int:
         """Let the URLs of a quarantined pattern wait again; how many. It is not quarantined a second time."""
