@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -109,18 +110,21 @@ class Progress:
             self._screen.show(self.standing())
 
     async def _look(self) -> None:
-        self._looks.append((self._clock.monotonic(), self._here.tally.pages))
-        try:
+        with suppress(TimeError):  # the store is busy or away, and the walker deals with that
             self._counts = (await self._here.seen()).counts
-        except TimeError:  # the store is busy or away, and the walker deals with that
-            return
+        self._looks.append((self._clock.monotonic(), self._pages))
+
+    @property
+    def _pages(self) -> int:
+        """Of all walkers: what our own told since the store was asked, or what the store had then."""
+        return max(self._here.tally.pages, self._counts.pages)
 
     def standing(self) -> Standing:
         tally, rate = self._here.tally, self._rate()
         return Standing(
-            pages=tally.pages,
-            errors=tally.errors,
-            depth=tally.depth,
+            pages=self._pages,
+            errors=max(tally.errors, self._counts.errors),
+            depth=max(tally.depth, self._counts.depth_reached),
             hosts=len(tally.hosts),
             waiting=self._counts.queued,
             rate=rate,
@@ -138,7 +142,7 @@ class Progress:
         if len(self._looks) <= FEWEST_LOOKS or not rate or not waiting:
             return None
         if config.max_pages is not None:
-            waiting = min(waiting, config.max_pages - self._here.tally.pages)
+            waiting = min(waiting, config.max_pages - self._pages)
         seconds = waiting / rate
         if config.max_seconds is not None:
             seconds = min(seconds, config.max_seconds - self._counts.walked / 1e6)
