@@ -218,9 +218,14 @@ class QueueSettings(Slice):
         le=100,
     )
     stall_deadline: Duration = setting(
-        "SHOAL_STALL_DEADLINE", "10m", "A job that settles nothing for this long while work is due is killed."
+        "SHOAL_STALL_DEADLINE",
+        "10m",
+        "A job that settles nothing for this long while work is due is killed.",
+        planned=True,
     )
-    keep_finished: Patience = setting("SHOAL_JOB_RETENTION", "7d", "How long finished jobs and their history are kept.")
+    keep_finished: Patience = setting(
+        "SHOAL_JOB_RETENTION", "7d", "How long finished jobs and their history are kept.", planned=True
+    )
     lanes: Backend = setting("SHOAL_LANES", "sql", "What carries the lanes that workers take jobs from.")
 
 
@@ -287,7 +292,7 @@ class CrawlSettings(Slice):
     )
     frontier: Backend = setting("SHOAL_FRONTIER", "sql", "What keeps the URLs of a crawl.")
     slice: Duration = setting(
-        "SHOAL_SLICE", "10m", "After this long a crawl hands its worker to another run that waits."
+        "SHOAL_SLICE", "10m", "After this long a crawl hands its worker to another run that waits.", planned=True
     )
     commit_results: Whole = setting(
         "SHOAL_COMMIT_RESULTS", 100, "Results after which a crawl commits what finished.", ge=1, le=10_000
@@ -329,10 +334,13 @@ class HostSettings(Slice):
         "SHOAL_RETRY_AFTER_MAX",
         "1h",
         "A Retry-After up to this holds the host; a longer one counts as absent.",
+        planned=True,
     )
-    backoff: Duration = setting("SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503.")
+    backoff: Duration = setting(
+        "SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503.", planned=True
+    )
     longest_backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a success."
+        "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a success.", planned=True
     )
     robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "How long a robots.txt is used before it is asked again.")
 
@@ -376,16 +384,20 @@ class ServeSettings(Slice):
     listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
     max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Size of a request's body.", ge=1000)
     tls_cert: FilePath = setting(
-        "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY."
+        "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY.", planned=True
     )
-    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "Private key (PEM) of SHOAL_TLS_CERT.")
+    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "Private key (PEM) of SHOAL_TLS_CERT.", planned=True)
 
 
 class ClientSettings(Slice):
     """Commands that talk to a controller instead of a store."""
 
-    server: HttpUrl = setting("SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.")
-    token: Text = setting("SHOAL_TOKEN", "", "The token that commands show to the controller.", secret=True)
+    server: HttpUrl = setting(
+        "SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.", planned=True
+    )
+    token: Text = setting(
+        "SHOAL_TOKEN", "", "The token that commands show to the controller.", secret=True, planned=True
+    )
 
 
 def host_as_node_id() -> str:

@@ -795,3 +795,20 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
     await bench.crawls.stop(crawl.id)
     await bench.lose()
     return steps
+
+
+async def test_what_a_walker_quarantines_after_the_release_waits(bench: Bench) -> None:
+    """A walker knows the traps of its last turn; a person may have released one since."""
+    crawl = await grown(bench, "/cal?m=1")
+    pattern = f"{SITE}/cal?m="
+    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: Url(f"{pattern}1")}))
+    walker = await bench.walker(crawl)
+    tasks = await walker.take()
+    await bench.crawls.release(crawl.id, pattern)
+    trapped = [Settled(task, Fate.QUARANTINED) for task in tasks if "cal" in task.url]
+    found = walker.link("/cal?m=2")
+    found.fate = Fate.QUARANTINED
+    await walker.turn(*trapped, found=[found], want=0)
+    assert await bench.fate(crawl, f"{pattern}1") is Fate.OPEN
+    assert await bench.fate(crawl, f"{pattern}2") is Fate.OPEN
+    assert [trap.count for trap in await bench.crawls.traps(crawl.id)] == [0]

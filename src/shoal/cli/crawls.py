@@ -113,10 +113,14 @@ def retry(crawl_id: str, store: str | None, as_json: bool) -> None:
 @click.argument("crawl_id", metavar="ID")
 @click.argument("pattern", metavar="PATTERN")
 @_store
-def release(crawl_id: str, pattern: str, store: str | None) -> None:
+@_json
+def release(crawl_id: str, pattern: str, store: str | None, as_json: bool) -> None:
     """Release a pattern from quarantine: its URLs wait again, and it is not caught a second time."""
     freed = _on_store(store, lambda app: app.crawls.release(crawl_id, pattern))
-    print(f"{freed} URLs of {pattern} wait again.")
+    if as_json:
+        print_json({"crawl_id": crawl_id, "pattern": pattern, "released": freed})
+    else:
+        print(f"{freed} URLs of {pattern} wait again.")
 
 
 def _move(store: str | None, crawl_id: str, as_json: bool, verb: Callable[[App], Awaitable[CrawlState]]) -> None:

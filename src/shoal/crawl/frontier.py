@@ -76,6 +76,10 @@ class Settled:
     page: Page | None = None
     retry_in: int = 0
 
+    @property
+    def url(self) -> Url:
+        return self.task.url
+
 
 class Control(Enum):
     """What the run wants of its walkers, answered by every commit."""

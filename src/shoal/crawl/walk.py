@@ -7,9 +7,11 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import KIND, Crawls
-from shoal.crawl.frontier import Control, Report, Turn
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore, Pace
+from shoal.crawl.traps import TrapState, pattern_of
 from shoal.queue import states as job_states
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
@@ -130,9 +132,22 @@ class Walk:
         if not report and report.walked < WORTH_COUNTING:
             return
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
+        await self._respect_releases(tx, report)
         await self._frontier.settle(tx, self._crawl.number, self.holder, report)
         if report.settled:
             await self._queue.store.mark_settled(tx, self.holder)
+
+    async def _respect_releases(self, tx: Tx, report: Report) -> None:
+        """What the walker put into quarantine by what it knew a turn ago waits, if a person released it meanwhile."""
+        both: list[NewUrl | Settled] = [*report.found, *report.settled]
+        trapped = [one for one in both if one.fate is Fate.QUARANTINED]
+        if not trapped:
+            return
+        traps = await self._frontier.traps(tx, self._crawl.number)
+        released = {trap.pattern for trap in traps if trap.state is TrapState.RELEASED}
+        for one in trapped:
+            if pattern_of(one.url) in released:
+                one.fate = Fate.OPEN
 
     async def _spent(self, tx: Tx) -> Counts | None:
         return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None

@@ -30,7 +30,6 @@ MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.CANCELLED: frozenset(),
 }
 TERMINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLED})
-DEAD_LETTERS = frozenset({JobState.FAILED, JobState.EXPIRED})
 
 
 class GrantEnd(StrEnum):

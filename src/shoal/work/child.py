@@ -16,9 +16,9 @@ from shoal.crawl.walker import PagesSettled
 from shoal.queue.job import Lease
 from shoal.settings import Settings
 from shoal.work.talk import Done, Leave, Message, Renewed, Stored, Tick, Work, decode, encode
+from shoal.work.trust import Trust
 
 TICK_SECONDS = 0.5
-TRUSTED_PART = 0.8  # of a lease's term: after that nothing more is taken until it is renewed
 PR_SET_PDEATHSIG = 1
 
 
@@ -50,12 +50,11 @@ class Child:
 
     def __init__(self, settings: Settings, runner: Runner, clock: Clock, signals: Signals) -> None:
         signals.subscribe(_relay)
-        self._settings = settings
         self._runner = runner
         self._clock = clock
         self._run: Run | None = None
         self._leaving: str | None = None
-        self._renewed_at = clock.monotonic()
+        self._trust = Trust(settings.queue.lease, clock)
         self._job: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
@@ -73,10 +72,10 @@ class Child:
         match message:
             case Work(lease):
                 self._leaving = None
-                self._renewed_at = self._clock.monotonic()
+                self._trust.renew()
                 self._job = asyncio.create_task(self._work(lease))
             case Renewed():
-                self._renewed_at = self._clock.monotonic()
+                self._trust.renew()
             case Leave(reason):
                 self._leaving = reason
                 if self._run is not None:
@@ -86,7 +85,7 @@ class Child:
 
     async def _work(self, lease: Lease) -> None:
         try:
-            self._run = await self._runner(lease, self._trusted)
+            self._run = await self._runner(lease, self._trust.holds)
             if self._leaving is not None:
                 self._run.leave(self._leaving)
             done = Done(await self._run.run())
@@ -98,11 +97,6 @@ class Child:
             done = Done("failed", error=f"{type(error).__name__}: {error}")
         self._run = None
         _say(Done(done.ending, done.error, _memory()))
-
-    def _trusted(self) -> bool:
-        """Whether our lease surely still holds, by our own clock."""
-        term = self._settings.queue.lease.total_seconds() * TRUSTED_PART
-        return self._clock.monotonic() - self._renewed_at < term
 
     async def _tick(self) -> None:
         while True:

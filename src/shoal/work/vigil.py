@@ -7,8 +7,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
-
-TRUSTED_PART = 0.8  # of a lease's term: after that nothing more is taken until it is renewed
+from shoal.work.trust import Trust
 
 
 class Vigil:
@@ -18,13 +17,12 @@ class Vigil:
         self._queue = queue
         self._lease = lease
         self._clock = clock
-        self._renewed_at = clock.monotonic()
+        self._trust = Trust(queue.settings.lease, clock)
         self._task: asyncio.Task[None] | None = None
 
     def trusted(self) -> bool:
         """Whether the lease surely still holds, by our own clock."""
-        term = self._queue.settings.lease.total_seconds() * TRUSTED_PART
-        return self._clock.monotonic() - self._renewed_at < term
+        return self._trust.holds()
 
     async def __aenter__(self) -> "Vigil":
         self._task = asyncio.create_task(self._keep())
@@ -45,4 +43,4 @@ class Vigil:
                     return  # lost: it will not be trusted for long, and the fence refuses us anyway
             except ShoalError:
                 continue  # away or full: the lease is trusted less and less, and tried again
-            self._renewed_at = asked_at
+            self._trust.renew(asked_at)
