@@ -107,6 +107,19 @@ def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_pa
         assert [sleeper.wait(), other.wait()] == [0, 0]
 
 
+def test_a_child_that_died_before_it_had_a_job_is_not_charged_to_one(store_url: str, tmp_path: Path) -> None:
+    with Site(pages=20) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        wait_for(lambda: bool(worker.children()), "a warm child")
+        send_all(worker.children(), signal.SIGKILL)
+        wait_for(lambda: not worker.children(), "the end of the warm child")
+        crawl_id = fleet.submit(site)
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["done"]
+
+
 def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str, tmp_path: Path) -> None:
     silence = SILENCE_SECONDS
     with (

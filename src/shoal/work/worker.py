@@ -133,9 +133,12 @@ class Worker:
             await self._begin(lease)
 
     async def _begin(self, lease: Lease) -> None:
-        child = (
-            self._idle.pop() if self._idle else await ChildProcess.start(self._clock, self._signals, self._environment)
-        )
+        try:
+            child = self._take_idle() or await self._spawn()
+        except OSError as error:  # no more processes or files for now: somebody else may have the job
+            self._tell_unreachable("starting a child", error)
+            await self._settle(self._queue.release(lease, "no_child"))
+            return
         slot = _Slot(lease, child)
         self._slots[lease.holder.job_id] = slot
         child.say(Work(lease))
