@@ -21,7 +21,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Report, Settled, Task, Turn, key_of
+from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, Task, Turn, key_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask, Walk
@@ -217,9 +217,9 @@ class Walker:
         return new_url(self.crawl, url, depth, fate)
 
 
-def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN) -> NewUrl:
+def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind: Kind = Kind.PAGE) -> NewUrl:
     address = Url(url if "://" in url else SITE + url)
-    return NewUrl(*key_of(address, crawl.key_seed), address, depth, fate)
+    return NewUrl(*key_of(address, crawl.key_seed, kind), address, depth, fate, kind=kind)
 
 
 def page_of(task: Task, **facts: Any) -> Page:

@@ -15,7 +15,7 @@ from shoal.crawl.carrier import Carrier
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.explain import UrlState
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Report, Settled, key_of
+from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, key_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap, TrapState
 from shoal.crawl.walk import Ask
@@ -25,7 +25,9 @@ from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later,
 
 YEARS = 366 * 86_400 * 3  # more than the clocks of two stores are apart
 TRAP = f"{SITE}/trap/0"
-FRONTIER = "SELECT path, depth, due, parent, attempts, crashes FROM frontier WHERE crawl = {} ORDER BY due, depth, path"
+FRONTIER = (
+    "SELECT path, depth, due, parent, attempts, crashes, kind FROM frontier WHERE crawl = {} ORDER BY due, depth, path"
+)
 ORDER = """
     SELECT h.origin, f.path FROM frontier AS f JOIN host AS h ON h.number = f.host
     WHERE f.crawl = {} ORDER BY h.origin, f.due, f.depth, f.seq
@@ -56,7 +58,7 @@ async def other(store_url: str, request: pytest.FixtureRequest) -> AsyncIterator
 
 async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     """A crawl with something in every state: one fetched, one failed, one skipped, two in quarantine, one for later,
-    one taken, two waiting at two hosts."""
+    one taken, two waiting at two hosts, one of them a sitemap."""
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     [seed] = await walker.take()
@@ -64,16 +66,16 @@ async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     found.append(linked(walker, "/deep", depth=9, fate=Fate.SKIPPED_DEPTH))
     turn = await walker.turn(fetched(seed), found=found)
     fails, waits, _, trap = sorted(turn.work, key=lambda task: task.url)
-    rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other")]
+    rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other", kind=Kind.SITEMAP)]
     rest.append(linked(walker, "/trap/2", fate=Fate.QUARANTINED))
     report = Report([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
     await walker.walk.turn(report, Ask(0, 1))
     return crawl, walker
 
 
-def linked(walker: Walker, url: str, depth: int = 1, fate: Fate = Fate.OPEN) -> NewUrl:
+def linked(walker: Walker, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind: Kind = Kind.PAGE) -> NewUrl:
     """A link from the seed's page."""
-    link = new_url(walker.crawl, url, depth, fate)
+    link = new_url(walker.crawl, url, depth, fate, kind)
     link.parent_key = key_of(Url(f"{SITE}/"), walker.crawl.key_seed)[0]
     return link
 
@@ -125,6 +127,12 @@ async def test_every_url_has_a_fate_that_can_be_asked_for(
     crawl, _ = await walked(bench)
     said = await archivist_of(bench).explain(crawl.id, SITE + path, UrlRules())
     assert (said.url, said.state, said.reason) == (SITE + path, state, reason)
+
+
+async def test_a_sitemap_is_told_as_one(bench: Bench) -> None:
+    crawl, _ = await walked(bench)
+    said = await archivist_of(bench).explain(crawl.id, "http://example.net/other", UrlRules())
+    assert (said.state, said.facts["kind"]) == (UrlState.WAITING, "sitemap")
 
 
 async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench) -> None:

@@ -283,15 +283,36 @@ async def test_objects_that_open_together_initialise_an_empty_store_once(store_u
 
 
 async def test_a_newer_schema_is_refused(bench: Bench) -> None:
-    newer = (
-        "PRAGMA user_version = 999" if bench.dialect == "sqlite" else "INSERT INTO schema_version VALUES (999, now())"
-    )
-    await bench.sql(newer)
+    newer = "INSERT INTO schema_version VALUES (999, now(), 'newer')"
+    await bench.sql("PRAGMA user_version = 999" if bench.dialect == "sqlite" else newer)
     for upgrade in (True, False):
         database = database_at(bench.url, bench.clock)
         with pytest.raises(SchemaMismatch, match=r"999.*update Shoal"):
             await database.open(upgrade=upgrade)
         await database.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE schema_version SET fingerprint = 'another'", "ALTER TABLE schema_version RENAME COLUMN fingerprint TO x"],
+    ids=["made differently", "made before anybody wrote it down"],
+)
+async def test_a_store_that_an_unreleased_shoal_made_is_refused(bench: Bench, change: str) -> None:
+    if bench.dialect == "sqlite" and "ALTER" in change:
+        change = "DROP TABLE schema_version"
+    await bench.sql(change)
+    for upgrade in (True, False):
+        database = database_at(bench.url, bench.clock)
+        with pytest.raises(SchemaMismatch, match=r"not the 1 of this Shoal; .* never released: (move|use an empty)"):
+            await database.open(upgrade=upgrade)
+        await database.close()
+
+
+def test_a_remark_does_not_make_another_schema() -> None:
+    step = migrations.migrations("sqlite")[0]
+    said = replace(step, sql=step.sql.replace("\n\n", "\n  -- a remark\n\n"))
+    other = replace(step, sql=step.sql.replace("depth", "depths"))
+    assert said.fingerprint == step.fingerprint != other.fingerprint
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from shoal.base.errors import LeaseLost
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import CRASHES_ALONE, Control, NewUrl, Report, Settled, Task, key_of
+from shoal.crawl.frontier import CRASHES_ALONE, Control, Kind, NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
@@ -133,6 +133,22 @@ async def test_urls_that_share_64_bits_of_their_hash_are_two_urls(bench: Bench) 
     assert (await bench.counts(crawl)).pages == 2
     urls = await bench.sql("SELECT url FROM page ORDER BY url")
     assert [row["url"] for row in urls] == [f"{SITE}/one", f"{SITE}/two"]
+
+
+async def test_a_sitemap_and_a_page_of_one_url_are_two_and_keep_their_kind(bench: Bench) -> None:
+    crawl = await grown(bench)
+    both = [new_url(crawl, "/map", kind=kind) for kind in Kind]
+    assert await add(bench, crawl, *both, *both) == 2
+    walker = await bench.walker(crawl)
+    taken = await walker.take()
+    assert [(path_of(task), task.kind) for task in taken] == [("/map", Kind.PAGE), ("/map", Kind.SITEMAP)]
+    await walker.turn(fetched(taken[0]), later(taken[1], 5), want=0)
+    await bench.jump(6)
+    again = await walker.take()
+    assert [task.kind for task in again] == [Kind.SITEMAP]
+    await bench.lose()
+    after = await bench.walker(crawl)
+    assert [task.kind for task in await after.take()] == [Kind.SITEMAP]
 
 
 # Taking

@@ -211,11 +211,9 @@ class SchemaMismatch(OperatorError):
     code = "schema_mismatch"
 
     def __init__(self, store: str, found: int, wanted: int, fix: str) -> None:
-        super().__init__(
-            f"{store} has schema version {found}, this Shoal needs {wanted}; {fix}.",
-            found=found,
-            wanted=wanted,
-        )
+        # The same number: its tables were made before that version was final.
+        needed = f"which is not the {wanted} of this Shoal" if found == wanted else f"this Shoal needs {wanted}"
+        super().__init__(f"{store} has schema version {found}, {needed}; {fix}.", found=found, wanted=wanted)
 
 
 class StorageFull(OperatorError):

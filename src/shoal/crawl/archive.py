@@ -11,6 +11,7 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Kind
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
 from shoal.pages.page import Page
@@ -66,6 +67,7 @@ class KeptUrl:
     parent: int | None = None
     attempts: int = 0
     crashes: int = 0
+    kind: Kind = Kind.PAGE
 
 
 @dataclass(frozen=True, slots=True)

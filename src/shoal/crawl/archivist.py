@@ -6,11 +6,11 @@ from collections.abc import Set as AbstractSet
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Refusal, UrlRules, canonical, origin
-from shoal.crawl.archive import FrontierArchive, FrontierStats
+from shoal.crawl.archive import FrontierArchive, FrontierStats, UrlFacts
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.explain import Explanation, explain_refusal, explain_url
-from shoal.crawl.frontier import key_of
+from shoal.crawl.frontier import Kind, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.queue.queue import Queue
 
@@ -33,15 +33,18 @@ class Archivist:
         return await self._database.read(lambda tx: self._archive.stats(tx, number))
 
     async def explain(self, crawl_id: str, text: str, rules: UrlRules) -> Explanation:
-        """What became of a URL, and why."""
+        """What became of a URL, and why; of the page, if it is one of the crawl's, else of the sitemap."""
         crawl = (await self._crawls.get(crawl_id)).crawl
         url = canonical(text, rules)
         if isinstance(url, Refusal):
             return explain_refusal(text, url)
 
+        async def facts_of(tx: Tx, kind: Kind) -> UrlFacts | None:
+            return await self._archive.fate_of(tx, crawl.number, key_of(url, crawl.key_seed, kind), origin(url))
+
         async def look(tx: Tx) -> Explanation:
-            key = key_of(url, crawl.key_seed)
-            return explain_url(crawl, url, await self._archive.fate_of(tx, crawl.number, key, origin(url)))
+            found = await facts_of(tx, Kind.PAGE) or await facts_of(tx, Kind.SITEMAP)
+            return explain_url(crawl, url, found)
 
         return await self._database.read(look)
 

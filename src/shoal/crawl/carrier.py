@@ -141,7 +141,7 @@ class Carrier:
             raise InvalidInput("the dump", "is not whole", FIX)
 
     async def _keep(self, wanted: CrawlId, number: int, seed: int, batch: list[Item]) -> None:
-        urls = [(key_of(one.url, seed), one) for one in batch if isinstance(one, KeptUrl)]
+        urls = [(key_of(one.url, seed, one.kind), one) for one in batch if isinstance(one, KeptUrl)]
         keys = [one for one in batch if isinstance(one, KnownKey)]
         traps = [one for one in batch if isinstance(one, Trap)]
         pages = [(*key_of(Url(one.url), seed), one) for one in batch if isinstance(one, Page)]

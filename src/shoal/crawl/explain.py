@@ -112,6 +112,7 @@ def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
 
 def _open_facts(waiting: Waiting) -> dict[str, Any]:
     facts = {
+        "kind": waiting.kept.kind.name.lower(),
         "depth": waiting.kept.depth,
         "parent": waiting.parent_url,
         "attempts": waiting.kept.attempts,

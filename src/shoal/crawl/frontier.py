@@ -1,7 +1,7 @@
 """The values that pass between a walker and the frontier of its crawl."""
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 import xxhash
 
@@ -18,9 +18,18 @@ _SIGN_64 = 1 << 63
 _SIGN_32 = 1 << 31
 
 
-def key_of(url: Url, key_seed: int) -> tuple[int, int]:
-    """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index."""
-    digest = xxhash.xxh3_128_intdigest(url.encode("utf-8", "surrogatepass"), key_seed)
+class Kind(IntEnum):
+    """What a URL is asked for. Numbers are stored: never reuse or renumber one."""
+
+    PAGE = 0
+    SITEMAP = 1  # its links open; its depth counts the indexes that led to it
+
+
+def key_of(url: Url, key_seed: int, kind: Kind = Kind.PAGE) -> tuple[int, int]:
+    """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index. A sitemap has a key of its
+    own, so that the same URL may also be a page."""
+    text = f"sitemap:{url}" if kind else url
+    digest = xxhash.xxh3_128_intdigest(text.encode("utf-8", "surrogatepass"), key_seed)
     return (digest & 0xFFFFFFFFFFFFFFFF) - _SIGN_64, (digest >> 64 & 0xFFFFFFFF) - _SIGN_32
 
 
@@ -39,6 +48,7 @@ class NewUrl:
     depth: int
     fate: Fate
     parent_key: int | None = None
+    kind: Kind = Kind.PAGE
 
 
 @dataclass(slots=True)
@@ -55,6 +65,7 @@ class Task:
     parent: str | None
     attempts: int
     crashes: int = 0
+    kind: Kind = Kind.PAGE
     start_in: float = 0.0  # seconds from the take: this URL's slot with its host
 
     @property
@@ -118,4 +129,4 @@ class Turn:
     drained: bool = False
 
 
-__all__ = ["Control", "Holder", "NewUrl", "Report", "Settled", "Task", "Turn", "key_of"]
+__all__ = ["Control", "Holder", "Kind", "NewUrl", "Report", "Settled", "Task", "Turn", "key_of"]

@@ -24,6 +24,7 @@ from shoal.base.url import Url, UrlRules, canonical
 from shoal.crawl.archive import KeptUrl, KnownKey
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Kind
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
 from shoal.pages.page import Page
@@ -31,6 +32,7 @@ from shoal.pages.page import Page
 VERSION = 1
 FIX = "use a file that Shoal dumped, as it is"
 FATES = {fate.word: fate for fate in Fate}
+KINDS = {kind.name.lower(): kind for kind in Kind}
 ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # what another store's rules let through is let through
 
 _SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
@@ -87,6 +89,7 @@ class _Url(_Line):
     parent: str | None = Field(pattern=_HALF_PATTERN)
     attempts: Small
     crashes: Small
+    kind: Literal["page", "sitemap"] = "page"
 
     def value(self) -> KeptUrl:
         return KeptUrl(
@@ -97,6 +100,7 @@ class _Url(_Line):
             parent=None if self.parent is None else int(self.parent, 16) - _SIGN_64,
             attempts=self.attempts,
             crashes=self.crashes,
+            kind=KINDS[self.kind],
         )
 
 
@@ -164,6 +168,7 @@ def _url(one: KeptUrl) -> dict[str, Any]:
         "parent": None if one.parent is None else f"{one.parent + _SIGN_64:016x}",
         "attempts": one.attempts,
         "crashes": one.crashes,
+        "kind": one.kind.name.lower(),
     }
 
 

@@ -22,6 +22,7 @@ from shoal.crawl.archive import (
 )
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Kind
 from shoal.crawl.traps import Trap
 from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
@@ -177,6 +178,7 @@ def _kept(row: Any) -> KeptUrl:
         parent=row["parent"],
         attempts=row["attempts"],
         crashes=row["crashes"],
+        kind=Kind(row["kind"]),
     )
 
 
@@ -201,6 +203,7 @@ def _row(crawl: int, numbers: dict[str, int], key: Key, one: KeptUrl) -> dict[st
         "parent": one.parent,
         "attempts": one.attempts,
         "crashes": one.crashes,
+        "kind": int(one.kind),
         "path": one.url[len(home) :],
     }
 

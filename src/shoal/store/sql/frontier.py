@@ -8,7 +8,7 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, SkippedUrl, Task
+from shoal.crawl.frontier import SUSPECT_FROM, Kind, NewUrl, Report, Settled, SkippedUrl, Task
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
 from shoal.hosts.store import HostStore
@@ -328,6 +328,7 @@ def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> dict
         "key": url.key,
         "chk": url.chk,
         "parent": url.parent_key,
+        "kind": int(url.kind),
         "path": _path(url.url),
     }
 
@@ -348,6 +349,7 @@ def _task(host: int, home: str, row: Any) -> Task:
         parent=row["parent_url"],
         attempts=row["attempts"],
         crashes=row["crashes"],
+        kind=Kind(row["kind"]),
     )
 
 

@@ -1,5 +1,6 @@
 """Numbered migrations: which there are, which a store has, and how it gets the rest."""
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,12 @@ class Migration:
     version: int
     name: str
     sql: str
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this step from another of its number; comments and spaces do not count."""
+        bare = " ".join(re.sub(r"--[^\n]*", "", self.sql).split())
+        return hashlib.sha256(bare.encode()).hexdigest()[:16]
 
 
 @cache
@@ -29,6 +36,12 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
 
 def newest(dialect: str) -> int:
     return migrations(dialect)[-1].version
+
+
+def differing(dialect: str, applied: dict[int, str | None]) -> int | None:
+    """The first step that a store has and that is not ours; None if what it has, we made."""
+    ours = {step.version: step.fingerprint for step in migrations(dialect)}
+    return next((version for version, made in sorted(applied.items()) if made != ours.get(version, made)), None)
 
 
 def missing(dialect: str, version: int) -> list[Migration]:

@@ -184,6 +184,8 @@ class PostgresDatabase:
         found = await _version(connection)
         if found > wanted:
             raise SchemaMismatch(self.name, found, wanted, "update Shoal")
+        if migrations.differing("postgres", await _fingerprints(connection)) is not None:
+            raise SchemaMismatch(self.name, found, wanted, _UNRELEASED_FIX)
         if 0 < found < wanted and not upgrade:
             raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
         if found < wanted:
@@ -210,6 +212,7 @@ class PostgresDatabase:
             raise BackendUnavailable(self.name, why, "check that the server runs and DATABASE_URL is right") from error
 
 
+_UNRELEASED_FIX = "it was made by a Shoal that was never released: use an empty database, or an empty schema"
 _URL_FIX = "write it as postgresql://user:password@host:5432/database"
 
 
@@ -253,12 +256,24 @@ async def _version(connection: Any) -> int:
     return int(await connection.fetchval("SELECT max(version) FROM schema_version")) if exists else 0
 
 
+async def _fingerprints(connection: Any) -> dict[int, str | None]:
+    """What each step was when it was applied; None if nobody wrote it down."""
+    if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
+        return {}
+    rows = await connection.fetch("SELECT version, to_jsonb(s) ->> 'fingerprint' FROM schema_version AS s")
+    return {row[0]: row[1] for row in rows}
+
+
 async def _upgrade(connection: Any) -> None:
     async with connection.transaction():
         # Held to the end of the transaction: processes that start together upgrade once.
         await connection.execute("SELECT pg_advisory_xact_lock($1)", UPGRADE_LOCK)
-        await connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ)")
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ, fingerprint TEXT)"
+        )
         found = await connection.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
         for step in migrations.missing("postgres", found):
             await connection.execute(step.sql)
-            await connection.execute("INSERT INTO schema_version VALUES ($1, now())", step.version)
+            await connection.execute(
+                "INSERT INTO schema_version VALUES ($1, now(), $2)", step.version, step.fingerprint
+            )

@@ -178,9 +178,12 @@ class SqliteDatabase:
         found = _version(connection)
         if found == 0 and _has_tables(connection):
             raise BadConfig("DATABASE_URL", f"names {self.path}, which is somebody else's database", _PATH_FIX)
-        if found > wanted or (found < wanted and not upgrade and found > 0):
-            fix = "update Shoal" if found > wanted else "run `shoal db upgrade`"
-            raise SchemaMismatch(self.name, found, wanted, fix)
+        if found > wanted:
+            raise SchemaMismatch(self.name, found, wanted, "update Shoal")
+        if migrations.differing("sqlite", _fingerprints(connection)) is not None:
+            raise SchemaMismatch(self.name, found, wanted, _UNRELEASED_FIX)
+        if 0 < found < wanted and not upgrade:
+            raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
         while _version(connection) < wanted:
             _apply_next(connection)
 
@@ -290,6 +293,7 @@ class SqliteDatabase:
         return error
 
 
+_UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
 _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
 
 
@@ -313,6 +317,14 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
+def _fingerprints(connection: sqlite3.Connection) -> dict[int, str | None]:
+    """What each step was when it was applied; None if nobody wrote it down."""
+    made: dict[int, str | None] = dict.fromkeys(range(1, _version(connection) + 1))
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
+        made |= dict(connection.execute("SELECT version, fingerprint FROM schema_version").fetchall())
+    return made
+
+
 def _has_tables(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
 
@@ -325,6 +337,10 @@ def _apply_next(connection: sqlite3.Connection) -> None:
             for statement in _statements(steps[0].sql):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {steps[0].version:d}")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL)"
+            )
+            connection.execute("INSERT INTO schema_version VALUES (?, ?)", (steps[0].version, steps[0].fingerprint))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -20,7 +20,7 @@ SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: kept_url
 -- One kept URL: a walk over what its host has, for keys are not indexed there.
-SELECT h.origin, f.path, f.depth, f.due, f.parent, f.attempts, f.crashes, f.job_id, f.epoch,
+SELECT h.origin, f.path, f.depth, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url,
        (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at
 FROM host AS h JOIN frontier AS f ON f.crawl = :crawl AND f.host = h.number
@@ -32,7 +32,7 @@ SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: urls_after
 -- Kept URLs after a place, in the order in which each host's would be taken.
-SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.parent, f.attempts, f.crashes, f.path,
+SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.parent, f.attempts, f.crashes, f.kind, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier AS f
 WHERE f.crawl = :crawl AND (f.host, f.due, f.depth, f.seq) > (:host, :due, :depth, :seq)

@@ -134,6 +134,7 @@ CREATE TABLE frontier (
     depth    SMALLINT NOT NULL,
     attempts SMALLINT NOT NULL DEFAULT 0,
     crashes  SMALLINT NOT NULL DEFAULT 0,
+    kind     SMALLINT NOT NULL DEFAULT 0,  -- 0 page, 1 sitemap
     job_id   TEXT,
     path     TEXT NOT NULL,
     PRIMARY KEY (crawl, host, due, depth, seq),

@@ -125,6 +125,7 @@ CREATE TABLE frontier (
     depth    INTEGER NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
     crashes  INTEGER NOT NULL DEFAULT 0,
+    kind     INTEGER NOT NULL DEFAULT 0,  -- 0 page, 1 sitemap
     job_id   TEXT,
     path     TEXT NOT NULL,
     PRIMARY KEY (crawl, host, due, depth, seq),

@@ -9,11 +9,11 @@ ON CONFLICT (crawl, key, chk) DO NOTHING;
 -- name: keep_urls
 -- URLs that were kept elsewhere are kept here, behind each other as given.
 -- batch: arrays
-INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, attempts, crashes, path)
-SELECT crawl, host, due, depth, key, chk, parent, attempts, crashes, path
+INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, attempts, crashes, kind, path)
+SELECT crawl, host, due, depth, key, chk, parent, attempts, crashes, kind, path
 FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :key::bigint[], :chk::int[], :parent::bigint[],
-            :attempts::smallint[], :crashes::smallint[], :path::text[])
-     WITH ORDINALITY AS g (crawl, host, due, depth, key, chk, parent, attempts, crashes, path, place)
+            :attempts::smallint[], :crashes::smallint[], :kind::smallint[], :path::text[])
+     WITH ORDINALITY AS g (crawl, host, due, depth, key, chk, parent, attempts, crashes, kind, path, place)
 ORDER BY place;
 
 -- name: drop_urls

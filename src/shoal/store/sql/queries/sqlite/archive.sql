@@ -4,8 +4,8 @@ INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON C
 
 -- name: keep_urls
 -- A URL that was kept elsewhere is kept here.
-INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, attempts, crashes, path)
-VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :attempts, :crashes, :path);
+INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, attempts, crashes, kind, path)
+VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :attempts, :crashes, :kind, :path);
 
 -- name: drop_urls
 -- A URL leaves the frontier.

@@ -12,8 +12,8 @@ INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate);
 
 -- name: insert_waiting
 -- Add new URLs to those that wait.
-INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, path)
-VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :path);
+INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, kind, path)
+VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :kind, :path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
@@ -35,7 +35,7 @@ LIMIT :limit;
 
 -- name: due_at_host
 -- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
-SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
+SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
@@ -70,7 +70,7 @@ RETURNING host;
 
 -- name: suspect_waiting
 -- A URL that was in flight in two crashes, the last one taken first.
-SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.path,
+SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
        (SELECT h.delay FROM host AS h WHERE h.number = f.host) AS delay,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
