@@ -17,7 +17,7 @@ from types import ModuleType
 
 import click
 
-from shoal.base import errors
+from shoal.base import errors, params
 from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
 from shoal.settings import CATALOGUE, SPEEDS, Entry, Settings
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
 NOTICE = "Made by `make fix` from `{}`; changes made here are lost."
 WIDTH = 100
-SPELT_OUT = ("store", "networks", "name")  # kinds whose name does not say how to write them
+SPELT_OUT = ("store", "networks", "name", "names")  # kinds whose name does not say how to write them
 
 
 def main(arguments: list[str]) -> int:
@@ -128,6 +128,37 @@ def _about(room: str) -> str:
 
 def _entries(room: str) -> list[Entry]:
     return [entry for entry in CATALOGUE.values() if entry.room == room]
+
+
+def parameters_page() -> str:
+    lines = [
+        "# Parameters that make no other page",
+        "",
+        NOTICE.format("src/shoal/base/params.py"),
+        "",
+        "The built-in lists behind `SHOAL_TRACKING_PARAMS` and `SHOAL_SESSION_PARAMS`. Case makes no difference; a",
+        "final `*` stands for any rest. [What counts as the same page](../guides/same-page.md) says what is done with",
+        "them, and how to change them.",
+        "",
+        "## Tracking",
+        "",
+        "They say where a visitor came from. They go out of the query.",
+        "",
+        *_names(params.TRACKING),
+        "",
+        "## Session",
+        "",
+        "They name a visit. They go out of the query, and out of the path where they stand as `;name=value`.",
+        "",
+        *_names(params.SESSION),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _names(names: tuple[str, ...]) -> list[str]:
+    """One row per name, with the comment beside it."""
+    said = dict(re.findall(r'^    "([^"]+)",  # (.+)$', inspect.getsource(params), flags=re.MULTILINE))
+    return ["| name | of |", "|---|---|", *(_row(f"`{name}`", said.get(name, "")) for name in names)]
 
 
 def errors_page() -> str:
@@ -240,6 +271,7 @@ def _row(*cells: object) -> str:
 FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/reference/settings.md": settings_page,
+    "docs/reference/parameters.md": parameters_page,
     "docs/reference/errors.md": errors_page,
     "docs/reference/cli.md": cli_page,
     "docs/inside/states.md": states_page,

@@ -124,6 +124,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         SqlOutbox(),
         AddressRule(allow=settings.egress.allow_networks),
         signals,
+        settings.crawl,
     )
     queue.register({KIND: crawls})
     return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages)

@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 
 from shoal import __version__
 from shoal.base.errors import BadConfig
+from shoal.base.params import SESSION, TRACKING, reader_of
 from shoal.base.reading import (
     Address,
     Network,
@@ -107,6 +108,9 @@ RedisUrl = Annotated[str, Kind("address", "redis://host:6379/0"), BeforeValidato
 HttpUrl = Annotated[str, Kind("address", "http://host:3000 or https://host"), BeforeValidator(read_http_url)]
 FilePath = Annotated[Path | None, Kind("path", "the path of a file"), BeforeValidator(read_path)]
 Folder = Annotated[Path, Kind("path", "the path of a folder"), BeforeValidator(read_path)]
+PARAMS = Kind("names", "names separated by commas such as ref,src_*; a + in front adds them to the list; none for none")
+Tracking = Annotated[tuple[str, ...], PARAMS, BeforeValidator(reader_of(TRACKING))]
+Session = Annotated[tuple[str, ...], PARAMS, BeforeValidator(reader_of(SESSION))]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(read_choice)]
 LogFormat = Annotated[Literal["auto", "json", "text"], BeforeValidator(read_choice)]
 Backend = Annotated[Literal["sql", "redis"], BeforeValidator(read_choice)]
@@ -310,6 +314,18 @@ class CrawlSettings(Slice):
     max_links: Whole = setting("SHOAL_MAX_LINKS", 10_000, "Links taken from one page.", ge=1, le=1_000_000)
     max_url_length: Whole = setting(
         "SHOAL_MAX_URL", 2083, "Characters of a URL; longer ones are skipped.", ge=100, le=65_536
+    )
+    tracking_params: Tracking = setting(
+        "SHOAL_TRACKING_PARAMS",
+        TRACKING,
+        "Query parameters that new crawls leave out because they tell where a visitor came from.",
+        shown="the built-in list",
+    )
+    session_params: Session = setting(
+        "SHOAL_SESSION_PARAMS",
+        SESSION,
+        "Query and path parameters that new crawls leave out because they name a visit.",
+        shown="the built-in list",
     )
 
     def pace(self, speed: Speed, concurrency: int | None = None) -> Pace:

@@ -39,14 +39,23 @@ def run(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_the_commands_of_the_crawl_guide_work(site: Site, tmp_path: Path) -> None:
+def run_commands(page: str, site: Site, tmp_path: Path) -> int:
+    """Run each of them; how many there were."""
     (tmp_path / "shoal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shoal "$@"\n')
     (tmp_path / "shoal").chmod(0o755)
-    commands = "".join(blocks("crawl-a-site.md", "sh")).splitlines()
-    assert len(commands) >= 5
+    commands = "".join(blocks(page, "sh")).splitlines()
     for command in commands:
         run(["sh", "-c", command.replace(EXAMPLE, site.address)], tmp_path)
+    return len(commands)
+
+
+def test_the_commands_of_the_crawl_guide_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("crawl-a-site.md", site, tmp_path) >= 5
     assert {"pages.jsonl", "pages.csv", "fish.jsonl", "here.db"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_command_of_the_guide_on_equal_pages_works(site: Site, tmp_path: Path) -> None:
+    assert run_commands("same-page.md", site, tmp_path) == 1
 
 
 @pytest.mark.parametrize("place", range(len(blocks("library.md", "python"))))

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.base.clock import from_micros
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
-from shoal.base.url import Url, UrlRules
+from shoal.base.url import Url
 from shoal.crawl.archive import FrontierStats
 from shoal.crawl.archivist import Archivist
 from shoal.crawl.carrier import Carrier
@@ -125,23 +125,23 @@ async def test_every_url_has_a_fate_that_can_be_asked_for(
     bench: Bench, path: str, state: UrlState, reason: str | None
 ) -> None:
     crawl, _ = await walked(bench)
-    said = await archivist_of(bench).explain(crawl.id, SITE + path, UrlRules())
+    said = await archivist_of(bench).explain(crawl.id, SITE + path, 2083)
     assert (said.url, said.state, said.reason) == (SITE + path, state, reason)
 
 
 async def test_a_sitemap_is_told_as_one(bench: Bench) -> None:
     crawl, _ = await walked(bench)
-    said = await archivist_of(bench).explain(crawl.id, "http://example.net/other", UrlRules())
+    said = await archivist_of(bench).explain(crawl.id, "http://example.net/other", 2083)
     assert (said.state, said.facts["kind"]) == (UrlState.WAITING, "sitemap")
 
 
 async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench) -> None:
     crawl, walker = await walked(bench)
     archivist = archivist_of(bench)
-    taken = (await archivist.explain(crawl.id, f"{SITE}/taken", UrlRules())).facts
+    taken = (await archivist.explain(crawl.id, f"{SITE}/taken", 2083)).facts
     assert (taken["job_id"], taken["epoch"]) == (walker.holder.job_id, walker.holder.epoch)
     assert taken["parent"] == f"{SITE}/"
-    waits = (await archivist.explain(crawl.id, f"{SITE}/later", UrlRules())).facts
+    waits = (await archivist.explain(crawl.id, f"{SITE}/later", 2083)).facts
     now = from_micros(await bench.database.read(lambda tx: tx.value("now")))
     assert (waits["due_at"] - now).total_seconds() == pytest.approx(YEARS, abs=10)
     assert waits["attempts"] == 1

@@ -4,9 +4,14 @@ import asyncio
 
 import pytest
 
+from shoal.app import opened
+from shoal.base.params import SESSION
+from shoal.base.signals import Signals
 from shoal.base.url import Url
+from shoal.crawl.explain import UrlState
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
+from shoal.settings import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 
@@ -34,6 +39,32 @@ async def test_the_record_says_where_a_page_was_found(crawler: Crawler) -> None:
     assert page.word_count is not None
     assert page.links_internal == 2
     assert page.links_external == 1
+
+
+async def test_a_page_under_many_addresses_is_fetched_once_by_the_crawls_own_rules(crawler: Crawler) -> None:
+    links = ["/p?b=2&a=1", "/p?a=1&b=2", "/p?a=1&b=2&ref=3", "/p?a=1&b=2&utm_x=4", "/p?sid=5"]
+    async with serving(ScriptedSite(lambda path: html(path, *links))) as site:
+        rules = {"sort_query": True, "drop_params": ["ref"], "keep_params": ["sid"]}
+        seen = await crawler.crawl(site, "/?ref=seed", depth=1, **rules)
+        said = await crawler.app.archivist().explain(seen.crawl.id, f"{site.url}/p?ref=9&b=2&a=1", 2083)
+    assert sorted(site.asked) == ["/", "/p?a=1&b=2", "/p?sid=5", "/robots.txt"]
+    assert (said.state, said.url) == (UrlState.FETCHED, f"{site.url}/p?a=1&b=2")
+
+
+async def test_the_operators_lists_are_stored_with_the_crawl(store_url: str) -> None:
+    def links(path: str) -> Answer:
+        return html(path, "/p?ref=1", "/p?utm_a=1", "/q;visit=1", "/q")
+
+    lists = {"SHOAL_TRACKING_PARAMS": "ref", "SHOAL_SESSION_PARAMS": "+visit"}
+    theirs = load({"DATABASE_URL": store_url, **lists}, env={}).settings
+    ours = load({"DATABASE_URL": store_url}, env={}).settings
+    async with serving(ScriptedSite(links)) as site:
+        async with opened(theirs, Signals()) as app:
+            crawl = await Crawler(app).submit(site, depth=1)
+        async with opened(ours, Signals()) as app:
+            assert await Crawler(app).walk(crawl) == "drained"
+    assert (crawl.config.tracking_params, crawl.config.session_params) == (["ref"], [*SESSION, "visit"])
+    assert sorted(site.asked) == ["/", "/p", "/p?utm_a=1", "/q", "/robots.txt"]
 
 
 async def test_robots_keep_us_out_and_our_name_is_said(crawler: Crawler) -> None:

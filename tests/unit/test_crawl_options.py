@@ -29,6 +29,9 @@ def parsed(*words: str) -> CrawlConfig:
         (["--max-pages", "10"], "max_pages", 10),
         (["--scope", "domain"], "scope", "domain"),
         (["--include", "a", "--include", "b"], "include", ["a", "b"]),
+        (["--sort-query"], "sort_query", True),
+        (["--drop-param", "Ref", "--drop-param", "from_*"], "drop_params", ["ref", "from_*"]),
+        (["--keep-param", "sid"], "keep_params", ["sid"]),
         (["--delay", "0.5"], "delay_seconds", 0.5),
         (["--speed", "max"], "speed", "max"),
         (["--user-agent", "me"], "user_agent", "me"),
@@ -59,6 +62,8 @@ def test_help_is_what_the_fields_say() -> None:
         (["--scope", "planet"], "--scope cannot be 'planet'; it should be 'page'"),
         (["--delay", "-1"], "--delay cannot be"),
         (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
+        (["--drop-param", "a=b"], '--drop-param has the name "a=b", which no parameter has'),
+        (["--keep-param", ""], '--keep-param has the name ""'),
         (["--user-agent", "a\nb"], "--user-agent must be one line"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.base.errors import BadConfig
+from shoal.base.params import SESSION
 from shoal.base.reading import (
     FOREVER,
     LONGEST,
@@ -44,6 +45,8 @@ SEED_DEFAULTS = {
 }
 
 BAD_VALUES = [
+    ("SHOAL_TRACKING_PARAMS", "a=b", 'has the name "a=b"'),
+    ("SHOAL_SESSION_PARAMS", "+s*d", 'has the name "s*d"'),
     ("WORKER_CONCURRENCY", "0", "out of range"),
     ("WORKER_CONCURRENCY", "two", "not a whole number"),
     ("WORKER_CONCURRENCY", "2.0", "not a whole number"),
@@ -174,6 +177,27 @@ def test_values_become_what_rooms_need() -> None:
     assert found.egress.max_body_bytes == 1_572_864
     assert found.grpc.enabled
     assert found.grpc.controller == Address("controller", 50051)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("ref, SRC_*", ("ref", "src_*")),
+        ("+ref,sid", (*SESSION, "ref")),
+        ("+ ref", (*SESSION, "ref")),
+        ("none", ()),
+        ("*", ("*",)),
+    ],
+)
+def test_a_list_of_parameters_stands_instead_of_the_built_in_one_or_is_added_to_it(
+    value: str, names: tuple[str, ...]
+) -> None:
+    assert loaded(SHOAL_SESSION_PARAMS=value).settings.crawl.session_params == names
+
+
+def test_a_list_of_parameters_in_the_file_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text('SHOAL_TRACKING_PARAMS = ["ref", "src_*"]')
+    assert loaded().settings.crawl.tracking_params == ("ref", "src_*")
 
 
 @pytest.mark.parametrize(("name", "value", "problem"), BAD_VALUES)

@@ -146,6 +146,27 @@ def test_the_list_of_removed_parameters_is_configurable() -> None:
     assert canonical(url, UrlRules(tracking=("REF", "campaign_*"))) == "http://h/a?utm_source=a"
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (UrlRules(drop=("ref",)), "http://h/a;ref=1?from_x=2&sid2=3"),
+        (UrlRules(drop=("REF", "from_*")), "http://h/a;ref=1?sid2=3"),
+        (UrlRules(drop=("*",)), "http://h/a;ref=1"),
+        (UrlRules(drop=("*",), keep=("Ref",)), "http://h/a;ref=1?ref=1"),
+        (UrlRules(keep=("utm_*", "sid")), "http://h/a;ref=1;sid=9?utm_a=0&ref=1&from_x=2&sid=4&sid2=3"),
+        (UrlRules(keep=("utm_ab", "si*")), "http://h/a;ref=1;sid=9?ref=1&from_x=2&sid=4&sid2=3"),
+        (UrlRules(keep=("*",)), "http://h/a;ref=1;sid=9?utm_a=0&ref=1&from_x=2&sid=4&sid2=3"),
+    ],
+)
+def test_parameters_of_ones_own_are_dropped_and_kept(rules: UrlRules, expected: str) -> None:
+    assert canonical("http://h/a;ref=1;sid=9?utm_a=0&ref=1&from_x=2&sid=4&sid2=3", rules) == expected
+
+
+@pytest.mark.parametrize("written", ["http://h/?a;b=1&c/d=2&=3&&e", "http://h/?", "http://h/?&&"])
+def test_a_lone_star_drops_the_whole_query_whatever_is_in_it(written: str) -> None:
+    assert canonical(written, UrlRules(drop=("*",))) == "http://h/"
+
+
 def test_a_query_is_sorted_by_name_only_when_asked() -> None:
     url = "http://h/?b=2&a=2&a=1&c"
     assert canonical(url) == url
@@ -275,7 +296,18 @@ STRUCTURED = st.builds(
     st.sampled_from(["", "#", "#a b", "#\n", "/", "//"]),
 )
 HREFS = st.lists(SOUP | STRUCTURED | st.text(max_size=20), max_size=6)
-RULES = st.sampled_from([UrlRules(), SORTED, AS_IT_IS, UrlRules(max_length=40)])
+NAMES = st.lists(
+    st.sampled_from(["*", "a", "A*", "b", "s*", "sid", "SID", "utm_*", "utm_a", "%c3%a9", "1"]), max_size=3
+)
+RULES = st.builds(
+    UrlRules,
+    max_length=st.sampled_from([2083, 40]),
+    tracking=st.just(UrlRules().tracking) | NAMES.map(tuple),
+    session=st.just(UrlRules().session) | NAMES.map(tuple),
+    drop=NAMES.map(tuple),
+    keep=NAMES.map(tuple),
+    sort_query=st.booleans(),
+)
 PAGES = st.one_of(STRUCTURED, SOUP.map("http://h/{}".format), SOUP.map("http://{}".format))
 
 

@@ -14,59 +14,13 @@ from typing import TYPE_CHECKING, Final, NewType, cast
 
 from ada_url import idna, join_url, normalize_url
 
+from shoal.base.params import SESSION, TRACKING
+
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
 Url = NewType("Url", str)
 """An absolute http or https URL in canonical form: `canonical(url) == url`."""
-
-TRACKING: Final = (
-    "utm_*",  # Google Analytics and everybody who copied it
-    "mtm_*",  # Matomo
-    "pk_*",  # Matomo, older
-    "hsa_*",  # HubSpot ads
-    "_hsenc",
-    "_hsmi",
-    "gclid",  # Google Ads
-    "gclsrc",
-    "dclid",
-    "gbraid",
-    "wbraid",
-    "_ga",
-    "_gl",
-    "fbclid",  # Meta
-    "igshid",
-    "msclkid",  # Microsoft
-    "yclid",  # Yandex
-    "ysclid",
-    "twclid",  # X
-    "ttclid",  # TikTok
-    "li_fat_id",  # LinkedIn
-    "mc_cid",  # Mailchimp
-    "mc_eid",
-    "mkt_tok",  # Marketo
-    "vero_id",
-    "oly_anon_id",
-    "oly_enc_id",
-    "wickedid",
-)
-"""Query parameters that say where a visitor came from and not what the page shows. `*` matches any rest."""
-
-SESSION: Final = (
-    "jsessionid",
-    "phpsessid",
-    "aspsessionid*",
-    "asp.net_sessionid",
-    "sessionid",
-    "session_id",
-    "sessid",
-    "sid",
-    "cfid",  # ColdFusion
-    "cftoken",
-    "oscsid",  # osCommerce
-    "zenid",  # Zen Cart
-)
-"""Query parameters, and `;name=value` path parameters, that name a visit and not a page."""
 
 
 class Refusal(IntEnum):
@@ -104,11 +58,17 @@ _PROBLEMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class UrlRules:
-    """What counts as the same page. Names are compared without regard to case; a final `*` is any rest."""
+    """What counts as the same page. Names are compared without regard to case; a final `*` is any rest.
+
+    Tracking, session and dropped parameters go, wherever they stand in the query, and session parameters also out of
+    the path; what is to be kept stays, whoever else names it.
+    """
 
     max_length: int = 2083
     tracking: tuple[str, ...] = TRACKING
     session: tuple[str, ...] = SESSION
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     sort_query: bool = False
 
 
@@ -173,10 +133,10 @@ class Canonicalizer:
 
     def __init__(self, rules: UrlRules = DEFAULT_RULES) -> None:
         self.rules = rules
-        names = rules.tracking + rules.session
-        self._suspect = re.compile(_choice(names, "[?&]", ""))
-        self._dropped = re.compile(_choice(names, r"(?:\A|&)", r"(?:=[^&]*)?(?=&|\Z)"), re.IGNORECASE)
-        self._sessions = re.compile(_choice(rules.session, ";", r"(?:=[^;/]*)?(?=[;/]|\Z)"), re.IGNORECASE)
+        names = rules.tracking + rules.session + rules.drop
+        self._suspect = re.compile(f"[?&]{_any_of(names, '')}")
+        self._dropped = _parameters(names, rules.keep, r"(?:\A|&)", "&")
+        self._sessions = _parameters(rules.session, rules.keep, ";", ";/")
         self._links: dict[str, _Links] = {}
         self._link_count = 0
         self._known: dict[str, Url] = {}
@@ -316,11 +276,17 @@ def _suffixes() -> "PublicSuffixList":
     return PublicSuffixList()
 
 
-def _choice(names: tuple[str, ...], before: str, after: str) -> str:
-    if not names:
-        return "(?!)"
-    parts = (re.escape(name.lower().removesuffix("*")) + "[^=&;/]*" * name.endswith("*") for name in names)
-    return f"{before}(?:{'|'.join(parts)}){after}"
+def _parameters(names: tuple[str, ...], kept: tuple[str, ...], before: str, stops: str) -> re.Pattern[str]:
+    """What matches these parameters with what precedes them. `stops`: the characters that end a parameter."""
+    rest, end = f"[^={stops}]*", f"(?=[{stops}]|\\Z)"
+    spared = f"(?!{_any_of(kept, rest)}(?:=|{end}))" if kept else ""
+    return re.compile(f"{before}{spared}{_any_of(names, rest)}(?:=[^{stops}]*)?{end}", re.IGNORECASE)
+
+
+def _any_of(names: tuple[str, ...], rest: str) -> str:
+    """One of these names; `rest` is what a final `*` stands for."""
+    parts = (re.escape(name.lower().removesuffix("*")) + rest * name.endswith("*") for name in names)
+    return f"(?:{'|'.join(parts)})" if names else "(?!)"
 
 
 def _parameter_name(parameter: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from shoal.app import opened
-from shoal.base.url import UrlRules
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json
 from shoal.cli.summary import print_rows
@@ -37,7 +36,7 @@ def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
 async def _explain(store: str | None, crawl_id: str, url: str) -> Explanation:
     settings = load({"DATABASE_URL": store}).settings
     async with opened(settings, quiet(settings)) as app:
-        return await app.archivist().explain(crawl_id, url, UrlRules(max_length=settings.crawl.max_url_length))
+        return await app.archivist().explain(crawl_id, url, settings.crawl.max_url_length)
 
 
 def answer(crawl_id: str, said: Explanation) -> dict[str, Any]:

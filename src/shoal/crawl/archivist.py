@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
-from shoal.base.url import Refusal, UrlRules, canonical, origin
+from shoal.base.url import Refusal, canonical, origin
 from shoal.crawl.archive import FrontierArchive, FrontierStats, UrlFacts
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, Seen
@@ -32,10 +32,11 @@ class Archivist:
         number = (await self._crawls.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._archive.stats(tx, number))
 
-    async def explain(self, crawl_id: str, text: str, rules: UrlRules) -> Explanation:
-        """What became of a URL, and why; of the page, if it is one of the crawl's, else of the sitemap."""
+    async def explain(self, crawl_id: str, text: str, longest: int) -> Explanation:
+        """What became of a URL, and why; of the page, if it is one of the crawl's, else of the sitemap. `longest`:
+        characters of a URL that would be taken."""
         crawl = (await self._crawls.get(crawl_id)).crawl
-        url = canonical(text, rules)
+        url = canonical(text, crawl.config.url_rules(longest))
         if isinstance(url, Refusal):
             return explain_refusal(text, url)
 

@@ -4,15 +4,19 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from shoal.base.clock import moment
 from shoal.base.ids import CrawlId
+from shoal.base.params import SESSION, TRACKING, read_name
+from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.states import CrawlState
 from shoal.settings import Speed
 
 Scope = Literal["page", "prefix", "host", "domain", "any"]
 Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
+Param = Annotated[str, BeforeValidator(read_name)]
+Params = Annotated[list[Param], Field(max_length=1000)]
 
 
 class CrawlConfig(BaseModel):
@@ -29,6 +33,11 @@ class CrawlConfig(BaseModel):
     scope: Scope = Field("host", description="What belongs to the crawl, seen from its seeds.")
     include: list[Pattern] = Field([], max_length=1000, description="Only URLs that match one of these are crawled.")
     exclude: list[Pattern] = Field([], max_length=1000, description="URLs that match one of these are skipped.")
+    sort_query: bool = Field(False, description="The order of query parameters makes no other page.")
+    drop_params: Params = Field([], description="A query parameter that makes no other page; `NAME*` is any rest.")
+    keep_params: Params = Field([], description="A parameter that is kept whatever the lists say; `NAME*` is any rest.")
+    tracking_params: Params | None = Field(None, description="Tracking parameters, instead of the listed ones.")
+    session_params: Params | None = Field(None, description="Session parameters, instead of the listed ones.")
     speed: Speed = Field("normal", description="How hard one host is asked.")
     concurrency: int | None = Field(None, ge=1, le=1000, description="Fetches in flight; beats the speed profile.")
     delay_seconds: float | None = Field(None, ge=0, le=3600, description="Pause between requests to one host.")
@@ -43,6 +52,17 @@ class CrawlConfig(BaseModel):
     @property
     def has_budget(self) -> bool:
         return any(limit is not None for limit in (self.max_pages, self.max_bytes, self.max_seconds))
+
+    def url_rules(self, max_length: int = DEFAULT_RULES.max_length) -> UrlRules:
+        """What counts as the same page in this crawl."""
+        return UrlRules(
+            max_length=max_length,
+            tracking=TRACKING if self.tracking_params is None else tuple(self.tracking_params),
+            session=SESSION if self.session_params is None else tuple(self.session_params),
+            drop=tuple(self.drop_params),
+            keep=tuple(self.keep_params),
+            sort_query=self.sort_query,
+        )
 
     @field_validator("include", "exclude")
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId, JobId, new_id
+from shoal.base.params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl import states
@@ -21,6 +22,7 @@ from shoal.events.store import OutboxStore
 from shoal.queue.job import SHARED_LANE, NewJob, local_lane
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
+from shoal.settings import CrawlSettings
 
 KIND = "crawl"
 LIVE = states.WALKED | {CrawlState.QUEUED}
@@ -56,6 +58,7 @@ class Crawls:
         outbox: OutboxStore,
         rule: AddressRule,
         signals: Signals,
+        settings: CrawlSettings | None = None,
     ) -> None:
         self._database = database
         self.store = store
@@ -64,6 +67,7 @@ class Crawls:
         self._outbox = outbox
         self._rule = rule
         self._signals = signals
+        self._settings = settings or CrawlSettings()
 
     async def submit(
         self,
@@ -75,6 +79,7 @@ class Crawls:
     ) -> Crawl:
         """Store a crawl with its seeds and its jobs. `named`: hosts that a person named on this machine's command
         line; `here`: its job waits in a lane that no worker takes from."""
+        config = self._with_lists(config)
         seeds = seeds_of(config)
         if named is None:
             self.check_addresses(seeds)
@@ -250,6 +255,14 @@ class Crawls:
             )
         return moved
 
+    def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
+        """The operator's lists of parameters go into the crawl: who walks it later may have other settings."""
+        settings = self._settings
+        lists = {"tracking_params": settings.tracking_params, "session_params": settings.session_params}
+        built_in = {"tracking_params": TRACKING, "session_params": SESSION}
+        ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
+        return config.model_copy(update={name: names for name, names in ours.items() if getattr(config, name) is None})
+
     def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
         return [
             NewJob(
@@ -281,9 +294,9 @@ def _end_of(counts: Counts) -> CrawlMove:
 
 def seeds_of(config: CrawlConfig) -> list[Url]:
     """The seeds in their canonical form; the first that cannot be crawled is refused by name."""
-    found = []
+    found, rules = [], config.url_rules()
     for place, seed in enumerate(config.seeds):
-        url = canonical(seed)
+        url = canonical(seed, rules)
         if isinstance(url, Refusal):
             raise InvalidInput(f"seeds[{place}]", f"{seed[:200]!r} {url.problem}", SEED_FIX)
         found.append(url)

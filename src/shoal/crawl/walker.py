@@ -8,7 +8,7 @@ from datetime import timedelta
 from shoal.base.clock import Clock
 from shoal.base.database import Database
 from shoal.base.signals import Signal, Signals
-from shoal.base.url import Canonicalizer, UrlRules
+from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
@@ -137,7 +137,7 @@ class Walker:
         return self._crawl.config.user_agent or self._settings.egress.user_agent
 
     def _make_reader(self) -> PageReader:
-        rules = UrlRules(max_length=self._settings.crawl.max_url_length)
+        rules = self._crawl.config.url_rules(self._settings.crawl.max_url_length)
         scope = Scope(self._crawl.config, seeds_of(self._crawl.config))
         attempts = self._settings.crawl.page_attempts
         return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, attempts=attempts)

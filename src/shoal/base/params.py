@@ -1,0 +1,88 @@
+"""Names of query parameters that do not make another page: the built-in lists, and how people write names of their own.
+
+What is done with them is `base.url`'s business.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from shoal.base.text import shorten
+
+TRACKING: Final = (
+    "utm_*",  # Google Analytics and everybody who copied it
+    "mtm_*",  # Matomo
+    "pk_*",  # Matomo, older
+    "hsa_*",  # HubSpot ads
+    "_hsenc",  # HubSpot
+    "_hsmi",  # HubSpot
+    "gclid",  # Google Ads
+    "gclsrc",  # Google Ads
+    "dclid",  # Google Display
+    "gbraid",  # Google Ads
+    "wbraid",  # Google Ads
+    "_ga",  # Google Analytics
+    "_gl",  # Google Analytics
+    "fbclid",  # Meta
+    "igshid",  # Instagram
+    "msclkid",  # Microsoft
+    "yclid",  # Yandex
+    "ysclid",  # Yandex
+    "twclid",  # X
+    "ttclid",  # TikTok
+    "li_fat_id",  # LinkedIn
+    "mc_cid",  # Mailchimp
+    "mc_eid",  # Mailchimp
+    "mkt_tok",  # Marketo
+    "vero_id",  # Vero
+    "oly_anon_id",  # Omeda
+    "oly_enc_id",  # Omeda
+    "wickedid",  # Wicked Reports
+)
+"""Query parameters that say where a visitor came from and not what the page shows. `*` matches any rest."""
+
+SESSION: Final = (
+    "jsessionid",  # Java
+    "phpsessid",  # PHP
+    "aspsessionid*",  # ASP
+    "asp.net_sessionid",  # ASP.NET
+    "sessionid",
+    "session_id",
+    "sessid",
+    "sid",
+    "cfid",  # ColdFusion
+    "cftoken",  # ColdFusion
+    "oscsid",  # osCommerce
+    "zenid",  # Zen Cart
+)
+"""Query parameters, and `;name=value` path parameters, that name a visit and not a page."""
+
+NAME: Final = re.compile(r"(?=.)[A-Za-z0-9_.~!$'()\[\]:@%-]{0,100}\*?")
+
+
+def read_name(value: object) -> str:
+    """The name of a parameter as it stands in URLs, or the beginning of one and `*`."""
+    if not isinstance(value, str):
+        raise ValueError("is not a name")
+    name = value.strip()
+    if not NAME.fullmatch(name):
+        raise ValueError(f'has the name "{shorten(name)}", which no parameter has')
+    return name.lower()
+
+
+def reader_of(built_in: tuple[str, ...]) -> Callable[[object], tuple[str, ...]]:
+    """Reads a list of names: it stands instead of the built-in one, or is added to it after a `+`; `none` is empty."""
+
+    def read(value: object) -> tuple[str, ...]:
+        text = value.strip() if isinstance(value, str) else value
+        if text == "none":
+            return ()
+        if isinstance(text, str):
+            more = text.startswith("+")
+            names = [part for part in re.split(r"[,\s]+", text.removeprefix("+")) if part]
+            return tuple(dict.fromkeys((*(built_in if more else ()), *map(read_name, names))))
+        if not isinstance(text, list | tuple):
+            raise ValueError("is not a list of names")
+        return tuple(dict.fromkeys(map(read_name, text)))
+
+    return read
