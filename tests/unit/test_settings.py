@@ -45,6 +45,7 @@ SEED_DEFAULTS = {
 }
 
 BAD_VALUES = [
+    ("SHOAL_DATA_DIR", "~nobody-here/data", "begins with the home folder of somebody unknown"),
     ("SHOAL_TRACKING_PARAMS", "a=b", 'has the name "a=b"'),
     ("SHOAL_SESSION_PARAMS", "+s*d", 'has the name "s*d"'),
     ("WORKER_CONCURRENCY", "0", "out of range"),

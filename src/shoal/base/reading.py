@@ -208,7 +208,10 @@ def _check_network_url(url: str) -> None:
 
 def read_path(value: object) -> Path | None:
     text = str(value) if isinstance(value, Path) else read_text(value)
-    return Path(text).expanduser().absolute() if text else None
+    try:
+        return Path(text).expanduser().absolute() if text else None
+    except RuntimeError:
+        raise ValueError("begins with the home folder of somebody unknown") from None
 
 
 def read_node_id(value: object) -> str:
