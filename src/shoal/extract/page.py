@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import turbohtml
 from turbohtml import Document, Element, Namespace
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from shoal.extract.encoding import decode, is_html
 from shoal.extract.flags import NO_FLAGS, Flag
+from shoal.extract.tree import MAX_TAGS, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ExtractOptions:
     """How much of one page is read."""
 
     max_links: int = 10_000
-    max_tags: int = 500_000
+    max_tags: int = MAX_TAGS
     max_text: int = 2_000  # characters of a title, a description, …
 
 
@@ -55,10 +55,6 @@ _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 _REFRESH: Final = re.compile(r"""\s*+[\d.]++\s*+[;,]?\s*+(?:url\s*+=\s*+)?["']?([^"']+)""", re.IGNORECASE)
 _LONGEST_URL: Final = 4_096
 
-# The parser merges the attributes of repeated <html> and <body> tags one by one, in a time that is quadratic.
-_MERGED_TAG: Final = re.compile(r"<(?=(html|body)[\s/])", re.IGNORECASE)
-_HARMLESS_LENGTH: Final = 32_768
-
 # One class per byte: 1 in a word, 0 between words. ASCII punctuation is left out, so that "don't" is one word
 # and " - " none; bytes of other alphabets count as letters.
 _WORD_BYTES: Final = bytes(byte > 32 for byte in range(256))
@@ -72,12 +68,9 @@ def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEF
         facts.flags = Flag.NOT_HTML
         return facts
     text, facts.encoding, facts.flags = decode(body, content_type)
-    if len(text) > _HARMLESS_LENGTH:
-        text = _within_limits(text, facts, options)
-    document = turbohtml.parse(text, allow_declarative_shadow_roots=False)
-    for template in document.find_all("template"):
-        if template.namespace is Namespace.HTML and template.attr("shadowrootmode") is None:
-            template.decompose()
+    document, whole = parse(text, options.max_tags)
+    if not whole:
+        facts.flags |= Flag.PARSE_LIMIT
     _read_head(document, facts, options.max_text)
     _read_links(document, facts, options.max_links)
     _read_text(document, facts)
@@ -89,24 +82,6 @@ def count_words(text: bytes) -> int:
     # In one large number with a byte per character each word has two edges; split() takes four times as long.
     runs = int.from_bytes(text.translate(_WORD_BYTES, _PUNCTUATION), "little")
     return (runs ^ runs << 8).bit_count() // 2
-
-
-def _within_limits(text: str, facts: Facts, options: ExtractOptions) -> str:
-    end = len(text)
-    while text.count("<", 0, end) > options.max_tags:
-        end //= 2
-    if end < len(text):
-        facts.flags |= Flag.PARSE_LIMIT
-    seen: set[str] = set()
-
-    def rename_repeated(tag: re.Match[str]) -> str:
-        name = tag[1].lower()
-        if name not in seen:
-            seen.add(name)
-            return "<"
-        return "<x-"
-
-    return _MERGED_TAG.sub(rename_repeated, text[:end])
 
 
 def _read_head(document: Document, facts: Facts, longest: int) -> None:
