@@ -15,7 +15,7 @@ from shoal.crawl.crawls import Seen
 from shoal.pages.page import Page
 from shoal.settings import load
 
-Answer = tuple[int, dict[str, str], str]
+Answer = tuple[int, dict[str, str], str | bytes]
 Script = Callable[[str], Answer | None]
 
 
@@ -58,7 +58,7 @@ class ScriptedSite:
                 self.news.set()
                 self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
                 status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")
-                data = body.encode()
+                data = body if isinstance(body, bytes) else body.encode()
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
                 writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
                 await writer.drain()

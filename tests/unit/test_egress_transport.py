@@ -259,6 +259,20 @@ async def test_a_body_over_the_limit_is_a_failure_and_not_cut(egress: Egress, se
         assert (failure.code, failure.retryable) == ("body_too_large", False)
 
 
+async def test_a_body_that_may_be_cut_gives_its_first_bytes(egress: Egress, server: BadServer) -> None:
+    limits = replace(LIMITS, max_body_bytes=10_000, cut_body=True)
+    server.answer("/announced", reply(200, bytes(20_000)))
+    server.repeat(
+        "/endless", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"4000\r\n" + bytes(0x4000) + b"\r\n"
+    )
+    server.answer("/short", reply(200, bytes(9_999)))
+    sizes = [
+        len(answered(await ask(egress, server, path, limits)).raw) for path in ("/announced", "/endless", "/short")
+    ]
+    assert sizes == [10_000, 10_000, 9_999]
+    assert failed(await ask(egress, server, "/announced", replace(limits, cut_body=False))).code == "body_too_large"
+
+
 async def test_an_endless_body_ends_at_the_limit(egress: Egress, server: BadServer) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     server.repeat("/", head, b"10000\r\n" + bytes(0x10000) + b"\r\n")

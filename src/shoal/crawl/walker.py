@@ -126,10 +126,8 @@ class Walker:
     def _make_gate(self) -> RobotsGate | OpenGate:
         if self._crawl.config.robots == "ignore":
             return OpenGate()
-        settings, headers = self._settings.hosts, self._headers()
-        desk = RobotsDesk(
-            self._database, self._hosts, self._egress, headers, self._agent, settings, self._clock, self._signals
-        )
+        settings = self._settings.hosts
+        desk = RobotsDesk(self._database, self._hosts, self._egress, self._agent, settings, self._clock, self._signals)
         return RobotsGate(desk)
 
     @property

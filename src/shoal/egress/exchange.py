@@ -40,6 +40,7 @@ class Limits:
     max_body_bytes: int = 10_000_000
     max_decoded_bytes: int = 30_000_000
     max_encodings: int = 3
+    cut_body: bool = False  # a body over the limit is no failure: its first bytes are the answer
 
     @classmethod
     def of(cls, settings: "EgressSettings") -> "Limits":

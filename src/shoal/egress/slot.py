@@ -147,7 +147,7 @@ class Slot:
         easy = self.easy
         if self._refusal is not None:
             return refused(self._refusal, transfer.url)
-        if number in CUT and easy.getinfo(curl.RESPONSE_CODE) // 100 == 3:
+        if number in CUT and (transfer.limits.cut_body or easy.getinfo(curl.RESPONSE_CODE) // 100 == 3):
             return self.response(transfer)
         return explain(number, words, transfer.url, tls_verdict=easy.getinfo(curl.SSL_VERIFYRESULT))
 
@@ -175,6 +175,7 @@ class Slot:
         if room < 0:
             room = self._first_room()
         if len(data) > room:
+            self._chunks.append(data[:room])
             return 0
         self._room = room - len(data)
         self._chunks.append(data)
@@ -213,7 +214,7 @@ class Slot:
         setopt(curl.TIMEOUT_MS, _milliseconds(limits.total_timeout.total_seconds()))
         setopt(curl.CONNECTTIMEOUT_MS, _milliseconds(limits.connect_timeout.total_seconds()))
         setopt(curl.LOW_SPEED_TIME, max(1, round(limits.idle_timeout.total_seconds())))
-        setopt(curl.MAXFILESIZE, limits.max_body_bytes)
+        setopt(curl.MAXFILESIZE, 0 if limits.cut_body else limits.max_body_bytes)
         self._limits = limits
 
     def _set_method(self, request: Request) -> None:

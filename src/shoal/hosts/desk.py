@@ -6,14 +6,22 @@ from datetime import timedelta
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database
 from shoal.base.signals import Signal, Signals
+from shoal.base.url import Refusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
 from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, readable
 from shoal.hosts.store import HostStore
 from shoal.settings import HostSettings
 
-ASK_AGAIN = timedelta(minutes=1)  # a host whose robots.txt could not be had
+ASK_AGAIN = timedelta(seconds=4)  # a host whose robots.txt could not be had: sooner than a walker tries its pages again
 KEEP_OLD = timedelta(days=30)  # how long an old file may stand in for one that cannot be had
-LIMITS = Limits(max_body_bytes=2 * MAX_BYTES, max_decoded_bytes=4 * MAX_BYTES, total_timeout=timedelta(seconds=30))
+LIMITS = Limits(
+    max_redirects=5,
+    max_body_bytes=MAX_BYTES + 1,  # the one byte more tells that there was more
+    cut_body=True,
+    total_timeout=timedelta(seconds=30),
+)
+PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # only that can be cut
+NOWHERE = {refusal.code for refusal in Refusal} | {"too_many_redirects", "redirect_loop"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,12 @@ class RobotsRead(Signal):
     delay_was_cut: bool
 
 
+async def ask_host(egress: Egress, origin: str, agent: str, clock: Clock) -> RobotsRecord:
+    """Ask a host for its robots.txt; what it gave, or what it means that it gave none."""
+    request = Request(f"{origin}/robots.txt", headers=(("User-Agent", agent), *PLAIN), limits=LIMITS)
+    return _record(await egress.fetch(request, redirects=True), clock.micros())
+
+
 class RobotsDesk:
     """One agent's way to the rules of any host."""
 
@@ -34,7 +48,6 @@ class RobotsDesk:
         database: Database,
         store: HostStore,
         egress: Egress,
-        headers: HeaderPairs,
         agent: str,
         settings: HostSettings,
         clock: Clock,
@@ -43,7 +56,6 @@ class RobotsDesk:
         self._database = database
         self._store = store
         self._egress = egress
-        self._headers = headers
         self._agent = agent
         self._settings = settings
         self._clock = clock
@@ -53,7 +65,7 @@ class RobotsDesk:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
         if kept is not None and self._age(kept) < self._shelf_life(kept):
             return self._rules(kept)
-        record = _record(await self._ask(origin), self._clock.micros())
+        record = await ask_host(self._egress, origin, self._agent, self._clock)
         if kept is not None and self._stands_in(kept, record):
             return self._rules(kept)
         rules = self._rules(record)
@@ -67,10 +79,6 @@ class RobotsDesk:
             )
         )
         return rules
-
-    async def _ask(self, origin: str) -> Outcome:
-        request = Request(f"{origin}/robots.txt", headers=self._headers, limits=LIMITS)
-        return await self._egress.fetch(request, redirects=True)
 
     def _rules(self, record: RobotsRecord) -> Rules:
         return Rules(record, self._agent, self._settings.longest_crawl_delay)
@@ -89,14 +97,14 @@ class RobotsDesk:
 
 def _record(outcome: Outcome, now: int) -> RobotsRecord:
     if isinstance(outcome, Failure):
-        # Too many redirects is an answer: there is no file to be had (RFC 9309, 2.3.1.2).
-        absent = outcome.code in ("too_many_redirects", "redirect_loop") or outcome.is_blocked
-        return RobotsRecord(RobotsState.ABSENT if absent else RobotsState.UNREACHABLE, "", now)
+        # Redirects that lead nowhere are an answer: there is no file to be had (RFC 9309, 2.3.1.2).
+        absent = outcome.code in NOWHERE or outcome.is_blocked
+        return RobotsRecord(RobotsState.ABSENT if absent else RobotsState.UNREACHABLE, outcome.message, now)
     if outcome.status >= 500 or outcome.status == 429:
-        return RobotsRecord(RobotsState.UNREACHABLE, "", now)
+        return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", now)
     if not 200 <= outcome.status < 300:
-        return RobotsRecord(RobotsState.ABSENT, "", now)
+        return RobotsRecord(RobotsState.ABSENT, f"The server answered {outcome.status}.", now)
     body = outcome.body(LIMITS)
     if isinstance(body, Failure):
-        return RobotsRecord(RobotsState.UNREACHABLE, "", now)
+        return RobotsRecord(RobotsState.UNREACHABLE, body.message, now)
     return RobotsRecord(RobotsState.FOUND, readable(body), now)

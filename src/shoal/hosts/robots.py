@@ -1,16 +1,38 @@
-"""robots.txt by RFC 9309: what a file says, and what its absence means. Pure; asking for it is the desk's work."""
+"""robots.txt by RFC 9309: which group of a file is ours, what it allows, and what its absence means. Pure; asking for
+it is the desk's work.
+
+The file is read here, and protego judges URLs by the rules of our group. It is not given the whole file: it takes more
+characters for line ends than the RFC knows, lets records that the RFC wants ignored end a group, and a group named
+`sho` speak for `shoal`.
+"""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from urllib.parse import quote
 
 from protego import Protego
 
 from shoal.base.url import Url
 
 MAX_BYTES = 500 * 1024
+MOST_SITEMAPS = 1000
+LONGEST_SECONDS = 1e9  # what a larger delay is read as: no number is infinite
+ANYBODY = "*"
+
 _TOKEN = re.compile(r"[A-Za-z_-]+")
+_LINE_END = re.compile(r"\r\n?|\n")
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
+_NAMES = {
+    **dict.fromkeys(("user-agent", "useragent", "user agent"), "user-agent"),
+    **dict.fromkeys(("disallow", "dissallow", "dissalow", "disalow", "diasllow", "disallaw"), "disallow"),
+    **dict.fromkeys(("sitemap", "site-map"), "sitemap"),
+    **dict.fromkeys(("crawl-delay", "crawldelay", "crawl delay"), "crawl-delay"),
+    "allow": "allow",
+}
+"""The records that are read, with the misspellings that Google forgives; all others are passed over."""
 
 
 class RobotsState(StrEnum):
@@ -23,28 +45,120 @@ class RobotsState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RobotsRecord:
-    """What is kept of one host's robots.txt."""
+    """What is kept of one host's robots.txt: the file, or in words why there is none."""
 
     state: RobotsState
     body: str
     fetched_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of a group: what it says of URLs whose path begins with `path`."""
+
+    allow: bool
+    path: str  # as written
+    line: int
+
+    def __str__(self) -> str:
+        return f"{'Allow' if self.allow else 'Disallow'}: {self.path}"
+
+
+@dataclass(slots=True)
+class Group:
+    """Rules, and the agents that they are for: product tokens in lower case, or `*`."""
+
+    agents: list[str] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    complete: bool = False  # a rule was read: the next agent begins another group
+
+
+@dataclass(slots=True)
+class RobotsFile:
+    """A file, read."""
+
+    groups: list[Group] = field(default_factory=list)
+    delays: dict[str, str] = field(default_factory=dict)  # per agent, as written
+    sitemaps: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, text: str) -> "RobotsFile":
+        file, group = cls(), Group()
+        named: list[str] = []  # the agents right above, for which a delay is meant
+        last = None
+        for number, name, value in _records(text):
+            if name == "user-agent":
+                if group.complete:
+                    group = Group()
+                if not group.agents:
+                    file.groups.append(group)
+                named = [*named, _agent(value)] if last == name else [_agent(value)]
+                group.agents.append(named[-1])
+            elif name == "sitemap":
+                file.add_sitemap(value)
+                continue
+            elif name == "crawl-delay":
+                file.delays.update(dict.fromkeys(named, value))
+            else:
+                group.complete = True
+                if value:
+                    group.rules.append(Rule(name == "allow", value, number))
+            last = name
+        return file
+
+    def add_sitemap(self, url: str) -> None:
+        if url and url not in self.sitemaps and len(self.sitemaps) < MOST_SITEMAPS:
+            self.sitemaps.append(url)
+
+    def agent_for(self, token: str) -> str | None:
+        """The name under which the file speaks to an agent: its own, `*`, or none."""
+        named = {agent for group in self.groups for agent in group.agents}
+        return next((name for name in (token.lower(), ANYBODY) if name in named), None)
+
+    def rules_for(self, agent: str) -> list[Rule]:
+        """All groups of one agent count as one."""
+        return [rule for group in self.groups if agent in group.agents for rule in group.rules]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a URL may be fetched, and what decided it. No rule: nothing in our group speaks of the URL."""
+
+    allowed: bool
+    rule: Rule | None = None
+
+
 class Rules:
     """What one agent may ask of one host."""
 
     def __init__(self, record: RobotsRecord, agent: str, longest_delay: timedelta) -> None:
-        self._token = product_token(agent)
-        self._file = Protego.parse(record.body) if record.state is RobotsState.FOUND else None
-        self.reachable = record.state is not RobotsState.UNREACHABLE
-        wished = self._file.crawl_delay(self._token) if self._file is not None else None
-        self.delay, self.delay_was_cut = _delay(wished, longest_delay)
-        self.sitemaps = list(self._file.sitemaps) if self._file is not None else []
+        self.state = record.state
+        self.token = product_token(agent)
+        self.why_none = "" if record.state is RobotsState.FOUND else record.body
+        file = RobotsFile.read(record.body) if record.state is RobotsState.FOUND else RobotsFile()
+        self.group = file.agent_for(self.token)  # the name of our group; None: the file has no word for us
+        self.rules = file.rules_for(self.group) if self.group else []
+        self._judge = _judge(self.rules) if self.rules else None
+        self.asked_delay = _seconds(file.delays.get(self.group or ""))
+        self.delay, self.delay_was_cut = _delay(self.asked_delay, longest_delay)
+        self.sitemaps = file.sitemaps
+
+    @property
+    def reachable(self) -> bool:
+        return self.state is not RobotsState.UNREACHABLE
 
     def allows(self, url: Url) -> bool:
-        if self._file is None:
+        if self._judge is None:
             return self.reachable
-        return self._file.can_fetch(url, self._token)
+        return self._judge.can_fetch(url, ANYBODY)
+
+    def decide(self, url: Url) -> Decision:
+        """The same answer, with the rule behind it: the longest of those that match, an allowing one if two are equal.
+        Looks at each rule, so it is for people who ask, not for every page."""
+        allowed = self.allows(url)
+        matching = [rule for rule in self.rules if rule.allow is allowed and _matches(rule, url)]
+        longest = max(matching, key=lambda rule: len(_escaped(rule.path)), default=None)
+        return Decision(allowed, longest)
 
 
 def product_token(agent: str) -> str:
@@ -54,12 +168,58 @@ def product_token(agent: str) -> str:
 
 
 def readable(body: bytes) -> str:
-    """The part of a file that is read: the first 500 KiB, as text whatever its bytes."""
-    return body[:MAX_BYTES].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").replace("\x00", "")
+    """The part of a file that is read, as text whatever its bytes: the first 500 KiB, without a line that they cut."""
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):  # not allowed by the RFC, but plain what is meant
+        text = body[:MAX_BYTES].decode("utf-16", "replace")
+    else:
+        text = body[:MAX_BYTES].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if len(body) > MAX_BYTES:
+        text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
+    return text.replace("\x00", "")
+
+
+def _records(text: str) -> Iterator[tuple[int, str, str]]:
+    """Every line that says something: its number, the name of its record, and the value."""
+    for number, line in enumerate(_LINE_END.split(text), 1):
+        said = line.partition("#")[0]
+        name, colon, value = said.partition(":")
+        if not colon:  # forgiven, as by Google, where it cannot mean anything else
+            words = said.split()
+            name, value = words if len(words) == 2 else ("", "")
+        known = _NAMES.get(" ".join(name.lower().split()))
+        if known is not None:
+            yield number, known, value.strip()
+
+
+def _agent(value: str) -> str:
+    """Who a group is for. What follows the product token, such as a version, does not count."""
+    if value.split()[:1] == [ANYBODY]:
+        return ANYBODY
+    match = _TOKEN.match(value)
+    return match[0].lower() if match else ""
+
+
+def _judge(rules: list[Rule]) -> Protego:
+    lines = [f"{'allow' if rule.allow else 'disallow'}: {_escaped(rule.path)}" for rule in rules]
+    return Protego.parse("\n".join([f"user-agent: {ANYBODY}", *lines]))
+
+
+def _matches(rule: Rule, url: Url) -> bool:
+    return not _judge([Rule(False, rule.path, rule.line)]).can_fetch(url, ANYBODY)
+
+
+def _escaped(path: str) -> str:
+    """A path with nothing in it that protego could take for the end of a line. Only a last `$` is a sign."""
+    escaped = quote(path, safe="!\"$%&'()*+,/:;<=>?@[\\]^`{|}~")
+    return escaped[:-1].replace("$", "%24") + escaped[-1:]
+
+
+def _seconds(written: str | None) -> float | None:
+    return min(float(written), LONGEST_SECONDS) if written and _SECONDS.fullmatch(written) else None
 
 
 def _delay(wished: float | None, longest: timedelta) -> tuple[timedelta, bool]:
-    if wished is None or not 0 < wished < float("inf"):
+    if wished is None:
         return timedelta(0), False
     if wished > longest.total_seconds():
         return longest, True

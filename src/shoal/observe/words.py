@@ -76,7 +76,14 @@ WORDS: Mapping[str, Wording] = {
         },
     ),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
-    "RobotsRead": Wording(Level.DEBUG, "robots.txt {state}"),
+    "RobotsRead": Wording(
+        Level.DEBUG,
+        "robots.txt {state}",
+        of="delay_was_cut",
+        choices={
+            "True": (Level.WARNING, "robots.txt of {origin} asks for a longer delay; {delay_seconds:g} s is kept")
+        },
+    ),
     "WorkerStarted": Wording(Level.INFO, "Worker service starting"),
     "WorkerStopped": Wording(Level.INFO, "worker stopped"),
     "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),
