@@ -22,6 +22,7 @@ PREFIXES = {
     "tok": "token",
     "grp": "job group",
     "nod": "node session",
+    "seg": "segment of kept bodies",
 }
 _CLOCK = SystemClock()  # an id is no decision: nobody needs to fake the time in it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U

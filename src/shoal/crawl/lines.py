@@ -11,7 +11,7 @@ Of most URLs only the hash is known, so the seed of the hashes goes along and th
 """
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -211,7 +211,7 @@ def _first(error: Exception) -> str:
 
 def _checked(page: Page) -> Page:
     _whole_url(page.url)
-    return page
+    return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies stay where they were kept
 
 
 def _whole_url(text: str) -> Url:

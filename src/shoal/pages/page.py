@@ -41,6 +41,9 @@ class Page:
     error_code: str | None = None
     error_message: str | None = None
     data: dict[str, Any] | None = None
+    body_file: str | None = None  # where the answer is kept as it was sent, if it is: see `bodies`
+    body_offset: int | None = None
+    body_length: int | None = None
 
     @property
     def error(self) -> dict[str, str | None] | None:

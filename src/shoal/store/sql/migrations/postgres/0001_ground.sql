@@ -179,6 +179,8 @@ CREATE TABLE page (
     links_internal INTEGER,
     links_external INTEGER,
     duration_ms    DOUBLE PRECISION,
+    body_offset    BIGINT,
+    body_length    INTEGER,
     status         SMALLINT,
     rendered       SMALLINT NOT NULL DEFAULT 0,
     url            TEXT NOT NULL,
@@ -196,7 +198,9 @@ CREATE TABLE page (
     redirects      TEXT,
     error_code     TEXT,
     error_message  TEXT,
-    data           TEXT
+    data           TEXT,
+    body_file      TEXT,
+    CHECK ((body_file IS NULL) = (body_offset IS NULL) AND (body_file IS NULL) = (body_length IS NULL))
 );
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);

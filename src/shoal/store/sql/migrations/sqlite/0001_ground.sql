@@ -169,6 +169,8 @@ CREATE TABLE page (
     links_internal INTEGER,
     links_external INTEGER,
     duration_ms    REAL,
+    body_offset    INTEGER,
+    body_length    INTEGER,
     status         INTEGER,
     rendered       INTEGER NOT NULL DEFAULT 0,
     url            TEXT NOT NULL,
@@ -186,7 +188,9 @@ CREATE TABLE page (
     redirects      TEXT,
     error_code     TEXT,
     error_message  TEXT,
-    data           TEXT
+    data           TEXT,
+    body_file      TEXT,
+    CHECK ((body_file IS NULL) = (body_offset IS NULL) AND (body_file IS NULL) = (body_length IS NULL))
 );
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);

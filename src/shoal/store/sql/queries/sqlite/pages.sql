@@ -2,9 +2,10 @@
 -- Keep a page, unless it is there.
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
-                  redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data)
+                  redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
+                  body_file, body_offset, body_length)
 VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content_type, :encoding, :bytes, :title,
         :description, :canonical, :robots, :lang, :h1, :word_count, :content_hash, :links_internal,
         :links_external, :redirects, :fetched_at, :duration_ms, :attempt, :rendered, :error_code,
-        :error_message, :data)
+        :error_message, :data, :body_file, :body_offset, :body_length)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
