@@ -58,6 +58,10 @@ def test_the_command_of_the_guide_on_equal_pages_works(site: Site, tmp_path: Pat
     assert run_commands("same-page.md", site, tmp_path) == 1
 
 
+def test_the_commands_of_the_guide_on_robots_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("robots-and-sitemaps.md", site, tmp_path) >= 1
+
+
 @pytest.mark.parametrize("place", range(len(blocks("library.md", "python"))))
 def test_the_programs_of_the_library_guide_work(site: Site, tmp_path: Path, place: int) -> None:
     program = blocks("library.md", "python")[place].replace(EXAMPLE, site.address)

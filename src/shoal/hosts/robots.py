@@ -21,8 +21,8 @@ MAX_BYTES = 500 * 1024
 MOST_SITEMAPS = 1000
 LONGEST_SECONDS = 1e9  # what a larger delay is read as: no number is infinite
 ANYBODY = "*"
+PRODUCT = re.compile(r"[A-Za-z_-]+")  # what a product token is made of
 
-_TOKEN = re.compile(r"[A-Za-z_-]+")
 _LINE_END = re.compile(r"\r\n?|\n")
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 _NAMES = {
@@ -163,7 +163,7 @@ class Rules:
 
 def product_token(agent: str) -> str:
     """The name by which robots.txt knows us: the first word of the agent, without its version."""
-    match = _TOKEN.match(agent)
+    match = PRODUCT.match(agent)
     return match[0] if match else "shoal"
 
 
@@ -195,7 +195,7 @@ def _agent(value: str) -> str:
     """Who a group is for. What follows the product token, such as a version, does not count."""
     if value.split()[:1] == [ANYBODY]:
         return ANYBODY
-    match = _TOKEN.match(value)
+    match = PRODUCT.match(value)
     return match[0].lower() if match else ""
 
 

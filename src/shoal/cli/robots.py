@@ -1,0 +1,169 @@
+"""`shoal robots`: what the robots.txt of a host says about a URL, in words. Needs no store, no crawl."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from shoal.base.clock import SystemClock
+from shoal.base.errors import InvalidInput
+from shoal.base.url import Refusal, Url, canonical, origin
+from shoal.cli.frame import Group
+from shoal.cli.output import print_json
+from shoal.cli.summary import print_rows
+from shoal.egress import AddressRule, Egress, Limits, endpoint
+from shoal.hosts.desk import RobotsDesk, ask_host
+from shoal.hosts.robots import ANYBODY, PRODUCT, Decision, RobotsState, Rules
+from shoal.settings import Settings, load
+
+DENIED = 1
+MOST_SITEMAPS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was asked and what came of it."""
+
+    url: Url
+    agent: str
+    rules: Rules
+    decision: Decision
+
+    @property
+    def reason(self) -> str:
+        """What decided, by a stable name."""
+        if self.rules.state is not RobotsState.FOUND:
+            return self.rules.state.value
+        if self.rules.group is None:
+            return "no_group"
+        return "no_rule" if self.decision.rule is None else "rule"
+
+    @property
+    def sentence(self) -> str:
+        match self.reason:
+            case "unreachable":
+                return (
+                    f"The robots.txt of the host cannot be had, so nothing there may be fetched. {self.rules.why_none}"
+                )
+            case "absent":
+                return f"The host has no robots.txt, so everything may be fetched. {self.rules.why_none}"
+            case "no_group":
+                return "The robots.txt of the host says nothing to this agent."
+            case "no_rule":
+                return f"No rule of the group for {self.group} speaks of it."
+            case _:
+                assert self.decision.rule is not None
+                return f"The group for {self.group} says so in line {self.decision.rule.line}."
+
+    @property
+    def group(self) -> str:
+        return "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
+
+
+@click.group(cls=Group)
+def robots() -> None:
+    """Look at the robots.txt of a host."""
+
+
+@robots.command()
+@click.argument("url", metavar="URL")
+@click.option("--user-agent", metavar="S", help="Ask as this agent; beats SHOAL_USER_AGENT.")
+@click.option(
+    "--store", metavar="URL", help="Go by the robots.txt that this store keeps while it is fresh, as a crawl would."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def test(url: str, user_agent: str | None, store: str | None, as_json: bool) -> int:
+    """Say whether URL may be fetched, and which rule decides. Exit code 0: it may, 1: it may not."""
+    settings = load({"DATABASE_URL": store}).settings
+    agent = settings.egress.user_agent if user_agent is None else _agent(user_agent)
+    answer = asyncio.run(_test(settings, _url(url), agent, stored=store is not None))
+    if as_json:
+        print_json(facts(answer))
+    else:
+        print_rows(_rows(answer), to_stdout=True)
+    return 0 if answer.decision.allowed else DENIED
+
+
+def _url(text: str) -> Url:
+    url = canonical(text)
+    if isinstance(url, Refusal):
+        raise InvalidInput("URL", f"{text[:200]!r} {url.problem}", "write it as http://host/path or https://host/path")
+    return url
+
+
+def _agent(text: str) -> str:
+    if not text.isprintable() or not PRODUCT.match(text):
+        fix = "begin it with a name of letters, `-` or `_`, as in FishBot/1.0"
+        raise InvalidInput("--user-agent", f"{text[:200]!r} names no agent that a robots.txt could speak to", fix)
+    return text
+
+
+async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> Answer:
+    # A person named the host on this machine's command line: it may be asked, wherever it is.
+    rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
+    egress = Egress(rule, Limits.of(settings.egress))
+    try:
+        rules = await (_kept_rules if stored else _asked_rules)(settings, egress, url, agent)
+    finally:
+        egress.close()
+    return Answer(url, agent, rules, rules.decide(url))
+
+
+async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
+    record = await ask_host(egress, origin(url), agent, SystemClock())
+    return Rules(record, agent, settings.hosts.longest_crawl_delay)
+
+
+async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
+    from shoal.app import opened
+
+    async with opened(settings) as app:
+        desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+        return await desk.rules_of(origin(url))
+
+
+def facts(answer: Answer) -> dict[str, Any]:
+    """The answer for programs."""
+    rules, rule = answer.rules, answer.decision.rule
+    return {
+        "url": answer.url,
+        "allowed": answer.decision.allowed,
+        "reason": answer.reason,
+        "explanation": answer.sentence,
+        "robots_url": f"{origin(answer.url)}/robots.txt",
+        "robots_state": rules.state.value,
+        "user_agent": answer.agent,
+        "token": rules.token,
+        "group": rules.group,
+        "rule": str(rule) if rule else None,
+        "line": rule.line if rule else None,
+        "crawl_delay_seconds": rules.delay.total_seconds(),
+        "crawl_delay_asked_seconds": rules.asked_delay,
+        "crawl_delay_was_cut": rules.delay_was_cut,
+        "sitemaps": rules.sitemaps,
+    }
+
+
+def _rows(answer: Answer) -> list[tuple[str, str]]:
+    rules, rule = answer.rules, answer.decision.rule
+    rows = [
+        ("URL", answer.url),
+        ("Allowed", "yes" if answer.decision.allowed else "no"),
+        ("Why", answer.sentence),
+        ("Rule", str(rule) if rule else ""),
+        ("Agent", f"{rules.token}, of {answer.agent!r}"),
+        ("Delay", _delay(rules)),
+    ]
+    shown = rules.sitemaps[:MOST_SITEMAPS_SHOWN]
+    rows += [("Sitemap", url) for url in shown]
+    if len(rules.sitemaps) > len(shown):
+        rows.append(("Sitemap", f"and {len(rules.sitemaps) - len(shown)} more"))
+    return [(name, value) for name, value in rows if value]
+
+
+def _delay(rules: Rules) -> str:
+    if rules.asked_delay is None:
+        return ""
+    kept = f"{rules.delay.total_seconds():g} s"
+    return f"{kept} (the file asks for {rules.asked_delay:g} s, which is cut)" if rules.delay_was_cut else kept
