@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Settled
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
-from shoal.egress import AddressRule, Egress, Limits, endpoint
+from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
@@ -162,6 +162,16 @@ async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
     return walker_of(app, seen.crawl, lease.holder, alive)
 
 
+def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
+    """The crawl's proxy. It may be inside only if whoever asked sat at this machine, as for the seeds."""
+    if crawl.config.proxy is None:
+        return None
+    allow = app.settings.egress.allow_networks
+    proxy = Proxy.parse(crawl.config.proxy, AddressRule(allow=allow))
+    named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
+    return replace(proxy, rule=AddressRule(allow=allow, named=named))
+
+
 def walker_of(
     app: App,
     crawl: Crawl,
@@ -173,7 +183,7 @@ def walker_of(
     """A walker of a crawl in this process, going out under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = AddressRule(allow=app.settings.egress.allow_networks, named=named)
-    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock)
+    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     return Walker(
         app.database,
         app.crawls,

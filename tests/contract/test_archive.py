@@ -431,3 +431,14 @@ async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, value
     plan = [row["detail"] for row in await sqlite_bench.sql(f"EXPLAIN QUERY PLAN {text}")]
     assert not [step for step in plan if "SCAN" in step and "chosen" not in step]
     assert not [step for step in plan if "TEMP B-TREE" in step and query != "last_of_some_fates"]
+
+
+async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench, other: Bench) -> None:
+    crawl = await bench.submit(headers={"X-Mine": "hunter2"}, cookies=[{"name": "a", "value": "hunter2"}])
+    await bench.crawls.pause(crawl.id)
+    shown = await dumped(bench, crawl)
+    assert b"hunter2" not in b"".join(shown)
+    with pytest.raises(InvalidInput, match="lacks the secrets that the crawl goes on with"):
+        await carrier_of(other).load(shown)
+    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id, secrets=True))
+    assert (await other.crawls.get(loaded)).crawl.config == crawl.config

@@ -34,11 +34,16 @@ class ScriptedSite:
     port: int = 0
     asked: list[str] = field(default_factory=list)
     agents: set[str] = field(default_factory=set)
+    heard: list[dict[str, str]] = field(default_factory=list)  # the headers of each request, names in lower case
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def told(self, path: str, header: str) -> list[str | None]:
+        """What each request for this path said in that header."""
+        return [heard.get(header) for asked, heard in zip(self.asked, self.heard, strict=True) if asked == path]
 
     def times(self, path: str) -> int:
         return self.asked.count(path)
@@ -53,8 +58,9 @@ class ScriptedSite:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 first, *fields = head.decode("latin-1").split("\r\n")
-                path = first.split(" ")[1]
+                path = first.split(" ")[1].removeprefix(self.url)  # a proxy is asked for the whole URL
                 self.asked.append(path)
+                self.heard.append({name.lower(): value for name, _, value in (f.partition(": ") for f in fields if f)})
                 self.news.set()
                 self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
                 status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")

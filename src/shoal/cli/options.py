@@ -14,6 +14,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.reading import read_duration, read_size
 from shoal.base.text import shorten
 from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.credentials import SECRET_FIELDS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -76,14 +77,22 @@ class Flag:
         if not self.repeated:
             return self._read(given)
         values = [self._read(text) for text in given]
-        return dict(values) if get_origin(self.kind) is dict else values
+        return self._table(values) if get_origin(self.kind) is dict else values
+
+    def _table(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidInput(self.name, f"names {shorten(name)!r} twice", "give it once")
+        return dict(pairs)
 
     def _read(self, text: str) -> Any:
         assert self.read is not None
         try:
             return self.read(text)
         except ValueError as error:
-            raise InvalidInput(self.name, f"{shorten(text)!r} {error}", f"write {self.form}") from None
+            quoted = "what was given" if self.field in SECRET_FIELDS else repr(shorten(text))
+            raise InvalidInput(self.name, f"{quoted} {error}", f"write {self.form}") from None
 
 
 PROMISED = (

@@ -14,6 +14,7 @@ from shoal.crawl import lines
 from shoal.crawl.archive import LOADING, FrontierArchive, KeptUrl, Key, KnownKey, Place, Standing
 from shoal.crawl.archivist import AT_REST, Archivist
 from shoal.crawl.crawls import Crawls
+from shoal.crawl.credentials import hides
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import key_of
 from shoal.crawl.lines import FIX, End, Head, Item, Line
@@ -49,12 +50,13 @@ class Carrier:
         self._pages = pages
         self._archivist = archivist
 
-    async def dump(self, crawl_id: str) -> AsyncIterator[bytes]:
+    async def dump(self, crawl_id: str, *, secrets: bool = False) -> AsyncIterator[bytes]:
         """The crawl as JSON lines. It must rest meanwhile: if it was changed, an error stands in for the last line,
-        and `load` refuses what was written."""
+        and `load` refuses what was written. `secrets`: also its headers, cookies and proxy as they are, without which
+        a crawl that has any cannot go on elsewhere."""
         before = await self._archivist.at_rest(crawl_id, "be dumped")
         number = before.crawl.number
-        yield lines.head_line(before.crawl, before.counts)
+        yield lines.head_line(before.crawl, before.counts, secrets=secrets)
         told: Counter[type] = Counter()
         async for item in self._items(number):
             told[type(item)] += 1
@@ -212,4 +214,6 @@ def _checked(head: Head) -> Head:
     begun = run.started_at is not None or run.state is not CrawlState.COMPLETED
     if run.state not in AT_REST or ended != (run.finished_at is not None) or not begun:
         raise InvalidInput("line 1", f"has a crawl that cannot be {run.state}", FIX)
+    if not ended and hides(run.config.model_dump()):
+        raise InvalidInput("line 1", "lacks the secrets that the crawl goes on with", "dump it with its secrets")
     return head

@@ -10,6 +10,7 @@ from shoal.base.clock import moment
 from shoal.base.ids import CrawlId
 from shoal.base.params import SESSION, TRACKING, read_name
 from shoal.base.url import DEFAULT_RULES, UrlRules
+from shoal.crawl.credentials import MOST_HEADERS, GivenCookie, check_headers, check_proxy, hidden
 from shoal.crawl.states import CrawlState
 from shoal.settings import Speed
 
@@ -17,6 +18,7 @@ Scope = Literal["page", "prefix", "host", "domain", "any"]
 Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
 Param = Annotated[str, BeforeValidator(read_name)]
 Params = Annotated[list[Param], Field(max_length=1000)]
+SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
 
 class CrawlConfig(BaseModel):
@@ -43,6 +45,15 @@ class CrawlConfig(BaseModel):
     delay_seconds: float | None = Field(None, ge=0, le=3600, description="Pause between requests to one host.")
     robots: Literal["obey", "ignore"] = Field("obey", description="Whether robots.txt decides what may be fetched.")
     user_agent: str | None = Field(None, min_length=1, max_length=500, description="How Shoal names itself.")
+    headers: dict[str, str] = Field(
+        {}, description="Headers of your own; all but Accept… go only to the origins of the seeds."
+    )
+    cookies: list[GivenCookie] = Field(
+        [], max_length=MOST_HEADERS, description="Cookies to begin with: {name, value, domain, path, secure}."
+    )
+    proxy: str | None = Field(
+        None, min_length=1, max_length=2000, description="A proxy to go through: http, https, socks5 or socks5h."
+    )
     project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")
     labels: dict[str, str] = Field({}, max_length=64, description="Words of your own.")
     workers: int = Field(1, ge=1, le=64, description="Walkers over the one frontier.")
@@ -73,6 +84,19 @@ class CrawlConfig(BaseModel):
             except re.error as error:
                 raise ValueError(f"{pattern!r} is not a regular expression ({error})") from None
         return patterns
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
+        check_headers(headers)
+        return headers
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy_has_an_address(cls, proxy: str | None) -> str | None:
+        if proxy is not None:
+            check_proxy(proxy)
+        return proxy
 
     @field_validator("user_agent")
     @classmethod
@@ -140,5 +164,5 @@ class Crawl:
             "skipped": counts.skipped,
             "bytes": counts.bytes,
             "depth_reached": counts.depth_reached,
-            "config": self.config.model_dump(mode="json", exclude={"seeds", "project", "labels", "priority", "start"}),
+            "config": hidden(self.config.model_dump(mode="json", exclude=SHOWN_APART)),
         }

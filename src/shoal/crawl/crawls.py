@@ -17,6 +17,7 @@ from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.crawl.traps import Trap
 from shoal.egress.address import AddressRule, endpoint, literal
+from shoal.egress.proxy import Proxy
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.queue.job import SHARED_LANE, NewJob, local_lane
@@ -83,6 +84,7 @@ class Crawls:
         seeds = seeds_of(config)
         if named is None:
             self.check_addresses(seeds)
+            self._check_proxy(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
         jobs = self._walkers(wanted, config, here) if config.start else []
@@ -109,6 +111,12 @@ class Crawls:
             address = literal(host)
             if address is not None and self._rule.judge(address, port, host) is not None:
                 raise InvalidInput(f"seeds[{place}]", "names an address that may not be crawled", ADDRESS_FIX)
+
+    def _check_proxy(self, config: CrawlConfig) -> None:
+        proxy = None if config.proxy is None else Proxy.parse(config.proxy, self._rule)
+        address = None if proxy is None else literal(proxy.host)
+        if proxy is not None and address is not None and self._rule.judge(address, proxy.port, proxy.host) is not None:
+            raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)
 
     async def get(self, crawl_id: str) -> Seen:
         async def look(tx: Tx) -> Seen:

@@ -23,6 +23,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.url import Url, UrlRules, canonical
 from shoal.crawl.archive import KeptUrl, KnownKey
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.credentials import hidden
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind
 from shoal.crawl.states import CrawlState
@@ -132,12 +133,13 @@ Item = KeptUrl | KnownKey | Trap | Page
 Line = Head | Item | End
 
 
-def head_line(crawl: Crawl, counts: Counts) -> bytes:
+def head_line(crawl: Crawl, counts: Counts, *, secrets: bool = False) -> bytes:
+    config = crawl.config.model_dump(mode="json")
     run = {
         "id": crawl.id,
         "state": crawl.state,
         "state_reason": crawl.state_reason,
-        "config": crawl.config.model_dump(mode="json"),
+        "config": config if secrets else hidden(config),
         "named": sorted(crawl.named),
         **{name: _moment(getattr(crawl, name)) for name in ("created_at", "started_at", "finished_at")},
     }

@@ -12,6 +12,7 @@ from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
+from shoal.crawl.credentials import cookies_for, split
 from shoal.crawl.engine import Engine, Window
 from shoal.crawl.frontier import Settled
 from shoal.crawl.gate import OpenGate, RobotsGate
@@ -21,12 +22,16 @@ from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
 from shoal.egress import Egress, HeaderPairs, Limits
 from shoal.extract.page import ExtractOptions
+from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import PageFetcher
+from shoal.fetch.headers import CrawlHeaders, homes_of
 from shoal.hosts.desk import RobotsDesk
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
+
+ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +101,10 @@ class Walker:
 
     def _make_engine(self) -> Engine:
         limits = Limits.of(self._settings.egress)
+        options = ExtractOptions(max_links=self._settings.crawl.max_links)
         return Engine(
             self._walk,
-            PageFetcher(
-                self._egress, self._headers(), limits, ExtractOptions(max_links=self._settings.crawl.max_links)
-            ),
+            PageFetcher(self._egress, self._crawl_headers(), limits, options),
             self._make_gate(),
             self._make_reader(),
             Budget(self._crawl.config),
@@ -141,7 +145,17 @@ class Walker:
         return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, attempts=attempts)
 
     def _headers(self) -> HeaderPairs:
-        return (("User-Agent", self._agent), ("Accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"))
+        """What every host is told: our name, and what the caller wants in the place of our wishes."""
+        given, _ = split(self._crawl.config.headers)
+        ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
+        return tuple((ours | {pair[0].lower(): pair for pair in given}).values())
+
+    def _crawl_headers(self) -> CrawlHeaders:
+        config = self._crawl.config
+        seeds = seeds_of(config)
+        _, secret = split(config.headers)
+        jar = CookieJar(self._clock, cookies_for(config.cookies, seeds))
+        return CrawlHeaders(self._headers(), jar, secret, homes_of(seeds))
 
 
 def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.base.url import Url
-from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
+from shoal.egress import Cancellable, Egress, Failure, Hop, Limits, Outcome, Request, Response
 from shoal.extract.page import ExtractOptions, Facts, extract
+from shoal.fetch.headers import CrawlHeaders
 
 RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -32,9 +33,9 @@ class Fetched:
 
 
 class PageFetcher:
-    """Fetches pages for one crawl, all with the same headers and limits."""
+    """Fetches pages for one walker, all within the same limits."""
 
-    def __init__(self, egress: Egress, headers: HeaderPairs, limits: Limits, options: ExtractOptions) -> None:
+    def __init__(self, egress: Egress, headers: CrawlHeaders, limits: Limits, options: ExtractOptions) -> None:
         self._egress = egress
         self._headers = headers
         self._limits = limits
@@ -42,12 +43,13 @@ class PageFetcher:
 
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
-        request = Request(url, headers=self._headers, limits=self._limits)
-        return self._egress.follow(request, lambda outcome: done(self._read(url, outcome)))
+        request = Request(url, headers=self._headers.to(url), limits=self._limits)
+        return self._egress.follow(request, lambda outcome: done(self._read(url, outcome)), self._headers.at_hop)
 
     def _read(self, url: str, outcome: Outcome) -> Fetched:
         if isinstance(outcome, Failure):
             return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
+        self._headers.learn(outcome)
         fetched = Fetched(
             final_url=outcome.url,
             seconds=outcome.seconds,

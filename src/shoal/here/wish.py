@@ -14,6 +14,7 @@ from shoal.base.ids import CrawlId
 from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import seeds_of
+from shoal.crawl.credentials import SECRET_FIELDS
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -61,8 +62,17 @@ def _nearest(name: str) -> str:
 
 def _refused(error: ValidationError, called: Callable[[str], str]) -> InvalidInput:
     first = error.errors(include_url=False, include_context=False)[0]
-    name = called(str(first["loc"][0]))
+    field, *places = first["loc"]
+    is_secret = field in SECRET_FIELDS
+    name = called(str(field)) + (_place(places) if is_secret else "")
     if first["type"] == "value_error":  # our own words
         return InvalidInput(name, first["msg"].removeprefix("Value error, "), "correct it")
+    if is_secret:
+        return InvalidInput(name, "cannot be taken as it is", first["msg"])
     wanted = first["msg"].replace("Input should", "it should", 1)
     return InvalidInput(name, f"cannot be {shorten(first['input'])!r}", wanted[:1].lower() + wanted[1:])
+
+
+def _place(places: list[int | str]) -> str:
+    """Where inside an option, as its author would write it."""
+    return "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places)

@@ -1,0 +1,157 @@
+"""The headers, cookies and proxy that somebody gives to a crawl: judged in clear words, hidden wherever shown."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from shoal.base.errors import BadConfig
+from shoal.base.text import HIDDEN, redact_url, shorten
+from shoal.base.url import Refusal, Url, canonical, hostname
+from shoal.egress import AddressRule, HeaderPairs, Proxy
+from shoal.egress.address import literal
+from shoal.fetch.cookies import LONGEST, Cookie, is_public_suffix
+from shoal.fetch.headers import EVERYWHERE
+
+MOST_HEADERS: Final = 50
+LONGEST_HEADER: Final = 4096
+LONGEST_NAME: Final = 100
+SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})
+"""Options whose values are not quoted back, neither in answers nor in refusals."""
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_COOKIE_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f;\ud800-\udfff]")
+
+_FRAMING: Final = (
+    *("connection", "content-length", "expect", "keep-alive", "proxy-connection", "te", "trailer"),
+    *("transfer-encoding", "upgrade"),
+)
+_CONDITIONS: Final = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range")
+
+# Headers that are not for the caller to set, and what to do instead.
+_RESERVED: Final = {
+    "user-agent": "use user_agent (--user-agent)",
+    "host": "name the host in the seed",
+    "proxy-authorization": "write it into the proxy's address",
+    "range": "pages are fetched whole",
+    **dict.fromkeys(_FRAMING, "Shoal writes it by itself"),
+    **dict.fromkeys(_CONDITIONS, "Shoal asks for what changed when a crawl follows an earlier one"),
+}
+
+
+class GivenCookie(BaseModel):
+    """A cookie that the crawl begins with. Without a domain it is for the hosts of the seeds alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=256)
+    value: str = Field("", max_length=LONGEST)
+    domain: str | None = Field(None, min_length=1, max_length=253)
+    path: str = Field("/", max_length=1024)
+    secure: bool = False
+
+    @field_validator("name", "value", "path")
+    @classmethod
+    def _is_plain(cls, text: str) -> str:
+        if _COOKIE_UNSAFE.search(text):
+            raise ValueError("must not contain control characters or a semicolon")
+        return text
+
+    @field_validator("name")
+    @classmethod
+    def _names_one(cls, name: str) -> str:
+        if "=" in name or name != name.strip():
+            raise ValueError("must not contain = or begin or end with a space")
+        return name
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_path(cls, path: str) -> str:
+        if not path.startswith("/"):
+            raise ValueError("must begin with /")
+        return path
+
+    @field_validator("domain")
+    @classmethod
+    def _is_a_domain(cls, written: str | None) -> str | None:
+        if written is None:
+            return None
+        url = canonical(f"http://{written.removeprefix('.')}/")
+        if isinstance(url, Refusal) or any(mark in written for mark in "/@:?#"):
+            raise ValueError("must be a host name such as example.com")
+        domain = hostname(url)
+        if literal(domain) is None and is_public_suffix(domain):
+            raise ValueError("must not be a public suffix: leave it out, and the cookie is for the seeds' hosts")
+        return domain
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse what would break a request or speak for Shoal; `ValueError` with the end of a sentence."""
+    if len(headers) > MOST_HEADERS:
+        raise ValueError(f"must not be more than {MOST_HEADERS}")
+    seen: set[str] = set()
+    for name, value in headers.items():
+        lowered = name.lower()
+        called = repr(shorten(name))
+        if not _TOKEN.fullmatch(name) or len(name) > LONGEST_NAME:
+            raise ValueError(f"have a name that no header can have: {called}")
+        if lowered in _RESERVED:
+            raise ValueError(f"must not set {called}: {_RESERVED[lowered]}")
+        if lowered in seen:
+            raise ValueError(f"name {called} twice")
+        if _UNSAFE.search(value):
+            raise ValueError(f"have control characters in the value of {called}")
+        if len(value) > LONGEST_HEADER:
+            raise ValueError(f"have a value of {called} that is longer than {LONGEST_HEADER} characters")
+        seen.add(lowered)
+
+
+def check_proxy(text: str) -> None:
+    """Refuse what is no proxy's address."""
+    if not text.isprintable() or " " in text:
+        raise ValueError("must be one word of printable text")
+    try:
+        Proxy.parse(text, AddressRule())
+    except BadConfig:
+        raise ValueError("is not a proxy's address: write it as http://[user:password@]host:port") from None
+
+
+def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
+    """Headers for every host, and those that only the seeds' origins may see."""
+    public = tuple((name, value) for name, value in headers.items() if name.lower() in EVERYWHERE)
+    private = tuple((name, value) for name, value in headers.items() if name.lower() not in EVERYWHERE)
+    return public, private
+
+
+def cookies_for(given: list[GivenCookie], seeds: list[Url]) -> list[Cookie]:
+    """The cookies as a jar keeps them. One without a domain is for each seed's host, encrypted if the seed is."""
+    kept = []
+    for one in given:
+        if one.domain is not None:
+            kept.append(Cookie(one.name, one.value, one.domain, one.path, one.secure, host_only=False))
+            continue
+        plain = {hostname(seed) for seed in seeds if not seed.startswith("https:")}
+        hosts = dict.fromkeys(hostname(seed) for seed in seeds)
+        kept += [Cookie(one.name, one.value, host, one.path, one.secure or host not in plain) for host in hosts]
+    return kept
+
+
+def hidden(config: dict[str, Any]) -> dict[str, Any]:
+    """A crawl's options as anybody may see them."""
+    shown = dict(config)
+    if shown.get("headers"):
+        headers = shown["headers"].items()
+        shown["headers"] = {name: value if name.lower() in EVERYWHERE else HIDDEN for name, value in headers}
+    if shown.get("cookies"):
+        shown["cookies"] = [{**cookie, "value": HIDDEN} for cookie in shown["cookies"]]
+    if shown.get("proxy"):
+        shown["proxy"] = redact_url(shown["proxy"])
+    return shown
+
+
+def hides(config: dict[str, Any]) -> bool:
+    """Whether some of the options are not the real ones, but what was shown in their place."""
+    values = [*config.get("headers", {}).values(), *(cookie["value"] for cookie in config.get("cookies", []))]
+    return HIDDEN in values or f":{HIDDEN}@" in (config.get("proxy") or "")

@@ -1,0 +1,280 @@
+"""The cookies of one walker: what sites set, within limits, and what each URL is sent (RFC 6265). In memory only.
+
+What a site writes never raises: a cookie that breaks a rule is left out, as a browser would.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from shoal.base.clock import Clock, to_micros
+from shoal.base.url import Url, hostname, registrable_domain
+
+LONGEST: Final = 4096  # characters of one cookie, attributes included
+MOST_PER_HOST: Final = 50
+MOST: Final = 3000
+LONGEST_HEADER: Final = 8192  # of what one request carries: more makes servers refuse it
+
+NEVER: Final = 1 << 62
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NUMBER_HOST: Final = re.compile(r"[\d.]+\Z|\[")
+_MAX_AGE: Final = re.compile(r"-?[0-9]+")
+
+# RFC 6265, 5.1.1: a date is any text that has a time, a day, a month and a year among its words.
+_WORD: Final = re.compile(r"[^\t -/;-@\[-`{-~]+")
+_TIME: Final = re.compile(r"(\d{1,2}):(\d{1,2}):(\d{1,2})(?!\d)", re.ASCII)
+_DAY: Final = re.compile(r"(\d{1,2})(?!\d)", re.ASCII)
+_YEAR: Final = re.compile(r"(\d{2,4})(?!\d)", re.ASCII)
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+@dataclass(slots=True)
+class Cookie:
+    """One cookie. Of a `host_only` one the domain is the only host that gets it."""
+
+    name: str
+    value: str
+    domain: str
+    path: str = "/"
+    secure: bool = False
+    host_only: bool = True
+    expires_at: int = NEVER
+    number: int = field(default=0, compare=False)  # the order in which cookies came
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}={self.value}"
+
+
+class CookieJar:
+    """What the sites of one walk have set. False while it is empty, so that nobody looks into it."""
+
+    def __init__(self, clock: Clock, given: Iterable[Cookie] = ()) -> None:
+        self._clock = clock
+        self._by_domain: dict[str, dict[tuple[str, str], Cookie]] = {}
+        self._count = 0
+        self._number = 0
+        for cookie in given:
+            self._put(cookie)
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, url: Url, fields: Iterable[str]) -> None:
+        """Keep what an answer from this URL sets, and drop what it takes back."""
+        now = self._clock.micros()
+        for text in fields:
+            cookie = read_cookie(_as_sent(text), url, now)
+            if cookie is None:
+                continue
+            if cookie.expires_at <= now:
+                self._drop(cookie)
+            elif not self._is_overwritten_from_outside(cookie, url):
+                self._put(cookie)
+
+    def header(self, url: Url) -> str:
+        """What a request for this URL says in `Cookie`; empty if nothing."""
+        found = self._matching(url)
+        if not found:
+            return ""
+        if len(found) > 1:
+            found.sort(key=lambda cookie: (-len(cookie.path), cookie.number))
+        text = "; ".join([cookie.text for cookie in found])
+        return text if len(text) <= LONGEST_HEADER else _within(found)
+
+    def _matching(self, url: Url) -> list[Cookie]:
+        host, is_safe, now = hostname(url), url.startswith("https:"), self._clock.micros()
+        path, found = _path(url), []
+        for domain in _domains(host):
+            for cookie in self._by_domain.get(domain, {}).values():
+                if (
+                    (not cookie.host_only or domain == host)
+                    and (is_safe or not cookie.secure)
+                    and cookie.expires_at > now
+                    and (cookie.path == "/" or _is_below(path, cookie.path))
+                ):
+                    found.append(cookie)
+        return found
+
+    def _is_overwritten_from_outside(self, cookie: Cookie, url: Url) -> bool:
+        """Whoever speaks without encryption must not replace what was set with it."""
+        if url.startswith("https:"):
+            return False
+        there = self._by_domain.get(cookie.domain, {}).get((cookie.name, cookie.path))
+        return there is not None and there.secure
+
+    def _put(self, cookie: Cookie) -> None:
+        kept = self._by_domain.setdefault(cookie.domain, {})
+        key = (cookie.name, cookie.path)
+        old = kept.pop(key, None)
+        if old is not None:
+            cookie.number = old.number
+        else:
+            self._number += 1
+            cookie.number = self._number
+            self._count += 1
+        kept[key] = cookie
+        if len(kept) > MOST_PER_HOST:
+            self._drop(self._least(kept.values()))
+        if self._count > MOST:
+            self._drop(self._least(one for kept in self._by_domain.values() for one in kept.values()))
+
+    def _least(self, cookies: Iterable[Cookie]) -> Cookie:
+        """The one to let go: an expired one if there is any, else the oldest."""
+        now = self._clock.micros()
+        return min(cookies, key=lambda cookie: (cookie.expires_at > now, cookie.number))
+
+    def _drop(self, cookie: Cookie) -> None:
+        kept = self._by_domain.get(cookie.domain, {})
+        if kept.pop((cookie.name, cookie.path), None) is not None:
+            self._count -= 1
+            if not kept:
+                del self._by_domain[cookie.domain]
+
+
+def read_cookie(text: str, url: Url, now: int) -> Cookie | None:
+    """The cookie that a `Set-Cookie` from this URL means; None if it may not be kept."""
+    if len(text) > LONGEST or _CONTROL.search(text):
+        return None
+    pair, _, rest = text.partition(";")
+    name, mark, value = pair.partition("=")
+    name, value = name.strip(" \t"), value.strip(" \t")
+    if not mark or not name:
+        return None
+    said = _attributes(rest)
+    host = hostname(url)
+    domain = _domain(said.get("domain", ""), host)
+    if domain is None:
+        return None
+    path = said.get("path", "")
+    cookie = Cookie(
+        name,
+        value,
+        domain or host,
+        path if path.startswith("/") else _default_path(url),
+        "secure" in said,
+        not domain,
+        _expiry(said, now),
+    )
+    return cookie if _keeps_its_word(cookie, url, said) else None
+
+
+def is_public_suffix(domain: str) -> bool:
+    """Whether nobody owns it as a whole: `co.uk`, `com`, `localhost`."""
+    below = f"x.{domain}"
+    return registrable_domain(below) == below
+
+
+def _as_sent(text: str) -> str:
+    """Servers write UTF-8 into a field that is read as Latin-1."""
+    try:
+        return text if text.isascii() else text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """The last of each name counts."""
+    found = {}
+    for part in text.split(";"):
+        name, _, value = part.partition("=")
+        found[name.strip(" \t").lower()] = value.strip(" \t")
+    return found
+
+
+def _domain(written: str, host: str) -> str | None:
+    """The domain that a cookie is for: empty for its host alone, None if it may not be set from there."""
+    domain = written.removeprefix(".").lower()
+    if not domain:
+        return ""
+    if domain == host:
+        return "" if _NUMBER_HOST.match(host) or is_public_suffix(host) else domain
+    if not host.endswith(f".{domain}") or _NUMBER_HOST.match(host) or is_public_suffix(domain):
+        return None
+    return domain
+
+
+def _keeps_its_word(cookie: Cookie, url: Url, said: dict[str, str]) -> bool:
+    """What a cookie promises by its attributes and by its name must be so."""
+    is_safe = url.startswith("https:")
+    if cookie.secure and not is_safe:
+        return False
+    prefix = cookie.name[:9].lower()
+    if prefix == "__secure-":
+        return cookie.secure
+    if prefix.startswith("__host-"):
+        return cookie.secure and cookie.host_only and said.get("path") == "/"
+    return True
+
+
+def _expiry(said: dict[str, str], now: int) -> int:
+    age = said.get("max-age", "")
+    if _MAX_AGE.fullmatch(age):
+        seconds = int(age[:12])
+        return now + seconds * 1_000_000 if seconds > 0 else 0
+    if "expires" not in said:
+        return NEVER
+    moment = read_date(said["expires"])
+    return NEVER if moment is None else to_micros(moment)
+
+
+def read_date(text: str) -> datetime | None:
+    """A date as cookies write it, its words in any order; None if it is none."""
+    time = day = month = year = None
+    for word in _WORD.findall(text):
+        if time is None and (found := _TIME.match(word)):
+            time = (int(found[1]), int(found[2]), int(found[3]))
+        elif day is None and (found := _DAY.match(word)):
+            day = int(found[1])
+        elif month is None and word[:3].lower() in _MONTHS:
+            month = _MONTHS.index(word[:3].lower()) + 1
+        elif year is None and (found := _YEAR.match(word)):
+            year = int(found[1])
+    if time is None or day is None or month is None or year is None:
+        return None
+    if year < 100:
+        year += 1900 if year >= 70 else 2000
+    try:
+        return datetime(year, month, day, *time, tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _domains(host: str) -> Iterable[str]:
+    """The host, and every domain that it is below."""
+    yield host
+    if _NUMBER_HOST.match(host):
+        return
+    dot = host.find(".")
+    while dot >= 0:
+        host = host[dot + 1 :]
+        yield host
+        dot = host.find(".")
+
+
+def _path(url: Url) -> str:
+    query = url.find("?")
+    return url[url.index("/", 8) : query if query > 0 else None]
+
+
+def _default_path(url: Url) -> str:
+    return _path(url).rpartition("/")[0] or "/"
+
+
+def _is_below(path: str, start: str) -> bool:
+    return path.startswith(start) and (len(path) == len(start) or start.endswith("/") or path[len(start)] == "/")
+
+
+def _within(cookies: list[Cookie]) -> str:
+    """As many as one request may carry."""
+    text = ""
+    for cookie in cookies:
+        longer = f"{text}; {cookie.text}" if text else cookie.text
+        if len(longer) <= LONGEST_HEADER:
+            text = longer
+    return text
