@@ -115,6 +115,13 @@ def test_a_bomb_inside_a_bomb_stops_at_the_first_layer_over_the_limit() -> None:
     assert code_of(undo(bomb, "gzip, gzip", limit=MEGABYTE)) == "decompressed_too_large"
 
 
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+def test_members_without_end_are_a_fault(name: str) -> None:
+    empty = ENCODERS[name](b"")
+    assert undo(empty * 1_000, name) == b""
+    assert code_of(undo(empty * 100_000, name)) == "bad_encoding"
+
+
 def test_members_share_one_limit() -> None:
     many = gzip.compress(bytes(1000)) * 100
     assert code_of(undo(many, "gzip", limit=50_000)) == "decompressed_too_large"

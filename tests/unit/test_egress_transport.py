@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -79,7 +80,7 @@ async def test_an_answer_comes_back_as_it_was_sent(egress: Egress, server: BadSe
 
 
 async def test_any_status_is_an_answer(egress: Egress, server: BadServer) -> None:
-    for status in (200, 204, 304, 404, 429, 503, 999):
+    for status in (200, 204, 304, 404, 429, 503, 599):
         server.answer("/", f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
         assert answered(await ask(egress, server)).status == status
 
@@ -195,6 +196,9 @@ async def test_a_header_that_could_forge_a_request_is_not_sent(
         (b"plain text, no HTTP\r\n\r\n", "protocol_error"),
         (b"\x00\x01\x02\x03", "protocol_error"),
         (b"HTTP/1.1 099 Low\r\nContent-Length: 0\r\n\r\n", "protocol_error"),
+        (b"HTTP/1.1 600 High\r\nContent-Length: 0\r\n\r\n", "protocol_error"),
+        (b"HTTP/1.1 999 High\r\nContent-Length: 0\r\n\r\n", "protocol_error"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nhello", "protocol_error"),
         (b"HTTP/9.9 200 OK\r\nContent-Length: 0\r\n\r\n", "protocol_error"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "protocol_error"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabc", "protocol_error"),
@@ -307,6 +311,37 @@ async def test_headers_within_the_limits_are_read(egress: Egress, server: BadSer
     fields = [(f"X-{number}", "a" * 500) for number in range(99)]
     server.answer("/", reply(200, PAGE, fields))
     assert len(answered(await ask(egress, server)).headers.pairs()) == 100
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\n", b"X-A: 1\r\n"),
+        (b"HTTP/1.1 200 OK\r\nX-A: ", b"a" * 1000),
+        (b"HTTP/1.1 200 ", b"a" * 1000),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X-Trailer: " + b"a" * 1000 + b"\r\n"),
+    ],
+    ids=["continue", "hints", "headers", "header", "status line", "trailers"],
+)
+async def test_headers_without_end_are_a_failure(egress: Egress, server: BadServer, head: bytes, piece: bytes) -> None:
+    server.repeat("/", head, piece)
+    failure = failed(await ask(egress, server))
+    assert (failure.code, failure.retryable) == ("headers_too_large", False)
+
+
+async def test_a_body_in_crumbs_costs_no_more_than_its_size(egress: Egress, server: BadServer) -> None:
+    crumbs = b"2\r\nab\r\n" * 150_000 + b"0\r\n\r\n"
+    server.answer("/", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + crumbs)
+    tracemalloc.start()
+    try:
+        response = answered(await ask(egress, server))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert response.raw == b"ab" * 150_000
+    assert most < 12 * len(response.raw)
 
 
 @settings(max_examples=60, deadline=None)

@@ -165,6 +165,26 @@ def test_a_page_of_too_many_tags_is_read_in_part_and_flagged() -> None:
 
 
 @pytest.mark.parametrize(
+    "more", ["word " * 3_000_000, "é" * 5_000_000, "\U0001f600" * 3_000_000], ids=lambda more: more[0]
+)
+def test_a_page_of_too_many_bytes_is_read_in_part_and_flagged(more: str) -> None:
+    facts = read(f"<title>t</title><a href=/x>y</a>{more}<a href=/after>z</a>")
+    assert (facts.flags, facts.title, facts.links) == (Flag.PARSE_LIMIT, "t", ["/x"])
+
+
+@pytest.mark.parametrize("text", ["日本語のテキストです。", "Größe und Maß, Äpfel ", "\U0001f600"])
+@pytest.mark.parametrize("ascii_before", [0, 5_000, 400_000])
+def test_the_encoding_of_a_long_page_is_found_in_a_part_of_it(text: str, ascii_before: int) -> None:
+    html = "<p>" + "." * ascii_before + text * 40_000
+    assert decode(html.encode(), "text/html") == (html, "utf-8", NO_FLAGS)
+
+
+def test_a_guess_at_a_long_page_takes_ordinary_time() -> None:
+    body = b"<p>" + b"caf\xe9 cr\xe8me " * 500_000
+    assert decode(body, "text/html")[1:] == ("windows-1252", Flag.ENCODING_GUESSED)
+
+
+@pytest.mark.parametrize(
     "html",
     [
         "<div>" * 100_000,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 _STEP: Final = 1 << 18
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+_MOST_MEMBERS: Final = 1_000  # what is left is copied for each: millions of empty ones would take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,13 @@ def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit
     """One member after the other; what follows the last one is ignored, as everywhere."""
     parts: list[bytes] = []
     room = limit
-    while True:
+    for _ in range(_MOST_MEMBERS):
         part, raw = one(raw, room)
         parts.append(part)
         room -= len(part)
         if not raw.startswith(magic):
             return b"".join(parts)
+    raise _Broken(f"it has more than {_MOST_MEMBERS} members")
 
 
 def _undeflate(raw: bytes, limit: int) -> bytes:

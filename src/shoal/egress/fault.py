@@ -66,6 +66,8 @@ def explain(number: int, words: str, url: str, *, tls_verdict: int) -> Failure:
         code, retryable, message = _CODES[_PROXY]
     elif number == _RECV and "chunk" in words:
         code, retryable, message = _CODES[_WEIRD]
+    elif number == _RECV and "response headers" in words:
+        code, retryable, message = _CODES[_TOO_LARGE]
     return Failure(code, message, retryable, operator_detail=words, url=url)
 
 

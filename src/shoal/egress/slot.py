@@ -36,6 +36,7 @@ _RESERVED: Final = frozenset(
 )
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_MOST_CHUNKS: Final = 512  # kept apart: a body that comes in crumbs would cost fifty times its size
 _ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
 
 
@@ -73,6 +74,7 @@ class Slot:
         "_lines",
         "_on_opened",
         "_options",
+        "_pile",
         "_pins",
         "_refusal",
         "_room",
@@ -87,6 +89,7 @@ class Slot:
         self._on_opened = on_opened
         self._lines: list[bytes] = []
         self._chunks: list[bytes] = []
+        self._pile = bytearray()
         self._refusal: Refusal | None = None
         self._room = -1
         self._configure()
@@ -113,6 +116,8 @@ class Slot:
             self.transfer = None
         self._lines.clear()
         self._chunks.clear()
+        if self._pile:
+            self._pile = bytearray()
         self._refusal = None
         self._room = -1
         if not self._is_plain:
@@ -130,14 +135,15 @@ class Slot:
         if len(lines) > limits.max_headers + 2 or len(block) > limits.max_header_bytes:
             return _bad_answer("headers_too_large", "The headers are larger than the limit.", transfer)
         status = easy.getinfo(curl.RESPONSE_CODE)
-        if not 200 <= status <= 999:
-            return _bad_answer("protocol_error", "The server's answer is not valid HTTP.", transfer)
+        if not 200 <= status <= 599:
+            message = f"The server answered with the status {status}, which HTTP does not have."
+            return _bad_answer("protocol_error", message, transfer)
         addresses = transfer.route.addresses
         return Response(
             transfer.url,
             status,
             Headers(_last_block(lines, block)),
-            chunks[0] if len(chunks) == 1 else b"".join(chunks),
+            chunks[0] if len(chunks) == 1 and not self._pile else self._body(),
             addresses[0] if len(addresses) == 1 else easy.getinfo(curl.PRIMARY_IP),
             easy.getinfo(curl.TOTAL_TIME),
         )
@@ -179,7 +185,19 @@ class Slot:
             return 0
         self._room = room - len(data)
         self._chunks.append(data)
+        if len(self._chunks) > _MOST_CHUNKS:
+            self._heap_up()
         return None
+
+    def _body(self) -> bytes:
+        if not self._pile:
+            return b"".join(self._chunks)
+        self._heap_up()
+        return bytes(self._pile)
+
+    def _heap_up(self) -> None:
+        self._pile += b"".join(self._chunks)
+        self._chunks.clear()
 
     def _first_room(self) -> int:
         assert self.transfer is not None

@@ -44,7 +44,14 @@ class PageFetcher:
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
         request = Request(url, headers=self._headers.to(url), limits=self._limits)
-        return self._egress.follow(request, lambda outcome: done(self._read(url, outcome)), self._headers.at_hop)
+        return self._egress.follow(request, lambda outcome: done(self._fetched(url, outcome)), self._headers.at_hop)
+
+    def _fetched(self, url: str, outcome: Outcome) -> Fetched:
+        try:
+            return self._read(url, outcome)
+        except Exception as error:  # raised in here, it would leave a page that nobody ever settles
+            message = f"{type(error).__name__}: {error}"[:500]
+            return Fetched(url, 0.0, failure=Failure("unexpected", message, retryable=False, url=url))
 
     def _read(self, url: str, outcome: Outcome) -> Fetched:
         if isinstance(outcome, Failure):
@@ -58,7 +65,7 @@ class PageFetcher:
             content_type=outcome.headers.get("content-type"),
             bytes=len(outcome.raw),
         )
-        if is_html(fetched.content_type):
+        if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
         return fetched
 
@@ -70,5 +77,6 @@ class PageFetcher:
             fetched.facts = extract(body, fetched.content_type, self._options)
 
 
-def is_html(content_type: str | None) -> bool:
-    return content_type is not None and content_type.lstrip().lower().startswith(HTML_TYPES)
+def may_be_html(content_type: str | None) -> bool:
+    """Whether a look at the body is worth it: one of no declared type may well be a page."""
+    return not content_type or content_type.lstrip().lower().startswith(HTML_TYPES)

@@ -1,0 +1,95 @@
+"""What a fetch makes of an answer: when a body is looked at, and that nothing it says is left without an outcome."""
+
+import gzip
+from collections.abc import AsyncIterator
+from ipaddress import ip_network
+
+import pytest
+
+from shoal.base.clock import SystemClock
+from shoal.base.url import Url
+from shoal.egress import AddressRule, Egress, Limits
+from shoal.extract.page import ExtractOptions
+from shoal.fetch.cookies import CookieJar
+from shoal.fetch.fetch import Fetched, PageFetcher
+from shoal.fetch.headers import CrawlHeaders
+from tests.support.badserver import BadServer, bad_server, reply
+from tests.support.told import Told
+
+PAGE = b"<title>here</title><a href=/x>x</a>"
+
+
+def headers() -> CrawlHeaders:
+    return CrawlHeaders((("User-Agent", "Shoal"),), CookieJar(SystemClock()))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[BadServer]:
+    async with bad_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def fetcher() -> AsyncIterator[PageFetcher]:
+    egress = Egress(AddressRule(allow=(ip_network("127.0.0.0/8"),)))
+    yield PageFetcher(egress, headers(), Limits(), ExtractOptions())
+    egress.close()
+
+
+async def fetch(fetcher: PageFetcher, server: BadServer, path: str = "/") -> Fetched:
+    told: Told[Fetched] = Told()
+    fetcher.submit(Url(f"http://127.0.0.1:{server.port}{path}"), told)
+    return (await told.at_least(1))[0]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "title"),
+    [
+        ("text/html", PAGE, "here"),
+        ("APPLICATION/xhtml+xml ; q=1", PAGE, "here"),
+        (None, PAGE, "here"),
+        ("", b"\xef\xbb\xbf \n" + PAGE, "here"),
+        (None, b"just words", None),
+        (None, b"\x7fELF" + PAGE, None),
+        ("text/html", b"PK\x03\x04" + PAGE, None),
+        ("text/html", b"\x7fELF" + PAGE, None),
+        ("text/html", b"%PDF-1.7" + PAGE, None),
+        ("image/png", PAGE, None),
+    ],
+)
+async def test_a_body_is_read_when_it_says_or_shows_that_it_is_html(
+    fetcher: PageFetcher, server: BadServer, content_type: str | None, body: bytes, title: str | None
+) -> None:
+    server.answer("/", reply(200, body, [] if content_type is None else [("Content-Type", content_type)]))
+    fetched = await fetch(fetcher, server)
+    assert (fetched.status, fetched.failure, fetched.bytes) == (200, None, len(body))
+    assert (fetched.facts.title if fetched.facts else None) == title
+
+
+async def test_the_body_of_a_redirect_that_leads_nowhere_is_not_decoded(
+    fetcher: PageFetcher, server: BadServer
+) -> None:
+    bomb = gzip.compress(bytes(40_000_000))
+    server.answer("/", reply(302, bomb, [("Content-Type", "text/html"), ("Content-Encoding", "gzip")]))
+    fetched = await fetch(fetcher, server)
+    assert (fetched.status, fetched.failure, fetched.facts) == (302, None, None)
+
+
+async def test_a_bomb_in_an_error_page_is_a_failure_that_keeps_the_status(
+    fetcher: PageFetcher, server: BadServer
+) -> None:
+    bomb = gzip.compress(bytes(40_000_000))
+    server.answer("/", reply(404, bomb, [("Content-Type", "text/html"), ("Content-Encoding", "gzip")]))
+    fetched = await fetch(fetcher, server)
+    assert fetched.failure is not None
+    assert (fetched.status, fetched.failure.code, fetched.retryable) == (404, "decompressed_too_large", False)
+
+
+async def test_a_page_that_nobody_foresaw_is_a_failure_and_not_lost(server: BadServer) -> None:
+    egress = Egress(AddressRule(allow=(ip_network("127.0.0.0/8"),)))
+    fetcher = PageFetcher(egress, headers(), Limits(), None)  # type: ignore[arg-type]  # without limits reading must raise
+    server.answer("/", reply(200, PAGE, [("Content-Type", "text/html")]))
+    fetched = await fetch(fetcher, server)
+    assert fetched.failure is not None
+    assert (fetched.failure.code, fetched.retryable) == ("unexpected", False)
+    egress.close()
