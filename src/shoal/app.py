@@ -17,7 +17,7 @@ from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Settled
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
-from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
+from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint, is_local, listening
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
@@ -182,7 +182,10 @@ def walker_of(
 ) -> Walker:
     """A walker of a crawl in this process, going out under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    rule = AddressRule(allow=app.settings.egress.allow_networks, named=named)
+    # A controller that runs with these settings is not to be crawled, unless a person here named it.
+    listen = app.settings.serve.listen
+    own = listening([] if listen in named else [listen])
+    rule = AddressRule(allow=app.settings.egress.allow_networks, named=named, own=own, is_local=is_local)
     egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     return Walker(
         app.database,

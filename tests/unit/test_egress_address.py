@@ -168,10 +168,11 @@ def test_the_own_listening_address_is_refused_even_when_named_or_allowed() -> No
     assert rule.judge("127.0.0.1", 8701, "localhost") is None
 
 
-def test_listening_on_every_address_covers_all_addresses_of_this_machine() -> None:
+@pytest.mark.parametrize("written", ["0.0.0.0", "::", "", "localhost"])
+def test_listening_on_every_address_covers_all_addresses_of_this_machine(written: str) -> None:
     rule = AddressRule(
         allow=(ip_network("127.0.0.0/8"), ip_network("192.0.2.0/24")),
-        own=listening([("0.0.0.0", 8700)]),
+        own=listening([(written, 8700)]),
         is_local=is_local,
     )
     refusal = rule.judge("127.0.0.2", 8700, "localhost")

@@ -20,7 +20,7 @@ from shoal.crawl.reader import PageReader
 from shoal.crawl.scope import Scope
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
-from shoal.egress import Egress, HeaderPairs, Limits
+from shoal.egress import Egress, Failure, HeaderPairs, Limits
 from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import PageFetcher
@@ -40,6 +40,16 @@ class PagesSettled(Signal):
 
     pages: dict[str, int]
     bytes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchBlocked(Signal):
+    """An address was refused by rule. The detail is for operators: the page's record does not name the address."""
+
+    crawl_id: str
+    url: str
+    code: str
+    detail: str
 
 
 class Walker:
@@ -104,7 +114,7 @@ class Walker:
         options = ExtractOptions(max_links=self._settings.crawl.max_links)
         return Engine(
             self._walk,
-            PageFetcher(self._egress, self._crawl_headers(), limits, options),
+            PageFetcher(self._egress, self._crawl_headers(), limits, options, self._blocked),
             self._make_gate(),
             self._make_reader(),
             Budget(self._crawl.config),
@@ -126,6 +136,10 @@ class Walker:
         if pages:
             self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
         self._settled(settled)
+
+    def _blocked(self, failure: Failure) -> None:
+        detail = failure.operator_detail or failure.message
+        self._signals.emit(FetchBlocked(crawl_id=self._crawl.id, url=failure.url, code=failure.code, detail=detail))
 
     def _make_gate(self) -> RobotsGate | OpenGate:
         if self._crawl.config.robots == "ignore":

@@ -158,6 +158,6 @@ def endpoint(url: Url) -> Endpoint:
     return hostname(url), 443 if url.startswith("https:") else 80
 
 
-def listening(sockets: Iterable[tuple[str, int]]) -> frozenset[tuple[Address, int]]:
-    """`own` from the addresses and ports that a server has bound."""
-    return frozenset((plain_address(ip), port) for ip, port in sockets)
+def listening(sockets: Iterable[Endpoint]) -> frozenset[tuple[Address, int]]:
+    """`own` from the addresses and ports that a server listens on; a name, or none, means every address here."""
+    return frozenset((literal(host) or IPv4Address(0), port) for host, port in sockets)

@@ -35,8 +35,16 @@ class Fetched:
 class PageFetcher:
     """Fetches pages for one walker, all within the same limits."""
 
-    def __init__(self, egress: Egress, headers: CrawlHeaders, limits: Limits, options: ExtractOptions) -> None:
+    def __init__(
+        self,
+        egress: Egress,
+        headers: CrawlHeaders,
+        limits: Limits,
+        options: ExtractOptions,
+        blocked: Callable[[Failure], None] = lambda failure: None,
+    ) -> None:
         self._egress = egress
+        self._blocked = blocked  # is told what was refused by rule, with the detail that is for operators
         self._headers = headers
         self._limits = limits
         self._options = options
@@ -55,6 +63,8 @@ class PageFetcher:
 
     def _read(self, url: str, outcome: Outcome) -> Fetched:
         if isinstance(outcome, Failure):
+            if outcome.is_blocked:
+                self._blocked(outcome)
             return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
         self._headers.learn(outcome)
         fetched = Fetched(

@@ -59,6 +59,7 @@ WORDS: Mapping[str, Wording] = {
         choices={"failed": (Level.ERROR, "crawl failed: {reason}")},
     ),
     "ChoreFailed": Wording(Level.WARNING, "{chore} failed, trying again in {retry_in_seconds:g} s: {error}"),
+    "FetchBlocked": Wording(Level.INFO, "not fetched, {code}: {detail}"),
     "JobEnqueued": Wording(Level.INFO, "{kind} job enqueued"),
     "JobLeased": Wording(Level.INFO, "{kind} job leased"),
     "JobMoved": Wording(
