@@ -304,13 +304,17 @@ class HostSettings(Slice):
         "SHOAL_RETRY_AFTER_MAX",
         "1h",
         "A Retry-After up to this holds the host; a longer one counts as absent.",
-        planned=True,
     )
     backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503.", planned=True
+        "SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503 without a Retry-After."
     )
     longest_backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a success.", planned=True
+        "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a good answer."
+    )
+    longest_slow_delay: Duration = setting(
+        "SHOAL_SLOW_DELAY_MAX",
+        "10s",
+        "The longest pause that a slow host gets because it is slow; speed `max` takes none.",
     )
     robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "How long a robots.txt is used before it is asked again.")
 

@@ -67,6 +67,7 @@ class Task:
     crashes: int = 0
     kind: Kind = Kind.PAGE
     start_in: float = 0.0  # seconds from the take: this URL's slot with its host
+    is_wary: bool = False  # its host was held: what it answers now tells whether it is well
 
     @property
     def is_suspect(self) -> bool:

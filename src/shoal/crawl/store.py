@@ -11,6 +11,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier import NewUrl, Report, Task
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.traps import Trap
+from shoal.hosts.pace import Standing
 from shoal.queue.job import Holder
 
 
@@ -44,12 +45,19 @@ class CrawlStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How takes may ask one host. The delay that the host itself asks for comes on top."""
+    """How takes may ask one host. The delay that the host itself asks for, and its holds, come first."""
 
     delay: timedelta
     probe: bool = False  # a host that was never asked for its robots.txt gets one URL first
     per_host: int | None = None  # pages of one host, in all
     walkers: int = 1  # that share the hosts
+    ease: float = 0.0  # seconds of delay for each second that a slow host takes to answer
+    longest_ease: timedelta = timedelta(0)
+
+    def delay_at(self, standing: Standing) -> float:
+        """Seconds between two requests to a host."""
+        eased = min(standing.latency * self.ease, self.longest_ease.total_seconds())
+        return max(self.delay.total_seconds(), standing.crawl_delay, eased)
 
 
 class FrontierStore(Protocol):

@@ -1,15 +1,33 @@
 """The host store contract."""
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
+from shoal.hosts.pace import Grant, Standing, Wish
 from shoal.hosts.robots import RobotsRecord
+from shoal.hosts.watch import HostNews
 
 
 class HostStore(Protocol):
     async def numbers(self, tx: Tx, origins: list[str]) -> dict[str, int]:
         """The number of each origin (`scheme://host[:port]`), made when it is new. Origins are inserted sorted."""
+        ...
+
+    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, Standing]:
+        """How these hosts stand. Nothing is locked: what counts is what `reserve` grants."""
+        ...
+
+    async def reserve(self, tx: Tx, wishes: list[Wish]) -> dict[int, Grant]:
+        """Reserve slots, at most those that are due within `AHEAD`, all in one statement. A host that has none within
+        that time, or whose row another commit holds just now, is not in the answer: ask again at the next turn. It
+        never waits for another commit, so it may come last. Delays are longer than zero."""
+        ...
+
+    async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
+        """Note what hosts said: who asks us to wait, who is well again, who is slow; all in one statement, their rows
+        locked by number. For each host that asked us to wait: how many seconds it is held now."""
         ...
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
@@ -18,12 +36,4 @@ class HostStore(Protocol):
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:
         """Keep what the host's robots.txt said, and the pause between requests that it asks for."""
-        ...
-
-    async def busy_for(self, tx: Tx, host: int) -> float:
-        """Seconds from now until the host has a free slot; 0 if it has one. It stays so until this transaction ends."""
-        ...
-
-    async def reserve(self, tx: Tx, host: int, slots: int, delay: timedelta) -> float:
-        """Reserve that many requests in a row, `delay` apart; seconds from now until the first of them."""
         ...

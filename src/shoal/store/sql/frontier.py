@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from shoal.base.database import Tx
@@ -11,9 +10,11 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import SUSPECT_FROM, Kind, NewUrl, Report, Settled, SkippedUrl, Task
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
+from shoal.hosts.pace import Grant, Wish, slots_within
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
+from shoal.store.sql.hosts import standing
 
 Key = tuple[int, int]
 
@@ -21,7 +22,6 @@ HOSTS_PER_TAKE = 64
 CLOSED_AT_ONCE = 1000
 NEVER = 1 << 62  # when a URL in quarantine is due
 OUTSIDE = ""  # the counter of what no walker brought
-AHEAD = 2.0  # seconds: how far ahead of their time a take reserves slots
 UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
 
@@ -143,19 +143,22 @@ class SqlFrontier:
         return done_now
 
     async def _take_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, share: int, pace: Pace) -> list[Task]:
-        delay = max(pace.delay.total_seconds(), host["delay"] / 1e6)
-        busy_for = await self._hosts.busy_for(tx, host["host"])
-        most = 1 if pace.probe and host["robots_at"] is None else share
+        stands = standing(host)
+        delay = pace.delay_at(stands)
+        free_in = stands.free_in(delay)
+        most = 1 if stands.is_wary or (pace.probe and not stands.robots_known) else share
         if pace.per_host is not None:
             most = min(most, await self._left_at(tx, crawl, holder, host, pace.per_host))
-        slots = _slots(most, busy_for, delay)
+        slots = slots_within(most, free_in, delay)
         rows = await tx.all("due_at_host", crawl=crawl, host=host["host"], limit=slots) if slots else []
-        tasks = [_task(host["host"], host["origin"], row) for row in rows]
+        found = [_task(host["host"], host["origin"], row) for row in rows]
+        tasks = await self._reserve(tx, host["host"], found, delay, free_in)
+        for task in tasks if stands.is_wary else ():
+            task.is_wary = True
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
-        await self._reserve(tx, host["host"], tasks, delay)
-        again_in = (tasks[-1].start_in if tasks else busy_for) - LEAD
+        again_in = (tasks[-1].start_in if tasks else free_in) - LEAD
         ready_at: int | None = host["now"] + int(1e6 * max(0.0, again_in))
-        if len(tasks) < slots or (not most and not tasks):
+        if len(found) < slots or (not most and not found):
             ready_at = await tx.value("next_due_at_host", crawl=crawl, host=host["host"])
         # The host goes to the back of the line; one with nothing left leaves it and is nobody's.
         claim = (None, None) if ready_at is None else (holder.job_id, holder.epoch)
@@ -206,17 +209,25 @@ class SqlFrontier:
         return max(0, left)
 
     async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any, pace: Pace) -> list[Task]:
-        tasks = [_task(row["host"], row["origin"], row)]
+        host = row["host"]
+        stands = (await self._hosts.standings(tx, [host]))[host]
+        delay = pace.delay_at(stands)
+        free_in = stands.free_in(delay)
+        found = [_task(host, row["origin"], row)] if slots_within(1, free_in, delay) else []
+        tasks = await self._reserve(tx, host, found, delay, free_in)
         await tx.many("mark_taken", [_place(crawl, holder, task) for task in tasks])
-        await self._reserve(tx, row["host"], tasks, max(pace.delay.total_seconds(), row["delay"] / 1e6))
         return tasks
 
-    async def _reserve(self, tx: Tx, host: int, tasks: list[Task], delay: float) -> None:
-        if not delay or not tasks:
-            return
-        first_in = await self._hosts.reserve(tx, host, len(tasks), timedelta(seconds=delay))
-        for place, task in enumerate(tasks):
-            task.start_in = first_in + place * delay
+    async def _reserve(self, tx: Tx, host: int, tasks: list[Task], delay: float, free_in: float) -> list[Task]:
+        """Those of the tasks that got a slot. Without a delay there are no slots to keep, and nothing to write."""
+        if not tasks:
+            return []
+        granted = Grant(len(tasks), free_in)
+        if delay:
+            granted = (await self._hosts.reserve(tx, [Wish(host, len(tasks), delay)])).get(host, Grant())
+        for place, task in enumerate(tasks[: granted.slots]):
+            task.start_in = granted.first_in + place * delay
+        return tasks[: granted.slots]
 
     async def _lock_hosts(self, tx: Tx, crawl: int, report: Report) -> None:
         """Every host row that this commit will touch, in the order of their numbers: two commits never wait for each
@@ -249,14 +260,6 @@ class SqlFrontier:
         counted = [{"crawl": crawl, "host": host, "pages": count} for host, count in sorted(per_host.items())]
         await tx.many("count_host_pages", counted)
         await _count_skips(tx, crawl, holder.job_id, Counter(done.fate for done in final if done.fate.skipped))
-
-
-def _slots(most: int, busy_for: float, delay: float) -> int:
-    """How many requests a host may get within the next two seconds: at least one, once its turn has come."""
-    ahead = AHEAD - busy_for
-    if ahead < 0:
-        return 0
-    return min(most, 1 + int(ahead / delay)) if delay else most
 
 
 async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:

@@ -1,10 +1,16 @@
 """The host store on SQL."""
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
+from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
 from shoal.hosts.robots import RobotsRecord, RobotsState
+from shoal.hosts.watch import HostNews
+
+FORGET = 600_000_000  # microseconds after which an old back-off, or an old latency, means nothing
 
 
 class SqlHostStore:
@@ -18,13 +24,23 @@ class SqlHostStore:
             found |= await self._known(tx, new)
         return found
 
-    async def reserve(self, tx: Tx, host: int, slots: int, delay: timedelta) -> float:
-        first_in: int = await tx.value("reserve_slots", number=host, total=slots * span(delay))
-        return max(0, first_in) / 1e6
+    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, Standing]:
+        rows = await tx.all("host_standings", numbers=sorted(set(hosts)))
+        return {row["number"]: standing(row) for row in rows}
 
-    async def busy_for(self, tx: Tx, host: int) -> float:
-        busy_for: int = await tx.value("host_busy_for", number=host)
-        return max(0, busy_for) / 1e6
+    async def reserve(self, tx: Tx, wishes: list[Wish]) -> dict[int, Grant]:
+        ahead = round(AHEAD * 1e6)
+        wanted = [
+            {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": ahead}
+            for wish in wishes
+            if wish.slots > 0
+        ]
+        rows = await tx.batch("reserve_slots", wanted)
+        return {row["number"]: Grant(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
+
+    async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
+        rows = await tx.batch("hear_hosts", [_row(host, one) for host, one in sorted(news.items())])
+        return {row["number"]: row["held_for"] / 1e6 for row in rows if news[row["number"]].status}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
         row = await tx.one("host_robots", origin=origin)
@@ -46,3 +62,30 @@ class SqlHostStore:
     async def _known(self, tx: Tx, origins: list[str]) -> dict[str, int]:
         rows = await tx.all("host_numbers", origins=origins)
         return {row["origin"]: row["number"] for row in rows}
+
+
+def standing(row: Any) -> Standing:
+    """How a host stands, from a row that has its columns and `now`."""
+    now, held_until = row["now"], row["held_until"]
+    return Standing(
+        busy_for=max(0, row["next_at"] - now, held_until - now) / 1e6,
+        held_for=max(0, held_until - now) / 1e6,
+        crawl_delay=row["delay"] / 1e6,
+        latency=row["latency"] / 1e6 if row["latency_at"] > now - FORGET else 0.0,
+        is_wary=row["backoff"] > 0 and held_until > now - FORGET,
+        robots_known=row["robots_at"] is not None,
+    )
+
+
+def _row(host: int, news: HostNews) -> dict[str, Any]:
+    return {
+        "number": host,
+        "status": news.status,
+        "hold": news.hold,
+        "first": news.first,
+        "most": news.most,
+        "grows": int(news.grows),
+        "forget": FORGET,
+        "well": int(news.is_well),
+        "latency": -1 if news.latency is None else news.latency,
+    }

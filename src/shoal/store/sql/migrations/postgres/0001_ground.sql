@@ -100,16 +100,26 @@ CREATE TABLE job_grant (
     CHECK ((ended IS NULL) = (ended_at IS NULL))
 );
 
+-- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
+-- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0
+-- after a good answer.
 CREATE TABLE host (
-    number     INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    origin     TEXT NOT NULL UNIQUE,
+    number       INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    origin       TEXT NOT NULL UNIQUE,
     next_at      BIGINT NOT NULL DEFAULT 0,
     delay        BIGINT NOT NULL DEFAULT 0,
+    held_until   BIGINT NOT NULL DEFAULT 0,
+    held_status  SMALLINT,
+    backoff      BIGINT NOT NULL DEFAULT 0,
+    latency      BIGINT NOT NULL DEFAULT 0,
+    latency_at   BIGINT NOT NULL DEFAULT 0,
     robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
     robots       TEXT,
+    robots_hash  TEXT,
     robots_at    BIGINT,
     CHECK ((robots_state IS NULL) = (robots_at IS NULL))
 );
+CREATE INDEX host_held ON host (held_until) WHERE held_until > 0;
 
 -- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.
 CREATE TABLE fate (

@@ -90,16 +90,27 @@ CREATE TABLE job_grant (
     CHECK ((ended IS NULL) = (ended_at IS NULL))
 );
 
+-- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
+-- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0
+-- after a good answer. `granted`: the slots of the last reservation, for RETURNING sees no row as it was.
 CREATE TABLE host (
-    number     INTEGER PRIMARY KEY,
-    origin     TEXT NOT NULL UNIQUE,
+    number       INTEGER PRIMARY KEY,
+    origin       TEXT NOT NULL UNIQUE,
     next_at      INTEGER NOT NULL DEFAULT 0,
+    granted      INTEGER NOT NULL DEFAULT 0,
     delay        INTEGER NOT NULL DEFAULT 0,
+    held_until   INTEGER NOT NULL DEFAULT 0,
+    held_status  INTEGER,
+    backoff      INTEGER NOT NULL DEFAULT 0,
+    latency      INTEGER NOT NULL DEFAULT 0,
+    latency_at   INTEGER NOT NULL DEFAULT 0,
     robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
     robots       TEXT,
+    robots_hash  TEXT,
     robots_at    INTEGER,
     CHECK ((robots_state IS NULL) = (robots_at IS NULL))
 );
+CREATE INDEX host_held ON host (held_until) WHERE held_until > 0;
 
 -- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.
 CREATE TABLE fate (

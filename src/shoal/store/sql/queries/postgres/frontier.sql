@@ -16,7 +16,8 @@ SELECT * FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smalli
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
-SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.delay, h.robots_at, shoal_now() AS now
+SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
+       h.latency_at, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -27,7 +28,8 @@ FOR UPDATE OF fh SKIP LOCKED;
 
 -- name: others_hosts
 -- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
-SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.delay, h.robots_at, shoal_now() AS now
+SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
+       h.latency_at, h.robots_at, shoal_now() AS now
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
@@ -89,13 +91,13 @@ WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.de
 RETURNING f.host;
 
 -- name: suspect_waiting
--- A URL that was in flight in two crashes, the last one taken first.
+-- A URL that was in flight in two crashes, the last one taken first; not at a host that is held.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
-       (SELECT h.delay FROM host AS h WHERE h.number = f.host) AS delay,
        (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
+      AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())
 ORDER BY f.seq DESC
 LIMIT 1
 FOR UPDATE OF f SKIP LOCKED;

@@ -8,6 +8,57 @@ SELECT origin, number FROM host WHERE origin = ANY(:origins::text[]);
 INSERT INTO host (origin) SELECT * FROM unnest(:origin::text[]) AS g (origin) ORDER BY origin
 ON CONFLICT (origin) DO NOTHING;
 
--- name: host_busy_for
--- How far away a host's next free slot is, locked until the slots are reserved.
-SELECT next_at - shoal_now() AS busy_for FROM host WHERE number = :number FOR NO KEY UPDATE;
+-- name: host_standings
+-- How hosts stand.
+SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
+FROM host WHERE number = ANY(:numbers::int[]);
+
+-- name: reserve_slots
+-- Reserve requests in a row at hosts, as many as are due within :ahead; none at a host whose next slot is further away,
+-- and none where another commit reserves just now: nobody waits for anybody, so nobody waits in a circle.
+-- batch: arrays
+WITH free AS (
+    SELECT number, greatest(next_at, held_until, shoal_now()) AS base
+    FROM host WHERE number = ANY(:number::int[]) ORDER BY number FOR NO KEY UPDATE SKIP LOCKED
+), granted AS (
+    SELECT f.number, f.base, g.delay, least(g.slots, 1 + (shoal_now() + g.ahead - f.base) / g.delay) AS slots
+    FROM free AS f
+    JOIN unnest(:number::int[], :slots::int[], :delay::bigint[], :ahead::bigint[]) AS g (number, slots, delay, ahead)
+         ON g.number = f.number
+    WHERE f.base <= shoal_now() + g.ahead
+)
+UPDATE host AS h SET next_at = g.base + g.slots * g.delay FROM granted AS g WHERE h.number = g.number
+RETURNING h.number, g.slots, g.base - shoal_now() AS first_in;
+
+-- name: hear_hosts
+-- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
+-- (:grows) if it does not begin one; while it is held, only a longer wish of its own counts, and a back-off that is long
+-- past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
+-- long its answers take; -1: as before.
+-- batch: arrays
+WITH locked AS (
+    SELECT number, held_until, backoff, held_until > shoal_now() AS held
+    FROM host WHERE number = ANY(:number::int[]) ORDER BY number FOR NO KEY UPDATE
+), step AS (
+    SELECT l.held, g.*,
+           CASE WHEN l.held THEN l.backoff
+                WHEN g.status = 0 THEN CASE WHEN g.well = 1 THEN 0 ELSE l.backoff END
+                WHEN l.backoff = 0 OR l.held_until < shoal_now() - g.forget THEN g.first
+                WHEN g.grows = 1 THEN least(2 * l.backoff, g.most)
+                ELSE l.backoff END AS backoff
+    FROM locked AS l
+    JOIN unnest(:number::int[], :status::smallint[], :hold::bigint[], :first::bigint[], :most::bigint[], :grows::int[],
+                :forget::bigint[], :well::int[], :latency::bigint[])
+         AS g (number, status, hold, first, most, grows, forget, well, latency) ON g.number = l.number
+)
+UPDATE host AS h
+SET held_status = CASE WHEN s.status > 0 THEN s.status ELSE h.held_status END,
+    backoff = s.backoff,
+    held_until = CASE WHEN s.status > 0 AND s.hold > 0 THEN greatest(h.held_until, shoal_now() + s.hold)
+                      WHEN s.status > 0 AND NOT s.held THEN shoal_now() + s.backoff
+                      WHEN s.backoff = 0 THEN 0
+                      ELSE h.held_until END,
+    latency = CASE WHEN s.latency >= 0 THEN s.latency ELSE h.latency END,
+    latency_at = CASE WHEN s.latency >= 0 THEN shoal_now() ELSE h.latency_at END
+FROM step AS s WHERE h.number = s.number
+RETURNING h.number, h.held_until - shoal_now() AS held_for;

@@ -1,0 +1,48 @@
+"""How hard a host may be asked: how it stands, what a holder wishes of it, what it is granted. Pure; the rows are the
+store's, and how many connections are open at once is each holder's own business."""
+
+from dataclasses import dataclass
+
+AHEAD = 2.0
+"""Seconds: how far ahead of their time slots are reserved. A kill wastes no more, and others wait no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a host stands, as its row said a moment ago. Times are seconds from then."""
+
+    busy_for: float = 0.0  # until its next free slot, its hold included
+    held_for: float = 0.0  # until its hold ends
+    crawl_delay: float = 0.0  # what its robots.txt asks for
+    latency: float = 0.0  # how long it takes to answer, if somebody found it slow lately
+    is_wary: bool = False  # it was held, and gave no good answer since: one URL at a time
+    robots_known: bool = False
+
+    def free_in(self, delay: float) -> float:
+        """When it may be asked with this delay: who keeps none waits for no slot, but for the hold."""
+        return self.busy_for if delay else self.held_for
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Requests to one host, `delay` seconds apart."""
+
+    host: int
+    slots: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What became of a wish: so many slots, the first of them in so many seconds."""
+
+    slots: int = 0
+    first_in: float = 0.0
+
+
+def slots_within(most: int, free_in: float, delay: float) -> int:
+    """How many requests a host may get within the next two seconds: at least one, once its turn has come."""
+    ahead = AHEAD - free_in
+    if ahead < 0:
+        return 0
+    return min(most, 1 + int(ahead / delay)) if delay else most

@@ -1,0 +1,159 @@
+"""What one walker learns of its hosts from their answers: who asks us to wait, who is well again, who is slow.
+
+It judges and remembers. The engine stops asking a held host at once; the store makes the news durable and shared, and
+decides how long a back-off is, for others may have heard the same.
+"""
+
+from dataclasses import dataclass, field
+
+from shoal.base.clock import Clock, span
+from shoal.hosts.retry_after import wait_of
+from shoal.settings import HostSettings
+
+THROTTLED = frozenset({429, 503})
+TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
+WEIGHT = 0.3  # of the newest answer in the smoothed latency
+TELLING = 1.5  # by this factor a latency changes before it is told again
+TELL_AGAIN = 300.0  # seconds: a host that stays slow is told again before the store forgets it
+SLACK = 0.1  # seconds by which a slot may seem to come before the end of the hold that it was reserved behind
+MOST_HOSTS = 10_000  # that are remembered
+
+
+@dataclass(slots=True)
+class HostNews:
+    """What one commit tells about a host. Durations are microseconds, as they are stored."""
+
+    origin: str
+    status: int = 0  # of an answer that asks us to wait; 0: there was none
+    hold: int = 0  # how long it asks for; 0: the back-off decides
+    first: int = 0  # the shortest back-off
+    most: int = 0  # the longest
+    grows: bool = False  # whether it doubles
+    is_well: bool = False
+    latency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the watch needs of one fetch. `attempts`: how often this page was tried before."""
+
+    origin: str
+    host: int
+    page: int
+    attempts: int
+    status: int | None
+    seconds: float
+    error: str | None = None
+    retry_after: str | None = None
+
+
+@dataclass(slots=True)
+class _Bout:
+    """Answers that ask us to wait, with no good one between them."""
+
+    until: float = 0.0
+    pages: set[int] = field(default_factory=set)  # that were well before it
+
+
+class HostWatch:
+    """The hosts of one walk. `ease`: seconds of delay for each second that a host takes to answer, 0 if that does not
+    matter; `delay`: the walk's own."""
+
+    def __init__(self, settings: HostSettings, clock: Clock, *, ease: float = 0.0, delay: float = 0.0) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ease = ease
+        self._delay = delay
+        self._slowest = settings.longest_slow_delay.total_seconds()
+        self._bouts: dict[int, _Bout] = {}
+        self._latency: dict[int, float] = {}
+        self._told: dict[int, tuple[float, float]] = {}  # the latency that was told, and when
+        self._news: dict[int, HostNews] = {}
+        self.is_attentive = ease > 0  # whether good answers matter, too
+
+    def hear(self, answer: Answer) -> bool:
+        """Judge an answer; whether it begins a hold."""
+        if answer.status in THROTTLED:
+            return self._throttled(answer)
+        if answer.status is not None and answer.status < 500 and not self.holds(answer.host):
+            self._well(answer)
+        if self._ease and (answer.status is not None or answer.error in TIMEOUTS):
+            self._time(answer)
+        return False
+
+    def holds(self, host: int) -> bool:
+        """Whether the host must not be asked just now."""
+        bout = self._bouts.get(host)
+        return bout is not None and bout.until > self._clock.monotonic()
+
+    def beware(self, host: int) -> None:
+        """The store says that the host was held: its next answer tells whether it is well."""
+        self._bout(host)
+
+    def news(self) -> dict[int, HostNews]:
+        """What is to be told, once."""
+        news, self._news = self._news, {}
+        return news
+
+    def learn(self, holds: dict[int, float]) -> None:
+        """How long the store says that hosts are held."""
+        for host, seconds in holds.items():
+            bout = self._bout(host)
+            bout.until = max(bout.until, self._clock.monotonic() + seconds - SLACK)
+
+    def forget(self) -> None:
+        """What was told may not have reached the store."""
+        self._news.clear()
+        self._told.clear()
+
+    def _throttled(self, answer: Answer) -> bool:
+        asked = wait_of(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        was_held = self.holds(answer.host)
+        if was_held and asked is None:
+            return False  # asked before the hold began: nothing new
+        bout = self._bout(answer.host)
+        wait = asked if asked is not None else self._settings.backoff
+        bout.until = max(bout.until, self._clock.monotonic() + wait.total_seconds())
+        # A page that failed before this bout says little about its host: it does not make others wait longer.
+        is_new = answer.attempts == 0 or answer.page in bout.pages
+        if is_new:
+            bout.pages.add(answer.page)
+        news = self._tell(answer)
+        news.status, news.is_well = answer.status or 0, False
+        news.hold = max(news.hold, span(asked)) if asked is not None else news.hold
+        news.grows = news.grows or (is_new and asked is None)
+        news.first, news.most = span(self._settings.backoff), span(self._settings.longest_backoff)
+        return True
+
+    def _well(self, answer: Answer) -> None:
+        if self._bouts.pop(answer.host, None) is not None:
+            self._news[answer.host] = HostNews(answer.origin, is_well=True)
+            self.is_attentive = self._ease > 0 or bool(self._bouts)
+
+    def _time(self, answer: Answer) -> None:
+        """Smooth the latency; tell it when it changed by a lot and makes a difference."""
+        taken = self._slowest if answer.error in TIMEOUTS else min(answer.seconds, self._slowest)
+        before = self._latency.get(answer.host, taken)
+        latency = self._latency[answer.host] = before + WEIGHT * (taken - before)
+        matters = latency if latency * self._ease > self._delay else 0.0
+        told, told_at = self._told.get(answer.host, (0.0, 0.0))
+        if not _differs(matters, told) and (not matters or self._clock.monotonic() - told_at < TELL_AGAIN):
+            return
+        self._told[answer.host] = (matters, self._clock.monotonic())
+        self._tell(answer).latency = round(matters * 1e6)
+        if len(self._latency) > MOST_HOSTS:
+            self._latency.clear()
+
+    def _tell(self, answer: Answer) -> HostNews:
+        return self._news.setdefault(answer.host, HostNews(answer.origin))
+
+    def _bout(self, host: int) -> _Bout:
+        self.is_attentive = True
+        if len(self._bouts) > MOST_HOSTS:
+            self._bouts.clear()
+        return self._bouts.setdefault(host, _Bout())
+
+
+def _differs(latency: float, told: float) -> bool:
+    low, high = sorted((latency, told))
+    return high > 0 and (low == 0 or high / low >= TELLING)

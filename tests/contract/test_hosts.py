@@ -1,0 +1,181 @@
+"""The host store: slots, holds, back-off and latencies, in one row per host that everybody shares."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from shoal.crawl.store import Pace
+from shoal.hosts.pace import Grant, Standing, Wish
+from shoal.hosts.watch import HostNews
+from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench
+
+SECOND = 1_000_000
+
+
+async def host_of(bench: Bench, origin: str = SITE) -> int:
+    return (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
+
+
+async def reserve(bench: Bench, host: int, slots: int, delay: float) -> Grant | None:
+    return (await bench.database.run(lambda tx: bench.hosts.reserve(tx, [Wish(host, slots, delay)]))).get(host)
+
+
+async def standing(bench: Bench, host: int) -> Standing:
+    return (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host]
+
+
+async def hear(bench: Bench, host: int, news: HostNews) -> float | None:
+    return (await bench.database.run(lambda tx: bench.hosts.hear(tx, {host: news}))).get(host)
+
+
+def throttled(hold: float = 0, *, grows: bool = True) -> HostNews:
+    return HostNews(SITE, 429, round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=grows)
+
+
+def about(seconds: float) -> object:
+    return pytest.approx(seconds, abs=0.3)
+
+
+async def test_slots_follow_each_other_and_reach_two_seconds_ahead(bench: Bench) -> None:
+    host = await host_of(bench)
+    assert await reserve(bench, host, 10, 0.5) == Grant(5, about(0))
+    assert await reserve(bench, host, 10, 0.5) is None
+    await bench.jump(1.0)
+    assert await reserve(bench, host, 10, 0.5) == Grant(2, about(1.5))
+
+
+async def test_at_least_one_slot_is_granted_however_long_the_delay(bench: Bench) -> None:
+    host = await host_of(bench)
+    assert await reserve(bench, host, 10, 30) == Grant(1, about(0))
+    assert await reserve(bench, host, 1, 30) is None
+    await bench.jump(28.5)
+    assert await reserve(bench, host, 1, 30) == Grant(1, about(1.5))
+
+
+async def test_several_hosts_are_reserved_at_once(bench: Bench) -> None:
+    hosts = [await host_of(bench, f"http://{name}.example") for name in "cab"]
+    wishes = [Wish(host, place + 1, 1.0) for place, host in enumerate(hosts)]
+    granted = await bench.database.run(lambda tx: bench.hosts.reserve(tx, wishes))
+    assert {host: grant.slots for host, grant in granted.items()} == dict(zip(hosts, (1, 2, 3), strict=True))
+
+
+async def test_a_slot_that_was_not_used_in_its_time_is_not_saved_up(bench: Bench) -> None:
+    host = await host_of(bench)
+    await reserve(bench, host, 1, 1.0)
+    await bench.jump(100)
+    assert await reserve(bench, host, 10, 1.0) == Grant(3, about(0))
+
+
+async def test_another_commit_on_the_same_host_is_never_waited_for(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("reserve_slots")
+    host = await host_of(bench)
+    slow = asyncio.create_task(Gated(bench.database, gate).run(lambda tx: bench.hosts.reserve(tx, [Wish(host, 2, 1)])))
+    await gate.wait_until_reached()
+    assert await reserve(bench, host, 2, 1) is None
+    gate.open()
+    await slow
+    assert await reserve(bench, host, 2, 1) == Grant(1, about(2))
+
+
+async def test_a_hold_without_a_retry_after_doubles_up_to_its_limit(bench: Bench) -> None:
+    host = await host_of(bench)
+    for seconds in (2, 4, 8, 16, 32, 60, 60):
+        assert await hear(bench, host, throttled()) == about(seconds)
+        await bench.jump(seconds + 0.5)
+
+
+async def test_many_complaints_during_one_hold_are_one(bench: Bench) -> None:
+    host = await host_of(bench)
+    await hear(bench, host, throttled())
+    await bench.jump(1)
+    assert await hear(bench, host, throttled()) == about(1)
+    await bench.jump(2)
+    assert await hear(bench, host, throttled()) == about(4)
+
+
+async def test_a_page_that_failed_before_does_not_make_its_host_wait_longer(bench: Bench) -> None:
+    host = await host_of(bench)
+    for _ in range(3):
+        assert await hear(bench, host, throttled(grows=False)) == about(2)
+        await bench.jump(3)
+
+
+async def test_what_the_host_asks_for_holds_and_a_longer_wish_extends_it(bench: Bench) -> None:
+    host = await host_of(bench)
+    assert await hear(bench, host, throttled(600, grows=False)) == about(600)
+    assert await hear(bench, host, throttled(30, grows=False)) == about(600)
+    assert await hear(bench, host, throttled(900, grows=False)) == about(900)
+
+
+async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
+    host = await host_of(bench)
+    await hear(bench, host, throttled(60))
+    assert await reserve(bench, host, 1, 1.0) is None
+    stands = await standing(bench, host)
+    assert (stands.busy_for, stands.held_for, stands.is_wary) == (about(60), about(60), True)
+    await bench.jump(59)
+    assert await reserve(bench, host, 5, 1.0) == Grant(2, about(1))
+
+
+async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
+    host = await host_of(bench)
+    for seconds in (2, 4):
+        await hear(bench, host, throttled())
+        await bench.jump(seconds + 1)
+    await hear(bench, host, HostNews(SITE, is_well=True))
+    assert await standing(bench, host) == Standing()
+    assert await hear(bench, host, throttled()) == about(2)
+
+
+async def test_a_good_answer_that_comes_late_does_not_end_a_hold(bench: Bench) -> None:
+    """It was asked for before the hold began, perhaps by another walker."""
+    host = await host_of(bench)
+    await hear(bench, host, throttled(60))
+    await hear(bench, host, HostNews(SITE, is_well=True))
+    assert (await standing(bench, host)).held_for == about(60)
+
+
+async def test_a_back_off_of_yesterday_is_forgotten(bench: Bench) -> None:
+    host = await host_of(bench)
+    for seconds in (2, 4, 8):
+        await hear(bench, host, throttled())
+        await bench.jump(seconds + 1)
+    await bench.jump(86_400)
+    assert not (await standing(bench, host)).is_wary
+    assert await hear(bench, host, throttled()) == about(2)
+
+
+async def test_holds_survive_a_restart(store_url: str) -> None:
+    first = await open_bench(store_url)
+    host = await host_of(first)
+    await hear(first, host, throttled(600))
+    await first.close()
+    second = await open_bench(store_url)
+    assert (await standing(second, host)).held_for == about(600)
+    await second.close()
+
+
+async def test_a_slow_host_is_known_to_everybody_until_it_is_old_news(bench: Bench) -> None:
+    host = await host_of(bench)
+    await hear(bench, host, HostNews(SITE, latency=3 * SECOND))
+    slow = await standing(bench, host)
+    assert slow.latency == about(3)
+    pace = Pace(timedelta(seconds=1), ease=1.0, longest_ease=timedelta(seconds=10))
+    assert pace.delay_at(slow) == about(3)
+    await bench.jump(601)
+    assert pace.delay_at(await standing(bench, host)) == 1
+    await hear(bench, host, HostNews(SITE, latency=60 * SECOND))
+    assert pace.delay_at(await standing(bench, host)) == 10
+
+
+async def test_news_of_many_hosts_is_one_statement_and_never_deadlocks(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    hosts = [await host_of(bench, f"http://{number}.example") for number in range(20)]
+    rounds = [
+        bench.database.run(lambda tx, order=order: bench.hosts.hear(tx, dict.fromkeys(order, throttled())))
+        for order in (hosts, hosts[::-1])
+        for _ in range(5)
+    ]
+    for held in await asyncio.gather(*rounds):
+        assert list(held.values()) == [about(2)] * 20
