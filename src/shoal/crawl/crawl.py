@@ -54,6 +54,7 @@ class CrawlConfig(BaseModel):
     proxy: str | None = Field(
         None, min_length=1, max_length=2000, description="A proxy to go through: http, https, socks5 or socks5h."
     )
+    analyze: bool = Field(False, description="Keep what analyses need of each page, beyond its record.")
     project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")
     labels: dict[str, str] = Field({}, max_length=64, description="Words of your own.")
     workers: int = Field(1, ge=1, le=64, description="Walkers over the one frontier.")

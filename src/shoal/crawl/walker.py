@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
@@ -30,6 +31,9 @@ from shoal.hosts.store import HostStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
+
+if TYPE_CHECKING:  # few crawls ask for more than facts
+    from shoal.extract.further import FurtherReader
 
 ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 
@@ -114,7 +118,7 @@ class Walker:
         options = ExtractOptions(max_links=self._settings.crawl.max_links)
         return Engine(
             self._walk,
-            PageFetcher(self._egress, self._crawl_headers(), limits, options, self._blocked),
+            PageFetcher(self._egress, self._crawl_headers(), limits, options, self._blocked, self._make_further()),
             self._make_gate(),
             self._make_reader(),
             Budget(self._crawl.config),
@@ -157,6 +161,14 @@ class Walker:
         scope = Scope(self._crawl.config, seeds_of(self._crawl.config))
         attempts = self._settings.crawl.page_attempts
         return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, attempts=attempts)
+
+    def _make_further(self) -> "FurtherReader | None":
+        config = self._crawl.config
+        if not config.analyze:
+            return None
+        from shoal.extract.further import FurtherReader
+
+        return FurtherReader(analyze=config.analyze)
 
     def _headers(self) -> HeaderPairs:
         """What every host is told: our name, and what the caller wants in the place of our wishes."""

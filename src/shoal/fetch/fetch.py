@@ -2,11 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Hop, Limits, Outcome, Request, Response
+from shoal.extract.flags import Flag
 from shoal.extract.page import ExtractOptions, Facts, extract
 from shoal.fetch.headers import CrawlHeaders
+
+if TYPE_CHECKING:  # few crawls ask for more than facts
+    from shoal.extract.further import Further, FurtherReader
 
 RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -23,6 +28,7 @@ class Fetched:
     content_type: str | None = None
     bytes: int = 0
     facts: Facts | None = None
+    further: "Further | None" = None
     failure: Failure | None = None
 
     @property
@@ -42,12 +48,14 @@ class PageFetcher:
         limits: Limits,
         options: ExtractOptions,
         blocked: Callable[[Failure], None] = lambda failure: None,
+        further: "FurtherReader | None" = None,
     ) -> None:
         self._egress = egress
         self._blocked = blocked  # is told what was refused by rule, with the detail that is for operators
         self._headers = headers
         self._limits = limits
         self._options = options
+        self._further = further
 
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
@@ -77,6 +85,8 @@ class PageFetcher:
         )
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
+        elif self._further is not None:
+            self._read_further(self._further, fetched, outcome, b"")
         return fetched
 
     def _read_html(self, fetched: Fetched, response: Response) -> None:
@@ -85,6 +95,22 @@ class PageFetcher:
             fetched.failure = body
         else:
             fetched.facts = extract(body, fetched.content_type, self._options)
+            if self._further is not None:
+                self._read_further(self._further, fetched, response, body)
+
+    def _read_further(self, further: "FurtherReader", fetched: Fetched, response: Response, body: bytes) -> None:
+        from shoal.extract.source import Source
+
+        source = Source(
+            response.url,
+            body,
+            fetched.content_type,
+            status=response.status,
+            headers=response.headers.pairs(),
+            http_version=response.http_version,
+        )
+        html = fetched.facts is not None and not fetched.facts.flags & Flag.NOT_HTML
+        fetched.further = further.read(source, html=html)
 
 
 def may_be_html(content_type: str | None) -> bool:

@@ -10,6 +10,8 @@ RECORD_FIELDS = (
     "links_external", "redirects", "fetched_at", "duration_ms", "attempt", "rendered", "error", "data",
 )  # fmt: skip
 
+Blob = bytes  # by another name: a page has a field `bytes`
+
 
 @dataclass(slots=True)
 class Page:
@@ -41,6 +43,7 @@ class Page:
     error_code: str | None = None
     error_message: str | None = None
     data: dict[str, Any] | None = None
+    detail: Blob | None = None  # what analyses need, packed; stored and read apart from the record
     body_file: str | None = None  # where the answer is kept as it was sent, if it is: see `bodies`
     body_offset: int | None = None
     body_length: int | None = None

@@ -15,3 +15,8 @@ class PageStore(Protocol):
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         """Pages in the order in which they were stored, after the page with that number."""
         ...
+
+    async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """The details of pages, each with its page's number, in the order of `after`; `shoal.extract.details.unpacked`
+        reads them. Pages of a crawl that did not ask for them, and pages that gave no answer, have none."""
+        ...

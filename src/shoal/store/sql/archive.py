@@ -130,6 +130,7 @@ class SqlArchive:
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
         last = await tx.value("last_of_some_pages", crawl=crawl.number, limit=limit)
         if last is not None:
+            await tx.execute("drop_details_up_to", crawl=crawl.number, number=last)
             return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
         for query in ("drop_counters", "drop_skips"):
             await tx.execute(query, crawl=crawl.number)

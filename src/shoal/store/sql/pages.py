@@ -8,7 +8,7 @@ import orjson
 from shoal.base.database import Tx
 from shoal.pages.page import Page
 
-_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered"))
+_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 
@@ -18,6 +18,7 @@ class SqlPageStore:
 
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
+        await tx.many("insert_details", _details(crawl, pages))
         try:
             return await tx.many("insert_pages", rows)
         except UnicodeEncodeError:  # half a surrogate pair in some text: rare, so looked for only now
@@ -26,6 +27,10 @@ class SqlPageStore:
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], _page(row)) for row in rows]
+
+    async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], row["detail"]) for row in rows]
 
 
 def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
@@ -38,6 +43,14 @@ def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
     row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None
     row["data"] = orjson.dumps(page.data).decode() if page.data is not None else None
     return row
+
+
+def _details(crawl: int, pages: Sequence[tuple[int, int, Page]]) -> list[dict[str, Any]]:
+    return [
+        {"crawl": crawl, "key": key, "chk": chk, "detail": page.detail}
+        for key, chk, page in pages
+        if page.detail is not None
+    ]
 
 
 def _encodable(row: dict[str, Any]) -> dict[str, Any]:

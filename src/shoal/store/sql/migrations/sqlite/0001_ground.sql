@@ -206,6 +206,15 @@ CREATE TABLE page (
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);
 
+-- What analyses need of a page beyond its record, compressed; only where it was asked for.
+CREATE TABLE page_detail (
+    key    INTEGER NOT NULL,
+    crawl  INTEGER NOT NULL,
+    chk    INTEGER NOT NULL,
+    detail BLOB NOT NULL,
+    PRIMARY KEY (crawl, key, chk)
+);
+
 CREATE TABLE outbox (
     id         TEXT PRIMARY KEY,
     type       TEXT NOT NULL,

@@ -18,3 +18,10 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
                redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
                body_file, body_offset, body_length)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: insert_details
+-- Keep the details of pages, unless they are there.
+-- batch: arrays
+INSERT INTO page_detail (crawl, key, chk, detail)
+SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[])
+ON CONFLICT (crawl, key, chk) DO NOTHING;

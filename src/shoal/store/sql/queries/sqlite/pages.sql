@@ -9,3 +9,8 @@ VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content
         :links_external, :redirects, :fetched_at, :duration_ms, :attempt, :rendered, :error_code,
         :error_message, :data, :body_file, :body_offset, :body_length)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: insert_details
+-- Keep a page's details, unless they are there.
+INSERT INTO page_detail (crawl, key, chk, detail) VALUES (:crawl, :key, :chk, :detail)
+ON CONFLICT (crawl, key, chk) DO NOTHING;

@@ -1,0 +1,464 @@
+"""What an analysis needs of a page beyond its record: headings, links with their words, images, resources, structured
+data, headers and cookies. Bounded in number and length; addresses are as written; never raises, whatever the page is.
+
+Judging what was found is left to the analyzers.
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import orjson
+from turbohtml import Document, Element, MicrodataItem, RdfaItem
+
+from shoal.extract.fingerprint import fingerprint
+from shoal.extract.source import HeaderPairs, Source
+
+T = TypeVar("T")
+
+MOST: Final = 2_000  # of one kind on one page
+LONGEST_URL: Final = 2_048
+LONGEST_TEXT: Final = 300
+LONGEST_JSON_LD: Final = 200_000  # characters of one page, in all
+MOST_ITEMS: Final = 200  # of microdata, and of RDFa
+MOST_REFERRING: Final = 4  # elements with `itemref` on one page
+DEEPEST: Final = 12  # structured data within structured data
+
+HEADERS: Final = frozenset(
+    [
+        "accept-ranges",
+        "access-control-allow-credentials",
+        "access-control-allow-origin",
+        "age",
+        "alt-svc",
+        "cache-control",
+        "content-encoding",
+        "content-language",
+        "content-length",
+        "content-security-policy",
+        "content-security-policy-report-only",
+        "content-type",
+        "cross-origin-embedder-policy",
+        "cross-origin-opener-policy",
+        "cross-origin-resource-policy",
+        "date",
+        "etag",
+        "expires",
+        "last-modified",
+        "link",
+        "nel",
+        "permissions-policy",
+        "pragma",
+        "referrer-policy",
+        "refresh",
+        "report-to",
+        "retry-after",
+        "server",
+        "server-timing",
+        "strict-transport-security",
+        "timing-allow-origin",
+        "transfer-encoding",
+        "vary",
+        "via",
+        "www-authenticate",
+        "x-aspnet-version",
+        "x-cache",
+        "x-content-type-options",
+        "x-frame-options",
+        "x-permitted-cross-domain-policies",
+        "x-powered-by",
+        "x-robots-tag",
+        "x-xss-protection",
+    ]
+)
+"""What is kept of an answer's headers. None of them carries a session."""
+
+_LEVEL: Final = 1  # 70 % smaller in 30 µs; the other levels take longer for little
+_TAGS: Final = [
+    "title",
+    "a",
+    "area",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "img",
+    "meta",
+    "link",
+    "script",
+    "iframe",
+    "frame",
+    "video",
+    "audio",
+    "source",
+    "track",
+    "embed",
+    "object",
+    "form",
+    "base",
+]
+_INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
+_RESOURCE_LINKS: Final = [
+    "stylesheet",
+    "icon",
+    "manifest",
+    "preload",
+    "modulepreload",
+    "prefetch",
+    "preconnect",
+    "dns-prefetch",
+    "apple-touch-icon",
+    "alternate",
+    "next",
+    "prev",
+]
+
+
+@dataclass(slots=True)
+class Heading:
+    level: int
+    text: str
+
+
+@dataclass(slots=True)
+class Anchor:
+    """A link with its words: those of the images in it, if it has no others."""
+
+    url: str
+    text: str
+    rel: str = ""
+
+
+@dataclass(slots=True)
+class Alternate:
+    """The same page in another language (`hreflang`)."""
+
+    lang: str
+    url: str
+
+
+@dataclass(slots=True)
+class Image:
+    """`alt` is None where it is missing, and empty where the page says that the image says nothing."""
+
+    url: str
+    alt: str | None
+    width: str | None = None
+    height: str | None = None
+    loading: str | None = None
+
+
+@dataclass(slots=True)
+class Resource:
+    """What a browser loads, or sends to, besides the page; `kind` is the element, or the rel of a `<link>`."""
+
+    kind: str
+    url: str
+    integrity: bool = False
+
+
+@dataclass(slots=True)
+class Cookie:
+    """The flags of a cookie that the answer sets; its value is nobody's business."""
+
+    name: str
+    secure: bool = False
+    http_only: bool = False
+    same_site: str | None = None
+    persistent: bool = False
+    domain: str | None = None
+
+
+@dataclass(slots=True)
+class Details:
+    """All that was read for analyses. `cut` names the lists that were longer than is kept."""
+
+    http_version: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    cookies: list[Cookie] = field(default_factory=list)
+    doctype: bool = False
+    base: str | None = None
+    titles: list[str] = field(default_factory=list)
+    canonicals: list[str] = field(default_factory=list)
+    metas: dict[str, str] = field(default_factory=dict)
+    headings: list[Heading] = field(default_factory=list)
+    links: list[Anchor] = field(default_factory=list)
+    hreflang: list[Alternate] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
+    resources: list[Resource] = field(default_factory=list)
+    json_ld: list[Any] = field(default_factory=list)
+    json_ld_errors: list[str] = field(default_factory=list)
+    microdata: list[dict[str, Any]] = field(default_factory=list)
+    rdfa: list[dict[str, Any]] = field(default_factory=list)
+    fingerprint: int | None = None
+    cut: list[str] = field(default_factory=list)
+
+
+def read_details(source: Source, *, html: bool = True) -> Details:
+    """The details of an answer; of one that is not HTML only those of its headers.
+
+    The text that the fingerprint needs is taken last: scripts and styles are gone from the tree afterwards.
+    """
+    details = Details(http_version=source.http_version)
+    _read_headers(source.headers, details)
+    if html:
+        document = source.document
+        _Reader(details).read(document)
+        _read_structured(document, details)
+        details.fingerprint = fingerprint(_visible_text(document))
+    return details
+
+
+def packed(details: Details) -> bytes:
+    """The details as they are stored: JSON, compressed."""
+    try:
+        told = orjson.dumps(details)
+    except TypeError:  # half a surrogate pair somewhere
+        told = json.dumps(asdict(details), ensure_ascii=False).encode("utf-8", "replace")
+    return zlib.compress(told, _LEVEL)
+
+
+def unpacked(data: bytes) -> Details:
+    """What `packed` was given."""
+    values = orjson.loads(zlib.decompress(data))
+    for name, kind in _KINDS.items():
+        values[name] = [kind(**one) for one in values[name]]
+    return Details(**values)
+
+
+_KINDS: Final[dict[str, Callable[..., Any]]] = {
+    "cookies": Cookie,
+    "headings": Heading,
+    "links": Anchor,
+    "hreflang": Alternate,
+    "images": Image,
+    "resources": Resource,
+}
+
+
+class _Reader:
+    """Reads a tree once, element by element, each by what its tag means."""
+
+    def __init__(self, details: Details) -> None:
+        self._details = details
+        self._by_tag: dict[str, Callable[[Element], None]] = {
+            "title": self._title,
+            "a": self._anchor,
+            "area": self._anchor,
+            "img": self._image,
+            "meta": self._meta,
+            "link": self._link,
+            "object": self._object,
+            "form": self._form,
+            "base": self._base,
+            **{f"h{level}": self._heading for level in range(1, 7)},
+            **dict.fromkeys(("script", "iframe", "frame", "video", "audio", "source", "track", "embed"), self._loads),
+        }
+
+    def read(self, document: Document) -> None:
+        self._details.doctype = any(type(node).__name__ == "Doctype" for node in document.children)
+        by_tag = self._by_tag
+        for element in document.iter_elements(_TAGS):
+            by_tag[element.tag](element)
+
+    def _keep(self, kept: list[T], name: str, one: T) -> None:
+        if len(kept) < MOST:
+            kept.append(one)
+        elif name not in self._details.cut:
+            self._details.cut.append(name)
+
+    def _title(self, element: Element) -> None:
+        if element.namespace.value == "html":
+            self._keep(self._details.titles, "titles", _line(element.text))
+
+    def _heading(self, element: Element) -> None:
+        self._keep(self._details.headings, "headings", Heading(int(element.tag[1]), _line(" ".join(element.strings))))
+
+    def _anchor(self, element: Element) -> None:
+        url = element.attr("href")
+        if url is None:
+            return
+        text = _line(element.text) or _line(element.attr("alt") or "") or _line(_words_of_images(element))
+        self._keep(self._details.links, "links", Anchor(_address(url), text, _line(element.attr("rel") or "")))
+
+    def _image(self, element: Element) -> None:
+        alt = element.attr("alt")
+        image = Image(
+            _address(element.attr("src") or element.attr("srcset") or element.attr("data-src") or ""),
+            None if alt is None else _line(alt),
+            _short(element.attr("width")),
+            _short(element.attr("height")),
+            _short(element.attr("loading")),
+        )
+        self._keep(self._details.images, "images", image)
+
+    def _meta(self, element: Element) -> None:
+        name = element.attr("name") or element.attr("property") or element.attr("http-equiv")
+        content = element.attr("content")
+        if name and content is not None and len(self._details.metas) < MOST:
+            self._details.metas.setdefault(_line(name).lower(), _line(content))
+
+    def _link(self, element: Element) -> None:
+        url = element.attr("href")
+        if url is None:
+            return
+        rels, lang = (element.attr("rel") or "").lower().split(), element.attr("hreflang")
+        if "canonical" in rels:
+            self._keep(self._details.canonicals, "canonicals", _address(url))
+        elif "alternate" in rels and lang is not None:
+            self._keep(self._details.hreflang, "hreflang", Alternate(_line(lang), _address(url)))
+        else:
+            kind = next((rel for rel in _RESOURCE_LINKS if rel in rels), None)
+            if kind is not None:
+                self._load(kind, url, element)
+
+    def _loads(self, element: Element) -> None:
+        url = element.attr("src")
+        if url is not None:
+            self._load(element.tag, url, element)
+
+    def _object(self, element: Element) -> None:
+        url = element.attr("data")
+        if url is not None:
+            self._load("object", url, element)
+
+    def _form(self, element: Element) -> None:
+        url = element.attr("action")
+        if url is not None:
+            self._load("form", url, element)
+
+    def _load(self, kind: str, url: str, element: Element) -> None:
+        resource = Resource(kind, _address(url), element.attr("integrity") is not None)
+        self._keep(self._details.resources, "resources", resource)
+
+    def _base(self, element: Element) -> None:
+        if self._details.base is None and element.attr("href") is not None:
+            self._details.base = _address(element.attr("href") or "")
+
+
+def _read_headers(headers: HeaderPairs, details: Details) -> None:
+    for name, value in headers[:MOST]:
+        name = name.lower()
+        if name == "set-cookie":
+            if len(details.cookies) < MOST_ITEMS:
+                details.cookies.append(_cookie(value))
+        elif name in HEADERS:
+            before = details.headers.get(name)
+            joined = value if before is None else f"{before}, {value}"
+            details.headers[name] = joined[:LONGEST_URL]
+
+
+def _cookie(value: str) -> Cookie:
+    pair, *attributes = value[: 4 * LONGEST_URL].split(";")
+    named = {
+        name.strip().lower(): said.strip().lower() for name, _, said in (part.partition("=") for part in attributes)
+    }
+    return Cookie(
+        pair.partition("=")[0].strip()[:LONGEST_TEXT],
+        secure="secure" in named,
+        http_only="httponly" in named,
+        same_site=_short(named.get("samesite")),
+        persistent="expires" in named or "max-age" in named,
+        domain=(named.get("domain") or "")[:LONGEST_TEXT] or None,
+    )
+
+
+def _read_structured(document: Document, details: Details) -> None:
+    left = LONGEST_JSON_LD
+    for text in json_ld_texts(document):
+        left -= len(text)
+        if left < 0 or len(details.json_ld) >= MOST_ITEMS:
+            details.cut.append("json_ld")
+            break
+        value = read_json_ld(text)
+        if isinstance(value, BadJsonLd):
+            details.json_ld_errors.append(value.problem)
+        else:
+            details.json_ld.append(value)
+    _tame_references(document)
+    details.microdata = _items(document.microdata, "microdata", details)
+    details.rdfa = _items(document.rdfa, "rdfa", details)
+
+
+def _tame_references(document: Document) -> None:
+    """Items that refer to items that refer to items take a time that doubles with each: forty of them take for ever."""
+    referring = document.select("[itemref]")
+    if len(referring) > MOST_REFERRING:
+        for element in referring:
+            del element.attrs["itemref"]
+
+
+def _items(read: Callable[[], Sequence[MicrodataItem | RdfaItem]], name: str, details: Details) -> list[dict[str, Any]]:
+    try:
+        items = read()
+    except RecursionError:  # items within items, hundreds of them
+        items = ()
+        details.cut.append(name)
+    if len(items) > MOST_ITEMS:
+        details.cut.append(name)
+    return [_item(item) for item in items[:MOST_ITEMS]]
+
+
+@dataclass(frozen=True, slots=True)
+class BadJsonLd:
+    """A block of JSON-LD that nobody can read, and why."""
+
+    problem: str
+
+
+def json_ld_texts(document: Document) -> Iterator[str]:
+    """The blocks of JSON-LD as they stand on the page."""
+    for script in document.find_all("script"):
+        kind = script.attr("type")
+        if kind is not None and kind.partition(";")[0].strip().lower() == "application/ld+json":
+            yield script.text
+
+
+def read_json_ld(text: str) -> Any | BadJsonLd:
+    """What a block says."""
+    try:
+        value = orjson.loads(text)
+        orjson.dumps(value)  # what nests too deeply to be written down is of no use
+    except (orjson.JSONDecodeError, TypeError) as error:
+        return BadJsonLd(_line(str(error)))
+    return value
+
+
+def _item(item: MicrodataItem | RdfaItem, depth: int = 0) -> dict[str, Any]:
+    properties: Mapping[str, Sequence[Any]] = item.properties if depth < DEEPEST else {}
+    told = {
+        _line(name): [
+            _line(value) if isinstance(value, str) else _item(value, depth + 1) for value in values[:MOST_ITEMS]
+        ]
+        for name, values in islice(properties.items(), MOST_ITEMS)
+    }
+    kinds = item.type if isinstance(item.type, list) else (item.type or "").split()
+    return {"type": [_address(kind) for kind in kinds[:MOST_ITEMS]], "properties": told}
+
+
+def _visible_text(document: Document) -> str:
+    body = document.find("body")
+    for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
+        invisible.decompose()
+    return "" if body is None else " ".join(body.strings)
+
+
+def _words_of_images(element: Element) -> str:
+    return " ".join([image.attr("alt") or "" for image in element.find_all("img")[:10]])
+
+
+def _address(url: str) -> str:
+    return url.strip()[:LONGEST_URL]
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:20]
+
+
+def _line(text: str) -> str:
+    return " ".join(text[: 4 * LONGEST_TEXT].split())[:LONGEST_TEXT]
