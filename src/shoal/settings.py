@@ -306,10 +306,15 @@ class CrawlSettings(Slice):
     )
     page_attempts: Whole = setting(
         "SHOAL_PAGE_ATTEMPTS",
-        3,
-        "How often a page is tried in all when the network or the server fails.",
+        4,
+        "How often a page is tried in all when the network or the server fails; after a total timeout, twice.",
         ge=1,
         le=20,
+    )
+    page_backoff: Duration = setting(
+        "SHOAL_PAGE_BACKOFF",
+        "1s",
+        "Wait before a page is tried again; it doubles with each try, and jitter adds to it.",
     )
     max_links: Whole = setting("SHOAL_MAX_LINKS", 10_000, "Links taken from one page.", ge=1, le=1_000_000)
     max_url_length: Whole = setting(

@@ -112,6 +112,6 @@ class Crawler:
 
 @pytest.fixture
 async def crawler(store_url: str) -> AsyncIterator[Crawler]:
-    settings = load({"DATABASE_URL": store_url}, env={}).settings
+    settings = load({"DATABASE_URL": store_url}, env={"SHOAL_PAGE_BACKOFF": "20ms"}).settings
     async with opened(settings, Signals()) as app:
         yield Crawler(app)

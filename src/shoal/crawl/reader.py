@@ -1,23 +1,18 @@
 """What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
 
-import random
-from collections.abc import Callable
-
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.known import MOST, KnownUrls
+from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
 from shoal.extract.page import Facts
 from shoal.fetch.fetch import Fetched
 from shoal.pages.page import Page
 
-FIRST_RETRY = 1_000_000  # microseconds; doubled each time
-ROBOTS_RETRY = 5_000_000
-JITTER = 0.3
-ATTEMPTS_AFTER_TIMEOUT = 2
+ROBOTS_RETRY = 5_000_000  # microseconds
 
 REFUSED: dict[Refusal, Fate] = {
     Refusal.INVALID_URL: Fate.SKIPPED_INVALID_URL,
@@ -40,23 +35,22 @@ class PageReader:
         urls: Canonicalizer,
         clock: Clock,
         *,
-        attempts: int,
-        jitter: Callable[[], float] = random.random,
+        retries: Retries,
     ) -> None:
         self._key_seed = key_seed
         self._scope = scope
         self._urls = urls
         self._clock = clock
-        self._attempts = attempts
-        self._jitter = jitter
+        self._retries = retries
         self._known = KnownUrls()
         self._too_deep: set[Url] = set()  # known, but to be looked at again when a shorter way leads there
         self.traps = TrapWatch()
 
     def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
         """The task settled; what the page links to is added to the report."""
-        if fetched.retryable and self._may_retry(task, fetched):
-            return Settled(task, Fate.OPEN, retry_in=self._retry_in(task))
+        retry_in = self._retries.again_in(task.attempts, fetched)
+        if retry_in is not None:
+            return Settled(task, Fate.OPEN, retry_in=retry_in)
         page = self._page(task, fetched)
         if fetched.further is not None:
             page.detail = fetched.further.detail
@@ -86,19 +80,12 @@ class PageReader:
 
     def without_robots(self, task: Task) -> Settled:
         """The host's robots.txt cannot be had, so its pages may not be: try again later, then give up."""
-        if task.attempts + 1 < self._attempts:
+        if task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
         page = self._bare(task)
         page.error_code = "robots_unreachable"
         page.error_message = "The host's robots.txt could not be had, so nothing there may be fetched."
         return Settled(task, Fate.FAILED, page)
-
-    def _may_retry(self, task: Task, fetched: Fetched) -> bool:
-        timed_out = fetched.failure is not None and fetched.failure.code == "total_timeout"
-        return task.attempts + 1 < (min(self._attempts, ATTEMPTS_AFTER_TIMEOUT) if timed_out else self._attempts)
-
-    def _retry_in(self, task: Task) -> int:
-        return int(FIRST_RETRY * 2**task.attempts * (1 + JITTER * self._jitter()))
 
     def _bare(self, task: Task) -> Page:
         return Page(

@@ -18,6 +18,7 @@ from shoal.crawl.engine import Engine, Window
 from shoal.crawl.frontier import Settled
 from shoal.crawl.gate import OpenGate, RobotsGate
 from shoal.crawl.reader import PageReader
+from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
@@ -159,8 +160,8 @@ class Walker:
     def _make_reader(self) -> PageReader:
         rules = self._crawl.config.url_rules(self._settings.crawl.max_url_length)
         scope = Scope(self._crawl.config, seeds_of(self._crawl.config))
-        attempts = self._settings.crawl.page_attempts
-        return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, attempts=attempts)
+        retries = Retries(self._settings.crawl.page_attempts, self._settings.crawl.page_backoff)
+        return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, retries=retries)
 
     def _make_further(self) -> "FurtherReader | None":
         config = self._crawl.config

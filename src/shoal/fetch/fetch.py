@@ -13,7 +13,7 @@ from shoal.fetch.headers import CrawlHeaders
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.further import Further, FurtherReader
 
-RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 
@@ -33,9 +33,8 @@ class Fetched:
 
     @property
     def retryable(self) -> bool:
-        if self.failure is not None:
-            return self.failure.retryable
-        return self.status in RETRYABLE_STATUS
+        """Whether another try may give more: the network or the server failed, not the page."""
+        return self.status in RETRYABLE_STATUS or (self.failure is not None and self.failure.retryable)
 
 
 class PageFetcher:

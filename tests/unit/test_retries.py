@@ -1,0 +1,130 @@
+"""Which fetches are tried again, how often, and after how long."""
+
+from datetime import timedelta
+
+import pytest
+
+from shoal.crawl.retries import JITTER, LONGEST, Retries
+from shoal.egress import Failure, Headers, Response
+from shoal.egress.address import Refusal
+from shoal.egress.exchange import Outcome
+from shoal.egress.fault import explain, refused
+from shoal.fetch.fetch import Fetched, may_be_html
+
+URL = "http://a.example/"
+FOUR = Retries(4, timedelta(seconds=1), jitter=lambda: 0)
+TOO_SLOW = explain(28, "Operation timed out after 60000 milliseconds", URL, tls_verdict=0)
+
+
+def answered(status: int) -> Fetched:
+    return Fetched(URL, 0.1, status=status)
+
+
+def failed(outcome: Outcome | bytes) -> Fetched:
+    assert isinstance(outcome, Failure)
+    return Fetched(URL, 0.1, failure=outcome)
+
+
+def curl_said(number: int, words: str = "", verdict: int = 0) -> Fetched:
+    return failed(explain(number, words, URL, tls_verdict=verdict))
+
+
+def encoded(encoding: str, raw: bytes) -> Fetched:
+    head = Headers(f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\n\r\n".encode())
+    return failed(Response(URL, 200, head, raw, "", 0.1).body())
+
+
+def tries(fetched: Fetched) -> int:
+    """How often a page is tried in all that always ends like this."""
+    return 1 + sum(FOUR.again_in(failed_before, fetched) is not None for failed_before in range(10))
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 501, 502, 503, 504, 507, 520, 599])
+def test_a_server_that_fails_is_asked_three_times_more(status: int) -> None:
+    assert tries(answered(status)) == 4
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 405, 410, 418, 421, 451, 600, 999])
+def test_an_answer_is_an_answer(status: int) -> None:
+    assert tries(answered(status)) == 1
+
+
+@pytest.mark.parametrize(
+    "fetched",
+    [
+        curl_said(6),
+        curl_said(7),
+        curl_said(18),
+        curl_said(35),
+        curl_said(52),
+        curl_said(55),
+        curl_said(56),
+        curl_said(28, "Connection timed out"),
+        curl_said(28, "Operation too slow"),
+        curl_said(97),
+    ],
+)
+def test_the_network_is_tried_three_times_more(fetched: Fetched) -> None:
+    assert tries(fetched) == 4
+
+
+def test_a_page_that_takes_all_its_time_gets_one_more_chance() -> None:
+    assert tries(failed(TOO_SLOW)) == 2
+    assert FOUR.again_in(1, failed(TOO_SLOW)) is None
+    assert FOUR.again_in(1, answered(500)) is not None
+
+
+@pytest.mark.parametrize(
+    "fetched",
+    [
+        failed(refused(Refusal("address_not_public", "10.0.0.1"), URL)),
+        failed(refused(Refusal("self_connection", "here"), URL)),
+        failed(refused(Refusal("port_not_allowed", "22"), URL)),
+        curl_said(60, "certificate", 10),
+        curl_said(60, "certificate", 18),
+        curl_said(60, "certificate", 20),
+        curl_said(60, "subject name does not match"),
+        curl_said(23),
+        curl_said(63),
+        curl_said(100),
+        curl_said(1),
+        curl_said(3),
+        curl_said(8),
+        encoded("gzip", b"not gzip"),
+        encoded(",".join(["gzip"] * 20), b"x"),
+    ],
+)
+def test_what_will_not_change_is_not_asked_for_again(fetched: Fetched) -> None:
+    assert tries(fetched) == 1
+
+
+def test_a_failing_server_whose_page_cannot_be_decoded_is_still_a_failing_server() -> None:
+    fetched = encoded("gzip", b"not gzip")
+    fetched.status = 500
+    assert tries(fetched) == 4
+
+
+def test_each_wait_is_twice_the_last_and_jitter_only_adds() -> None:
+    assert [FOUR.again_in(before, answered(500)) for before in range(3)] == [1_000_000, 2_000_000, 4_000_000]
+    latest = Retries(4, timedelta(seconds=1), jitter=lambda: 1)
+    assert latest.again_in(1, answered(500)) == int(2_000_000 * (1 + JITTER))
+    patient = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
+    assert patient.again_in(18, answered(500)) == LONGEST / timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "looked_into"),
+    [
+        (None, True),
+        ("", True),
+        ("text/html", True),
+        (" Text/HTML ; charset=utf-8", True),
+        ("application/xhtml+xml", True),
+        ("application/pdf", False),
+        ("text/plain", False),
+        ("image/svg+xml", False),
+        ("application/json", False),
+    ],
+)
+def test_only_what_may_be_html_is_looked_into(content_type: str | None, looked_into: bool) -> None:
+    assert may_be_html(content_type) is looked_into
