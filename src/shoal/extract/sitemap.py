@@ -1,0 +1,278 @@
+"""What a sitemap lists: an index of sitemaps, a set of URLs, a plain list, an RSS or Atom feed; gzipped or not. Pure.
+
+Written for foreign bytes: a document type, and with it every entity, is refused; size, number, nesting and the length
+of one token have limits, and the file is unpacked and parsed in pieces, so that a bomb costs no more than they allow.
+What is broken gives what could be read before the break. Which URLs belong to a crawl is judged by others.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+from xml.parsers import expat
+
+LONGEST_TEXT: Final = 8_192  # of a URL or a date, in characters
+LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers read an unfinished one again and again
+DEEPEST: Final = 50
+MOST_WRAPPINGS: Final = 2  # a .gz file that the server gzips once more
+
+_PIECE: Final = 1 << 16
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_ONLY: Final = 16 + zlib.MAX_WBITS
+_ABSOLUTE: Final = re.compile(r"https?://[^\s/]", re.IGNORECASE)
+_BLANK: Final = b" \t\r\n\x00"
+_MARK: Final = b"\xef\xbb\xbf"
+
+
+class SitemapKind(StrEnum):
+    INDEX = "index"  # of sitemaps
+    URLS = "urls"
+    FEED = "feed"
+    TEXT = "text"
+
+
+class Entry(NamedTuple):
+    """A URL, absolute and otherwise as written, with the moment of its last change as written, if there is one."""
+
+    url: str
+    lastmod: str | None = None
+
+
+@dataclass(slots=True)
+class Sitemap:
+    """What was read. Without a kind the bytes are no sitemap; `problem` continues the sentence "The sitemap …"."""
+
+    kind: SitemapKind | None = None
+    entries: list[Entry] = field(default_factory=list)
+    refused: int = 0  # entries that are no absolute URL
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SitemapLimits:
+    """How much of one sitemap is read. The first two are the protocol's own."""
+
+    max_bytes: int = 50 * 1024 * 1024  # unpacked
+    most_entries: int = 50_000
+    most_elements: int = 1_000_000  # or lines, whatever they hold: about a second of work
+
+
+DEFAULT_LIMITS: Final = SitemapLimits()
+
+_ROOTS: Final = {
+    "urlset": SitemapKind.URLS,
+    "sitemapindex": SitemapKind.INDEX,
+    "rss": SitemapKind.FEED,
+    "feed": SitemapKind.FEED,
+}
+_URLS: Final = frozenset({"/urlset/url/loc", "/sitemapindex/sitemap/loc", "/rss/channel/item/link"})
+_DATES: Final = frozenset(
+    {"/urlset/url/lastmod", "/sitemapindex/sitemap/lastmod", "/rss/channel/item/pubDate", "/feed/entry/updated"}
+)
+_ITEMS: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry"})
+_ATOM_LINK: Final = "/feed/entry/link"
+
+
+class _Stop(Exception):
+    """Reading ends here; the reason is the end of a sentence."""
+
+
+def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap:
+    """What the bytes list; never raises, whatever they are."""
+    sitemap = Sitemap()
+    try:
+        pieces = _without_start(_unpacked(body, limits.max_bytes))
+        first = next(pieces, b"")
+        if first[:20].lower().startswith((b"<!doctype html", b"<html")):
+            raise _Stop("is an HTML page and no sitemap")
+        if first.startswith((b"<", b"\xff\xfe", b"\xfe\xff")):
+            _Xml(sitemap, limits).read(first, pieces)
+        else:
+            _read_text(sitemap, limits, first, pieces)
+    except _Stop as stop:
+        sitemap.problem = str(stop)
+    return sitemap
+
+
+def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
+    """The bytes in pieces, without gzip around them."""
+    pieces = iter([body])
+    for _ in range(MOST_WRAPPINGS):
+        first = next(pieces, b"")
+        pieces = _chained(first, pieces)
+        if first.startswith(_GZIP):
+            pieces = _gunzipped(pieces)
+    room = most
+    for piece in pieces:
+        for start in range(0, len(piece), _PIECE):
+            part = piece[start : start + _PIECE]
+            if len(part) > room:
+                yield part[:room]
+                raise _Stop(f"is larger than {most:,} bytes; the rest was not read")
+            room -= len(part)
+            yield part
+
+
+def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Every member of a gzip file; whoever asks for no more pieces stops the unpacking."""
+    member = zlib.decompressobj(_GZIP_ONLY)
+    for piece in pieces:
+        while piece:
+            try:
+                part = member.decompress(piece, _PIECE)
+            except zlib.error:
+                raise _Stop("is a broken gzip file") from None
+            if part:
+                yield part
+            piece = member.unconsumed_tail
+            if member.eof:
+                piece, member = member.unused_data, zlib.decompressobj(_GZIP_ONLY)
+                if not piece.startswith(_GZIP):  # padding behind the last member
+                    return
+    raise _Stop("is a gzip file that breaks off")
+
+
+def _without_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Without the blanks that some servers put in front of the XML declaration."""
+    for piece in pieces:
+        begun = piece.removeprefix(_MARK).lstrip(_BLANK)
+        if begun:
+            yield begun
+            break
+    yield from pieces
+
+
+def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: Iterator[bytes]) -> None:
+    """One URL a line. A text that does not begin with one is something else."""
+    if not _ABSOLUTE.match(first[:LONGEST_TEXT].decode("utf-8", "replace")):
+        raise _Stop("is no sitemap")
+    sitemap.kind = SitemapKind.TEXT
+    rest, room = b"", limits.most_elements
+    for piece in _chained(first, pieces):
+        *lines, rest = (rest + piece.replace(b"\r", b"\n")).split(b"\n")
+        for line in lines:
+            _add(sitemap, limits, line.decode("utf-8", "replace"))
+        rest = rest[: LONGEST_TEXT + 1]
+        room -= len(lines)
+        if room < 0:
+            raise _Stop(f"has more than {limits.most_elements:,} lines; the rest was not read")
+    _add(sitemap, limits, rest.decode("utf-8", "replace"))
+
+
+def _add(sitemap: Sitemap, limits: SitemapLimits, written: str, lastmod: str | None = None) -> bool:
+    url = written.strip()
+    if not url:
+        return False
+    if len(url) > LONGEST_TEXT or not _ABSOLUTE.match(url):
+        sitemap.refused += 1
+        if sitemap.refused > limits.most_entries:
+            raise _Stop("lists too much that is no absolute URL; the rest was not read")
+        return False
+    if len(sitemap.entries) >= limits.most_entries:
+        raise _Stop(f"lists more than {limits.most_entries:,} URLs; the rest was not read")
+    sitemap.entries.append(Entry(url, lastmod))
+    return True
+
+
+class _Xml:
+    """One XML file on its way through the parser.
+
+    Elements are known by their path from the root, with the root's own prefix left out: what another vocabulary, such
+    as that of images, puts into an entry is never at the path of a URL.
+    """
+
+    def __init__(self, sitemap: Sitemap, limits: SitemapLimits) -> None:
+        self._sitemap = sitemap
+        self._limits = limits
+        self._room = limits.most_elements
+        self._paths = [""]
+        self._prefix = ""
+        self._text: list[str] | None = None  # of the element that is being read, if its text matters
+        self._length = 0
+        self._date: str | None = None  # of the entry, when it comes before the URL
+        self._listed = False  # whether the entry has given its URL
+        parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.StartDoctypeDeclHandler = self._doctype
+        self._parser = parser
+
+    def read(self, first: bytes, pieces: Iterator[bytes]) -> None:
+        fed = 0
+        try:
+            for piece in _chained(first, pieces):
+                self._parser.Parse(piece, False)
+                fed += len(piece)
+                if fed - self._parser.CurrentByteIndex > LONGEST_TOKEN:
+                    raise _Stop(f"has a tag longer than {LONGEST_TOKEN:,} bytes")
+            self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            words = expat.ErrorString(error.code)
+            raise _Stop(f"is broken in line {error.lineno} ({words}); what stood before was read") from None
+        except (LookupError, ValueError) as error:  # an encoding that Python does not know, or cannot use here
+            raise _Stop(f"cannot be decoded ({error})") from None
+
+    def _doctype(self, *_: object) -> None:
+        raise _Stop("declares a document type, which no sitemap needs; it was not read")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        paths = self._paths
+        self._room -= 1
+        if self._room < 0:
+            raise _Stop(f"has more than {self._limits.most_elements:,} elements; the rest was not read")
+        if len(paths) == 1:
+            name = self._root(name)
+        elif self._prefix:
+            name = name.removeprefix(self._prefix) if name.startswith(self._prefix) else f":{name}"
+        if len(paths) > DEEPEST:
+            raise _Stop(f"is nested more than {DEEPEST} deep")
+        path = f"{paths[-1]}/{name[:64]}"
+        paths.append(path)
+        if path in _URLS or path in _DATES:
+            self._text, self._length = [], 0
+            self._parser.CharacterDataHandler = self._data
+        elif path in _ITEMS:
+            self._date, self._listed = None, False
+        elif path == _ATOM_LINK and attributes.get("rel", "alternate") == "alternate":
+            self._list(attributes.get("href", ""))
+
+    def _root(self, name: str) -> str:
+        prefix, colon, local = name.rpartition(":")
+        self._prefix = prefix + colon
+        self._sitemap.kind = _ROOTS.get(local)
+        if self._sitemap.kind is None:
+            raise _Stop(f"is no sitemap: it begins with <{name[:64]}>")
+        return local
+
+    def _data(self, data: str) -> None:
+        if self._text is not None and self._length <= LONGEST_TEXT:
+            self._text.append(data)
+            self._length += len(data)
+
+    def _end(self, _name: str) -> None:
+        path = self._paths.pop()
+        if self._text is None or (path not in _URLS and path not in _DATES):
+            return
+        text, self._text = "".join(self._text), None
+        self._parser.CharacterDataHandler = None
+        if path in _URLS:
+            self._list(text)
+        else:
+            self._dated(text.strip()[:LONGEST_TEXT] or None)
+
+    def _list(self, written: str) -> None:
+        if not self._listed:
+            self._listed = _add(self._sitemap, self._limits, written, self._date)
+
+    def _dated(self, lastmod: str | None) -> None:
+        if self._listed:
+            self._sitemap.entries[-1] = self._sitemap.entries[-1]._replace(lastmod=lastmod)
+        else:
+            self._date = lastmod
