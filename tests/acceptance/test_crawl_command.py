@@ -123,6 +123,18 @@ def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
     assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
 
 
+@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+def test_several_processes_bring_exactly_as_many_pages_as_they_may(
+    start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
+) -> None:
+    limits = ("--processes", "3", "--max-pages", "100")
+    code, out, err = start(*whole, *limits, "--output", "out.jsonl", "--json").finish()
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["state"], summary["pages"]) == ("completed", 100)
+    assert len(records(tmp_path / "out.jsonl")) == site.pages_asked == 100
+
+
 def test_a_crawl_that_was_killed_twice_is_resumed_at_once(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:

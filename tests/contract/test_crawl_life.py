@@ -186,7 +186,7 @@ async def test_a_failed_page_among_others_does_not_fail_the_crawl(bench: Bench) 
 async def test_a_reached_budget_completes_with_its_name_and_leaves_the_rest(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
     walker = await bench.walker(crawl)
-    first, _ = await walker.take()
+    [first] = await walker.take()
     await walker.walk.close(Report([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.COMPLETED
     assert await bench.reason(crawl) == "max_pages"
@@ -197,7 +197,7 @@ async def test_a_reached_budget_completes_with_its_name_and_leaves_the_rest(benc
 async def test_a_budget_ends_the_jobs_that_still_wait(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=3, max_pages=1)
     walker = await bench.walker(crawl)
-    first, _ = await walker.take()
+    [first] = await walker.take()
     await walker.walk.close(Report([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.COMPLETED
     await check_ledger(bench, crawl)

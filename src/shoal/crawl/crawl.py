@@ -117,7 +117,7 @@ class Counts:
     errors: int = 0
     bytes: int = 0
     depth_reached: int = 0
-    walked: int = 0  # microseconds of work, summed over walkers
+    walked: int = 0  # microseconds of work by the clock: time that several walkers share counts once
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -10,6 +10,7 @@ from shoal.base.params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl import states
+from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
@@ -27,7 +28,6 @@ from shoal.settings import CrawlSettings
 
 KIND = "crawl"
 LIVE = states.WALKED | {CrawlState.QUEUED}
-BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class Crawls:
         verdict = await self._verdict(tx, crawl, move)
         if verdict is not None:
             await self._move(tx, run_id, verdict)
-        if verdict is not None or crawl.state not in LIVE:
+        if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
     async def told(self, run_id: str) -> None:
@@ -200,15 +200,22 @@ class Crawls:
             return None
         pending, locked = await self._queue.store.live_of_run(tx, crawl.id)
         counts = await self.store.counts(tx, crawl.number)
-        if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING:
-            if counts.drained:
-                return _end_of(counts)
-            if move.reason in BUDGETS and crawl.state is CrawlState.RUNNING:
-                return states.complete(move.reason or "")
+        if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
+            return _end_of(counts)
+        if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
+            return states.complete(spent)
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
             quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
             return quiet(crawl.state_reason or "asked") if not locked else None
         return states.fail(move.reason or "walker_lost") if not pending and not locked else None
+
+    async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
+        """The budget that one of the crawl's walkers left for. The last one to leave completes the crawl: nothing comes
+        after its end."""
+        if not crawl.config.has_budget:
+            return None
+        jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
+        return next((job.state_reason for job in jobs if job.state_reason in BUDGETS), None)
 
     async def _quiet(self, crawl_id: str, wish: str, ask: CrawlMove, now: CrawlMove) -> CrawlState:
         """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""

@@ -182,7 +182,7 @@ class Engine:
         if self._asked is not None or self._budget.spent is not None or self._suspects or not self._hungry():
             return 0
         ahead = self._window.size + self._settings.commit_results
-        return self._budget.allow(max(0, ahead - self._held), self._held)
+        return max(0, ahead - self._held)
 
     def _accept(self, turn: Turn) -> None:
         loop = asyncio.get_running_loop()
@@ -273,6 +273,8 @@ class Engine:
             self._startable.append(task.host)
         elif not self._active[task.host]:
             del self._active[task.host]
+        if self._budget.full:
+            return  # too late: the frontier gets it back when we leave
         with self._guard():
             settled = self._read(task, fetched)
             self._budget.count(settled)
@@ -303,6 +305,7 @@ class Engine:
         """Until the next commit is due: enough results, enough time, or nothing left to do."""
         began = self._clock.monotonic()
         longest = turn.wait_seconds if not turn.work and turn.wait_seconds else LONGEST_SILENCE
+        longest = min(longest, self._budget.seconds_left)
         while self._asked is None and not self._nudged:
             if self._broken is not None:
                 raise self._broken
@@ -353,6 +356,7 @@ class Engine:
     def _forget(self) -> None:
         self._drop_all()
         self._reader.forget()
+        self._budget.forget()
         self._report = Report()
         self._held = 0
         self._suspects = 0

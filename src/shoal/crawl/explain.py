@@ -8,8 +8,9 @@ from typing import Any
 from shoal.base.clock import moment
 from shoal.base.url import Refusal, Url, hostname, origin, registrable_domain
 from shoal.crawl.archive import UrlFacts, Waiting
+from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.crawls import BUDGETS, seeds_of
+from shoal.crawl.crawls import seeds_of
 from shoal.crawl.fates import Fate
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
 from shoal.crawl.states import TERMINAL, CrawlState

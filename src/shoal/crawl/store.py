@@ -72,9 +72,10 @@ class FrontierStore(Protocol):
         answer does not mean that the frontier is empty."""
         ...
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report) -> None:
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
         """Close the report's taken URLs, or put them back to wait, and add what they led to; pages and counters are in
-        the same transaction. What is not (or no longer) this holder's is left as it is and not counted."""
+        the same transaction, among them the microseconds of work. What is not (or no longer) this holder's is left as
+        it is and not counted."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
@@ -91,6 +92,10 @@ class FrontierStore(Protocol):
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
         """Put back everything that this holder still has; how many."""
+        ...
+
+    async def taken(self, tx: Tx, crawl: int) -> int:
+        """How many URLs are under way, whoever has them. Exact only under the lock of the crawl."""
         ...
 
     async def recover(self, tx: Tx, crawl: int) -> int:

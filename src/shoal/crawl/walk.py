@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
+from shoal.crawl.budget import room
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.fates import Fate
@@ -50,6 +51,7 @@ class Walk:
         self.holder = holder
         self._pace = pace
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
+        self._uncounted = 0  # microseconds of work in reports that were not worth a write
 
     async def attach(self) -> None:
         """Begin, or begin again: the run is running, and what lost walkers or we ourselves held waits again."""
@@ -68,14 +70,15 @@ class Walk:
 
         async def commit(tx: Tx) -> Turn:
             last = ask.in_flight == 0
-            if last:  # this commit may end the run: its lock comes first
+            if last or self._shares_a_budget:  # this commit may end the run, or count on others not to take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control = await self._fence(tx)
-            await self._settle(tx, report)
+            await self._settle(tx, report, worth=WORTH_COUNTING)
             if control is not Control.GO:
                 return Turn(control)
             counts = await self._spent(tx)
-            work = await self._frontier.take(tx, self._crawl.number, self.holder, ask.want, ask.in_flight, self._pace)
+            want = await self._affordable(tx, ask, counts)
+            work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
             traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
             turn = Turn(control, work, traps, counts)
             if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
@@ -84,7 +87,9 @@ class Walk:
                 await self._idle(tx, turn)
             return turn
 
+        report.walked += self._uncounted
         turn = await self._database.run(commit)
+        self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
         if turn.drained:
             await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
         return turn
@@ -105,6 +110,7 @@ class Walk:
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._queue.move_in(tx, move, KIND, self._crawl.id)
 
+        report.walked += self._uncounted
         await self._database.run(commit)
         await self._queue.tell_moved(move, KIND, self._crawl.id)
 
@@ -128,12 +134,13 @@ class Walk:
             return Control.PAUSE
         return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
 
-    async def _settle(self, tx: Tx, report: Report) -> None:
-        if not report and report.walked < WORTH_COUNTING:
+    async def _settle(self, tx: Tx, report: Report, *, worth: int = 1) -> None:
+        if not report and report.walked < worth:
             return
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
-        await self._frontier.settle(tx, self._crawl.number, self.holder, report)
+        walked = report.walked // await self._walkers(tx)
+        await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked)
         if report.settled:
             await self._queue.store.mark_settled(tx, self.holder)
 
@@ -148,6 +155,26 @@ class Walk:
         for one in trapped:
             if pattern_of(one.url) in released:
                 one.fate = Fate.OPEN
+
+    @property
+    def _shares_a_budget(self) -> bool:
+        config = self._crawl.config
+        return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
+
+    async def _walkers(self, tx: Tx) -> int:
+        """How many walk at this moment: each counts its part of the time, so that the parts make up the clock's."""
+        if self._crawl.config.workers == 1:
+            return 1
+        _, locked = await self._queue.store.live_of_run(tx, self._crawl.id)
+        return max(1, locked)
+
+    async def _affordable(self, tx: Tx, ask: Ask, counts: Counts | None) -> int:
+        """What may be taken of what is wanted, given all that the crawl's walkers have under way."""
+        if counts is None:
+            return ask.want
+        taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight
+        most = room(self._crawl.config, counts, taken)
+        return ask.want if most is None else min(ask.want, most)
 
     async def _spent(self, tx: Tx) -> Counts | None:
         return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None

@@ -122,7 +122,7 @@ class Walker:
             PageFetcher(self._egress, self._crawl_headers(), limits, options, self._blocked, self._make_further()),
             self._make_gate(),
             self._make_reader(),
-            Budget(self._crawl.config),
+            Budget(self._crawl.config, self._clock),
             self._window,
             self._settings.crawl,
             self._clock,

@@ -55,14 +55,14 @@ class SqlFrontier:
             taken += await self._take_at(tx, crawl, holder, row, share, pace)
         return taken
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report) -> None:
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
         later = [done for done in report.settled if done.fate is Fate.OPEN]
         put_back = await tx.batch(
             "put_back_later", [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in later]
         )
         await self._lock_hosts(tx, crawl, report)
         closed = await self._close(tx, crawl, holder, report.settled)
-        await self._count_settled(tx, crawl, holder, closed, report.walked)
+        await self._count_settled(tx, crawl, holder, closed, walked)
         _, hosts = await self._add_fresh(tx, crawl, holder.job_id, report.found, report.skipped)
         await self._wake(tx, crawl, [*hosts, *(row["host"] for row in put_back)])
 
@@ -102,6 +102,9 @@ class SqlFrontier:
         await tx.many("put_back_lost", lost)
         await self._wake(tx, crawl, (row["host"] for row in rows))
         return len(rows)
+
+    async def taken(self, tx: Tx, crawl: int) -> int:
+        return int(await tx.value("taken_count", crawl=crawl))
 
     async def next_in(self, tx: Tx, crawl: int) -> float | None:
         row = await tx.one("next_ready", crawl=crawl)

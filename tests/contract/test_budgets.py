@@ -1,0 +1,117 @@
+"""Budgets that several walkers share: never a page too many, time by the clock, and an end that nothing comes after."""
+
+import asyncio
+
+import pytest
+
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier import Report
+from shoal.crawl.states import CrawlState as S
+from shoal.crawl.walk import Ask
+from tests.contract.conftest import Bench, Walker, failed, fetched
+
+SEEDS = [f"http://h{number}.example/" for number in range(30)]  # a host each: walkers do not wait for each other
+
+
+async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
+    crawl = await bench.submit(*SEEDS, workers=3, **budget)
+    return crawl, [await bench.walker(crawl, f"w{number}") for number in range(3)]
+
+
+async def work_for(walker: Walker, seconds: float) -> None:
+    """One turn of a walker that worked this long and has nothing to tell."""
+    await walker.walk.turn(Report(walked=round(seconds * 1e6)), Ask(0, 1))
+
+
+async def test_all_walkers_together_take_no_more_than_the_budget_has_room_for(bench: Bench) -> None:
+    _, (first, second, third) = await three(bench, max_pages=4)
+    assert [len(await walker.take(3)) for walker in (first, second, third)] == [3, 1, 0]
+
+
+async def test_what_became_no_page_makes_room_for_another(bench: Bench) -> None:
+    crawl, (first, second, third) = await three(bench, max_pages=4)
+    await first.take(3)
+    await second.take(3)
+    good, bad, unsettled = first.held
+    assert (await first.turn(fetched(good), failed(bad), want=0)).work == []
+    assert len(await third.take(3)) == 1
+    assert len(first.held + second.held + third.held) + (await bench.counts(crawl)).pages == 4
+    assert unsettled in first.held
+
+
+async def test_what_a_lost_walker_held_is_fetched_by_the_others(bench: Bench) -> None:
+    crawl, (first, second, _) = await three(bench, max_pages=4)
+    await first.take(4)
+    await bench.queue.lose(first.lease, "killed")
+    assert await second.take() == []  # put back by this turn, which found nothing else
+    assert len(await second.take()) == 4
+    await second.fetch_all()
+    assert (await bench.counts(crawl)).pages == 4
+
+
+async def test_walkers_that_take_at_the_same_moment_do_not_share_the_same_room(postgres_bench: Bench) -> None:
+    _, walkers = await three(postgres_bench, max_pages=4)
+    taken = await asyncio.gather(*(walker.take(3) for walker in walkers))
+    assert sum(map(len, taken)) == 4
+
+
+async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> None:
+    crawl, (first, second, _) = await three(bench, max_bytes=1000)
+    [task] = await first.take()  # how large pages are is not known yet: one alone
+    assert await second.take() == []
+    await first.turn(fetched(task, size=200), want=3)
+    await second.take()
+    assert len(first.held + second.held) == 4
+    await first.turn(*[fetched(task, size=800) for task in first.held], want=0)
+    assert (await bench.counts(crawl)).bytes >= 1000
+    assert await second.take() == []
+
+
+async def test_the_last_walker_to_leave_completes_a_crawl_whose_budget_is_spent(bench: Bench) -> None:
+    crawl, (first, second, third) = await three(bench, max_bytes=10)
+    [task] = await first.take()
+    await first.walk.close(Report([fetched(task)]), "max_bytes")
+    await second.walk.close(Report(), "max_bytes")
+    assert await bench.state(crawl) is S.RUNNING
+    await third.walk.close(Report(), "max_bytes")
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_bytes")
+
+
+@pytest.mark.parametrize("how", ["handed back", "lost"])
+async def test_a_walker_that_goes_otherwise_after_the_budget_completes_it_too(bench: Bench, how: str) -> None:
+    crawl = await bench.submit(*SEEDS, workers=2, max_pages=1)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    [task] = await first.take()
+    await first.walk.close(Report([fetched(task)]), "max_pages")
+    if how == "lost":
+        await bench.queue.lose(second.lease, "killed")
+    else:
+        await second.walk.hand_back(Report(), "shutdown")
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_pages")
+    assert await bench.live(crawl) == (0, 0)
+
+
+async def test_time_that_walkers_share_counts_once(bench: Bench) -> None:
+    crawl, walkers = await three(bench, max_seconds=60)
+    for _ in range(4):
+        for walker in walkers:
+            await work_for(walker, 3)
+    assert (await bench.counts(crawl)).walked == 12_000_000
+
+
+async def test_walkers_that_never_came_do_not_stretch_the_time(bench: Bench) -> None:
+    crawl = await bench.submit(*SEEDS, workers=3, max_seconds=60)
+    walker = await bench.walker(crawl)
+    for _ in range(4):
+        await work_for(walker, 3)
+    assert (await bench.counts(crawl)).walked == 12_000_000
+
+
+async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: Bench) -> None:
+    crawl = await bench.submit(*SEEDS)
+    walker = await bench.walker(crawl)
+    for _ in range(5):
+        await work_for(walker, 0.3)
+    assert (await bench.counts(crawl)).walked == 1_200_000  # what is not worth a write is kept for the next
+    await walker.walk.hand_back(Report(walked=100_000), "shutdown")
+    assert (await bench.counts(crawl)).walked == 1_600_000
