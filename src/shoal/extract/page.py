@@ -127,8 +127,9 @@ def _read_text(document: Document, facts: Facts) -> None:
     body = document.find("body")
     for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
         invisible.decompose()
-    # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two.
-    visible = "" if body is None else " ".join(body.strings)
+    # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two. White space
+    # around is markup as well: without it a page that was only indented anew keeps its hash.
+    visible = "" if body is None else " ".join(body.stripped_strings)
     text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
     facts.word_count = count_words(text)
     facts.text_hash = xxh3_64_intdigest(text)
