@@ -20,7 +20,7 @@ import click
 from shoal.base import errors, params
 from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
-from shoal.settings import CATALOGUE, SPEEDS, Entry, Settings
+from shoal.settings import CATALOGUE, ROOMS, SPEEDS, Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
@@ -51,7 +51,7 @@ def env_example() -> str:
         f"# {NOTICE.format('src/shoal/settings.py')}",
         "# Every setting with its default. Copy this file to .env, and uncomment what you change.",
     ]
-    for room in Settings.model_fields:
+    for room in ROOMS:
         lines += ["", f"# {_about(room)}"]
         for entry in _entries(room):
             lines += ["", f"# {entry.says}{_not_yet(entry)}", f"#{entry.env}={_example(entry)}"]
@@ -88,7 +88,7 @@ def settings_page() -> str:
         "Durations are `500ms`, `10s`, `2m`, `1h`, `7d`; sizes `64KB`, `10MB`, `1GB` (powers of 1000) or",
         "`64KiB`, `10MiB`, `1GiB` (powers of 1024).",
     ]
-    for room in Settings.model_fields:
+    for room in ROOMS:
         lines += [
             "",
             f"## {room}",
@@ -123,7 +123,7 @@ def _not_yet(entry: Entry) -> str:
 
 
 def _about(room: str) -> str:
-    return _first_line(Settings.model_fields[room].annotation)
+    return _first_line(ROOMS[room])
 
 
 def _entries(room: str) -> list[Entry]:

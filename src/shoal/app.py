@@ -150,7 +150,7 @@ async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> A
 
 def company_of(app: App, crawl: Crawl, size: int) -> Worker:
     """Workers of one process for the other walkers of a crawl that it walks itself."""
-    settings = app.settings.work.model_copy(update={"concurrency": size})
+    settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
     lane, holder = local_lane(crawl.id), holder_name()
     return Worker("here", app.queue, settings, app.clock, app.signals, environment, [lane], holder)

@@ -12,14 +12,10 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
-
-from annotated_types import Ge, Le
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
+from typing import Annotated, Any, Literal, cast
 
 from shoal import __version__
 from shoal.base.errors import BadConfig
@@ -29,7 +25,6 @@ from shoal.base.reading import (
     Network,
     read_address,
     read_address_or_none,
-    read_choice,
     read_duration,
     read_http_url,
     read_milliseconds,
@@ -47,98 +42,57 @@ from shoal.base.reading import (
     show_duration,
     show_size,
 )
+from shoal.base.setting import Kind, Setting, Slice, setting
 from shoal.base.text import HIDDEN, redact_url, shorten
 
 RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON")
 RESERVED_PREFIX = "SHOAL_TEST_"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a setting accepts, in words, and one example."""
-
-    name: str
-    accepts: str
-
-
-Duration = Annotated[
-    timedelta, Kind("duration", "a duration such as 500ms, 10s, 2m or 1h"), BeforeValidator(read_duration)
-]
-Patience = Annotated[
-    timedelta, Kind("duration or inf", "a duration such as 30s, or inf"), BeforeValidator(read_patience)
-]
+Duration = Annotated[timedelta, Kind("duration", "a duration such as 500ms, 10s, 2m or 1h", read_duration)]
+Patience = Annotated[timedelta, Kind("duration or inf", "a duration such as 30s, or inf", read_patience)]
 Milliseconds = Annotated[
     timedelta,
-    Kind("milliseconds", "a whole number of milliseconds such as 5000"),
-    BeforeValidator(read_milliseconds),
+    Kind("milliseconds", "a whole number of milliseconds such as 5000", read_milliseconds),
 ]
-Size = Annotated[int, Kind("size", "a size such as 64KB, 10MB or 1GiB"), BeforeValidator(read_size)]
-Whole = Annotated[int, Kind("number", "a whole number"), BeforeValidator(read_whole)]
-Switch = Annotated[bool, Kind("true/false", "true or false"), BeforeValidator(read_yes_or_no)]
-Text = Annotated[str, Kind("text", "one line of text"), BeforeValidator(read_text)]
+Size = Annotated[int, Kind("size", "a size such as 64KB, 10MB or 1GiB", read_size)]
+Whole = Annotated[int, Kind("number", "a whole number", read_whole)]
+Switch = Annotated[bool, Kind("true/false", "true or false", read_yes_or_no)]
+Text = Annotated[str, Kind("text", "one line of text", read_text)]
 NodeName = Annotated[
     str,
-    Kind("name", "at most 63 letters, digits and hyphens such as crawler-1"),
-    BeforeValidator(read_node_id),
+    Kind("name", "at most 63 letters, digits and hyphens such as crawler-1", read_node_id),
 ]
 Listen = Annotated[
     Address,
-    Kind("host:port", "HOST:PORT such as 127.0.0.1:8700 or [::1]:8700"),
-    BeforeValidator(read_address),
+    Kind("host:port", "HOST:PORT such as 127.0.0.1:8700 or [::1]:8700", read_address),
 ]
 Peer = Annotated[
     Address | None,
-    Kind("host:port", "HOST:PORT such as controller:50051"),
-    BeforeValidator(read_address_or_none),
+    Kind("host:port", "HOST:PORT such as controller:50051", read_address_or_none),
 ]
 Networks = Annotated[
     tuple[Network, ...],
-    Kind("networks", "networks separated by commas such as 127.0.0.0/8,10.1.0.0/16"),
-    BeforeValidator(read_networks),
+    Kind("networks", "networks separated by commas such as 127.0.0.0/8,10.1.0.0/16", read_networks),
 ]
 StoreUrl = Annotated[
     str,
     Kind(
         "store",
         "sqlite:////absolute/file.db, sqlite:///relative/file.db or postgresql://user:password@host/name",
+        read_store_url,
     ),
-    BeforeValidator(read_store_url),
 ]
-RedisUrl = Annotated[str, Kind("address", "redis://host:6379/0"), BeforeValidator(read_redis_url)]
-HttpUrl = Annotated[str, Kind("address", "http://host:3000 or https://host"), BeforeValidator(read_http_url)]
-FilePath = Annotated[Path | None, Kind("path", "the path of a file"), BeforeValidator(read_path)]
-Folder = Annotated[Path, Kind("path", "the path of a folder"), BeforeValidator(read_path)]
-PARAMS = Kind("names", "names separated by commas such as ref,src_*; a + in front adds them to the list; none for none")
-Tracking = Annotated[tuple[str, ...], PARAMS, BeforeValidator(reader_of(TRACKING))]
-Session = Annotated[tuple[str, ...], PARAMS, BeforeValidator(reader_of(SESSION))]
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(read_choice)]
-LogFormat = Annotated[Literal["auto", "json", "text"], BeforeValidator(read_choice)]
-Backend = Annotated[Literal["sql", "redis"], BeforeValidator(read_choice)]
-
-
-def setting(
-    env: str,
-    default: Any,
-    says: str,
-    *,
-    secret: bool = False,
-    planned: bool = False,
-    shown: str | None = None,
-    **limits: Any,
-) -> Any:
-    """One setting. `planned`: the name is promised, nothing reads it yet. `shown`: the default in words."""
-    about: dict[str, Any] = {
-        "env": env,
-        "secret": secret,
-        "planned": planned,
-        "shown": str(default) if shown is None else shown,
-    }
-    how = {"default_factory": default} if callable(default) else {"default": default}
-    return Field(description=says, repr=not secret, json_schema_extra=about, **how, **limits)
-
-
-class Slice(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+RedisUrl = Annotated[str, Kind("address", "redis://host:6379/0", read_redis_url)]
+HttpUrl = Annotated[str, Kind("address", "http://host:3000 or https://host", read_http_url)]
+FilePath = Annotated[Path | None, Kind("path", "the path of a file", read_path)]
+Folder = Annotated[Path, Kind("path", "the path of a folder", read_path)]
+NAMES = "names separated by commas such as ref,src_*; a + in front adds them to the list; none for none"
+Tracking = Annotated[tuple[str, ...], Kind("names", NAMES, reader_of(TRACKING))]
+Session = Annotated[tuple[str, ...], Kind("names", NAMES, reader_of(SESSION))]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "text"]
+Backend = Literal["sql", "redis"]
 
 
 def data_dir(env: Mapping[str, str]) -> Path:
@@ -158,13 +112,13 @@ class DatabaseSettings(Slice):
 
     data_dir: Folder = setting(
         "SHOAL_DATA_DIR",
-        lambda: data_dir(os.environ),
+        lambda earlier: data_dir(os.environ),
         "Folder for the default store and everything else that must outlive a process.",
         shown="$XDG_DATA_HOME/shoal",
     )
     url: StoreUrl = setting(
         "DATABASE_URL",
-        lambda given: store_in(given["data_dir"]) if "data_dir" in given else "",
+        lambda earlier: store_in(earlier["data_dir"]),
         "The store: one SQLite file, or a PostgreSQL database shared by a fleet.",
         secret=True,
         shown="sqlite:///$SHOAL_DATA_DIR/shoal.db",
@@ -338,7 +292,7 @@ class CrawlSettings(Slice):
         connections, delay = SPEEDS[speed]
         if concurrency is not None:
             return Pace(concurrency, delay)
-        if connections is None or "max_concurrent_curl" in self.model_fields_set:
+        if connections is None or "max_concurrent_curl" in self.given:
             return Pace(self.max_concurrent_curl, delay)
         return Pace(min(connections, self.max_concurrent_curl), delay)
 
@@ -425,7 +379,7 @@ class ClientSettings(Slice):
     )
 
 
-def host_as_node_id() -> str:
+def host_as_node_id(_: Mapping[str, Any]) -> str:
     name = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:63]
     return name or "node"
 
@@ -461,29 +415,28 @@ class LogSettings(Slice):
     )
 
 
-class Settings(Slice):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """All slices together."""
 
-    database: DatabaseSettings = Field(default_factory=DatabaseSettings)
-    redis: RedisSettings = Field(default_factory=RedisSettings)
-    queue: QueueSettings = Field(default_factory=QueueSettings)
-    work: WorkSettings = Field(default_factory=WorkSettings)
-    crawl: CrawlSettings = Field(default_factory=CrawlSettings)
-    hosts: HostSettings = Field(default_factory=HostSettings)
-    egress: EgressSettings = Field(default_factory=EgressSettings)
-    render: RenderSettings = Field(default_factory=RenderSettings)
-    serve: ServeSettings = Field(default_factory=ServeSettings)
-    client: ClientSettings = Field(default_factory=ClientSettings)
-    grpc: GrpcSettings = Field(default_factory=GrpcSettings)
-    log: LogSettings = Field(default_factory=LogSettings)
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+    crawl: CrawlSettings = field(default_factory=CrawlSettings)
+    hosts: HostSettings = field(default_factory=HostSettings)
+    egress: EgressSettings = field(default_factory=EgressSettings)
+    render: RenderSettings = field(default_factory=RenderSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
+    client: ClientSettings = field(default_factory=ClientSettings)
+    grpc: GrpcSettings = field(default_factory=GrpcSettings)
+    log: LogSettings = field(default_factory=LogSettings)
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def __post_init__(self) -> None:
         """Every rule between two settings; each names what to change."""
         for holds, key, problem, fix in self._rules():
             if not holds:
                 raise BadConfig(key, problem, fix)
-        return self
 
     def _rules(self) -> Iterator[tuple[bool, str, str, str]]:
         half = show_duration(self.queue.lease / 2)
@@ -527,55 +480,57 @@ def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[b
     return lower <= upper, low, problem, f"set it to at most {show_duration(upper)}, or raise {high}"
 
 
+ROOMS: Mapping[str, type[Slice]] = {room.name: cast("type[Slice]", room.type) for room in fields(Settings)}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One setting as documents and messages need it."""
 
-    env: str
     room: str
     field: str
-    kind: str
-    form: str
-    limits: str
-    default: str
-    says: str
-    secret: bool
-    planned: bool
+    setting: Setting
+
+    @property
+    def env(self) -> str:
+        return self.setting.env
+
+    @property
+    def secret(self) -> bool:
+        return self.setting.secret
+
+    @property
+    def planned(self) -> bool:
+        return self.setting.planned
+
+    @property
+    def says(self) -> str:
+        return self.setting.says
+
+    @property
+    def kind(self) -> str:
+        return self.setting.kind.name
+
+    @property
+    def form(self) -> str:
+        return self.setting.kind.accepts
+
+    @property
+    def default(self) -> str:
+        """In words."""
+        return str(self.setting.default) if self.setting.shown is None else self.setting.shown
+
+    @property
+    def limits(self) -> str:
+        limits = (self.setting.ge, self.setting.le)
+        least, most = (None if limit is None else written(self.kind, limit) for limit in limits)
+        if least and most:
+            return f"{least} to {most}"
+        return f"at least {least}" if least else ""
 
     @property
     def accepts(self) -> str:
         return f"{self.form}, {self.limits}" if self.limits else self.form
-
-
-def _entry(room: str, field: str, info: FieldInfo) -> Entry:
-    about = info.json_schema_extra
-    assert isinstance(about, dict)
-    kind = next((mark for mark in info.metadata if isinstance(mark, Kind)), None) or _choice(info)
-    return Entry(
-        env=str(about["env"]),
-        room=room,
-        field=field,
-        kind=kind.name,
-        form=kind.accepts,
-        limits=_limits(kind, info),
-        default=str(about["shown"]),
-        says=info.description or "",
-        secret=bool(about["secret"]),
-        planned=bool(about["planned"]),
-    )
-
-
-def _choice(info: FieldInfo) -> Kind:
-    words = [str(word) for word in get_args(info.annotation)]
-    return Kind(" / ".join(words), f"{', '.join(words[:-1])} or {words[-1]}")
-
-
-def _limits(kind: Kind, info: FieldInfo) -> str:
-    least = next((written(kind.name, mark.ge) for mark in info.metadata if isinstance(mark, Ge)), None)
-    most = next((written(kind.name, mark.le) for mark in info.metadata if isinstance(mark, Le)), None)
-    if least and most:
-        return f"{least} to {most}"
-    return f"at least {least}" if least else ""
 
 
 def written(kind: str, value: object) -> str:
@@ -585,13 +540,6 @@ def written(kind: str, value: object) -> str:
     if kind == "size" and isinstance(value, int):
         return show_size(value)
     return show(value)
-
-
-def _catalogue() -> Iterator[Entry]:
-    for room, slot in Settings.model_fields.items():
-        assert slot.annotation is not None
-        for field, info in slot.annotation.model_fields.items():
-            yield _entry(room, field, info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -695,33 +643,24 @@ def _nearest(name: str, otherwise: str) -> str:
 
 
 def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
-    values: dict[str, dict[str, Any]] = {"database": {"data_dir": data_dir(env)}}
+    values: dict[str, dict[str, Any]] = {room: {} for room in ROOMS}
+    values["database"]["data_dir"] = data_dir(env)
     for name, one in given.items():
         entry = CATALOGUE[name]
-        values.setdefault(entry.room, {})[entry.field] = one.value
+        values[entry.room][entry.field] = _read(entry, one)
+    slices: dict[str, Any] = {room: kind(**values[room]) for room, kind in ROOMS.items()}
+    return Settings(**slices)
+
+
+def _read(entry: Entry, given: _Given) -> Any:
     try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        raise _refusal(error, given) from None
+        return entry.setting.read(given.value)
+    except ValueError as error:
+        value = "has a value that" if entry.secret else f'is "{shorten(given.value)}", which'
+        where = {"env": "", "flag": " (on the command line)"}.get(given.source, f" (in {given.source})")
+        raise BadConfig(entry.env + where, f"{value} {error}", f"set it to {entry.accepts}") from None
 
 
-def _refusal(error: ValidationError, given: Mapping[str, _Given]) -> BadConfig:
-    first = error.errors(include_url=False, include_input=False)[0]
-    room, field = first["loc"][:2]
-    entry = next(entry for entry in CATALOGUE.values() if (entry.room, entry.field) == (room, field))
-    one = given[entry.env]
-    value = "has a value that" if entry.secret else f'is "{shorten(one.value)}", which'
-    where = {"env": "", "flag": " (on the command line)"}.get(one.source, f" (in {one.source})")
-    return BadConfig(entry.env + where, f"{value} {_problem(first)}", f"set it to {entry.accepts}")
-
-
-def _problem(first: Any) -> str:
-    raised = first.get("ctx", {}).get("error")
-    if isinstance(raised, ValueError):
-        return str(raised)
-    if first["type"] == "literal_error":
-        return "is not one of its words"
-    return "is too long" if first["type"] == "string_too_long" else "is out of range"
-
-
-CATALOGUE: Mapping[str, Entry] = {entry.env: entry for entry in _catalogue()}
+CATALOGUE: Mapping[str, Entry] = {
+    one.env: Entry(room, field, one) for room, slice_ in ROOMS.items() for field, one in slice_.settings.items()
+}

@@ -399,7 +399,9 @@ async def refusal(database: SqliteDatabase | PostgresDatabase) -> ShoalError:
 
 def settings_for(url: str) -> DatabaseSettings:
     """Past the check of the settings, which would refuse the worst of them: the driver has its own promises."""
-    return DatabaseSettings.model_construct(**(dict(DatabaseSettings()) | {"url": url}))
+    settings = DatabaseSettings()
+    vars(settings)["url"] = url
+    return settings
 
 
 def postgres_at(url: str) -> PostgresDatabase:

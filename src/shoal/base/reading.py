@@ -116,10 +116,6 @@ def read_text(value: object) -> str:
     return value.strip()
 
 
-def read_choice(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
-
-
 def read_address(value: object) -> Address:
     """`HOST:PORT`, `[IPv6]:PORT` or `:PORT`."""
     if isinstance(value, Address):

@@ -28,7 +28,7 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 
 def quiet(settings: Settings) -> Signals:
     """A bus for a command with a person in front of it: only warnings are logged."""
-    level = settings.log.model_copy(update={"level": "warning"})
+    level = settings.log.but(level="warning")
     logs, signals = Logs(level, SystemClock()), Signals()
     signals.subscribe(logs.listen)
     return signals

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from struct import Struct
 
-import xxhash
+from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts
@@ -14,8 +15,7 @@ from shoal.queue.job import Holder
 
 SUSPECT_FROM = 2  # crashes in company
 CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
-_SIGN_64 = 1 << 63
-_SIGN_32 = 1 << 31
+_KEY_AND_CHECK = Struct("<qi4x").unpack
 
 
 class Kind(IntEnum):
@@ -29,8 +29,8 @@ def key_of(url: Url, key_seed: int, kind: Kind = Kind.PAGE) -> tuple[int, int]:
     """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index. A sitemap has a key of its
     own, so that the same URL may also be a page."""
     text = f"sitemap:{url}" if kind else url
-    digest = xxhash.xxh3_128_intdigest(text.encode("utf-8", "surrogatepass"), key_seed)
-    return (digest & 0xFFFFFFFFFFFFFFFF) - _SIGN_64, (digest >> 64 & 0xFFFFFFFF) - _SIGN_32
+    key: tuple[int, int] = _KEY_AND_CHECK(xxh3_128_digest(text.encode(), key_seed))
+    return key
 
 
 SkippedUrl = tuple[int, int, Fate]

@@ -117,12 +117,12 @@ class PageReader:
             self._scope.widen(final)
         facts_to_page(facts, page)
         base = self._urls.base(final, facts.base)
-        resolved = self._urls.resolve(base, facts.links)
-        followed = dict.fromkeys([url for url in resolved if not isinstance(url, Refusal)])
-        page.links_internal = sum(map(self._scope.inside, followed))
-        page.links_external = len(followed) - page.links_internal
+        followed = dict.fromkeys([url for url in self._urls.resolve(base, facts.links) if isinstance(url, str)])
+        inside = self._scope.within(followed)
+        page.links_internal = len(inside)
+        page.links_external = len(followed) - len(inside)
         if self._scope.inside(final):
-            self._find(followed, task, report)
+            self._find(followed, inside, task, report)
 
     def _remember_depth(self, url: Url, fate: Fate) -> None:
         if fate is Fate.SKIPPED_DEPTH:
@@ -136,26 +136,28 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(self, urls: dict[Url, None], task: Task, report: Report) -> None:
-        depth, seed, judge = task.depth + 1, self._key_seed, self._scope.judge
+    def _find(self, urls: dict[Url, None], inside: list[Url], task: Task, report: Report) -> None:
+        depth, seed = task.depth + 1, self._key_seed
         unknown = self._known.add(urls.keys())
         if self._too_deep and self._scope.deep_enough(depth):
             unknown |= urls.keys() & self._too_deep  # found again, nearer to a seed
-        if not unknown:
+        for url in inside:  # in the page's order
+            if url in unknown:
+                unknown.discard(url)
+                self._find_inside(url, depth, task.key, report)
+        report.skipped += [(*key_of(url, seed), Fate.SKIPPED_SCOPE) for url in unknown]
+
+    def _find_inside(self, url: Url, depth: int, parent: int, report: Report) -> None:
+        fate = self._scope.judge_inside(url, depth)
+        key, chk = key_of(url, self._key_seed)
+        if fate is not Fate.OPEN:
+            self._remember_depth(url, fate)
+            report.skipped.append((key, chk, fate))
             return
-        for url in urls:  # in the page's order
-            if url not in unknown:
-                continue
-            fate = judge(url, depth)
-            key, chk = key_of(url, seed)
-            if fate is not Fate.OPEN:
-                self._remember_depth(url, fate)
-                report.skipped.append((key, chk, fate))
-                continue
-            self._too_deep.discard(url)
-            if self.traps.holds(url):
-                fate = Fate.QUARANTINED
-            report.found.append(NewUrl(key, chk, url, depth, fate, task.key))
+        self._too_deep.discard(url)
+        if self.traps.holds(url):
+            fate = Fate.QUARANTINED
+        report.found.append(NewUrl(key, chk, url, depth, fate, parent))
 
 
 def facts_to_page(facts: Facts, page: Page) -> None:
