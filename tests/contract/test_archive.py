@@ -442,3 +442,17 @@ async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench,
         await carrier_of(other).load(shown)
     loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id, secrets=True))
     assert (await other.crawls.get(loaded)).crawl.config == crawl.config
+
+
+async def test_links_and_validators_travel_with_a_dump(bench: Bench, other: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    done = fetched(task)
+    assert done.page is not None
+    done.page.etag, done.page.links = '"one"', bytes(range(18))
+    await walker.turn(done)
+    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    number = (await other.crawls.get(loaded)).crawl.number
+    [(_, page)] = await other.database.read(lambda tx: other.pages.after(tx, number, 0, 10))
+    assert (page.etag, page.links) == ('"one"', bytes(range(18)))

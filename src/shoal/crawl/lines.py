@@ -10,6 +10,7 @@
 Of most URLs only the hash is known, so the seed of the hashes goes along and the keys stay what they are.
 """
 
+from base64 import b64decode, b64encode
 from collections import Counter
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -28,6 +29,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
+from shoal.pages.links import unpack
 from shoal.pages.page import Page
 
 VERSION = 1
@@ -158,7 +160,14 @@ def line_of(item: Item) -> bytes:
         case Trap():
             return orjson.dumps({"trap": asdict(item)})
         case Page():
-            return orjson.dumps({"page": asdict(item)})
+            return orjson.dumps({"page": _page(item)})
+
+
+def _page(page: Page) -> dict[str, Any]:
+    values = asdict(page)
+    if page.links is not None:
+        values["links"] = b64encode(page.links).decode()
+    return values
 
 
 def _url(one: KeptUrl) -> dict[str, Any]:
@@ -195,7 +204,7 @@ def _read(values: Any) -> Line:
         case {"trap": trap}:
             return _TRAP.validate_python(trap)
         case {"page": page}:
-            return _checked(_PAGE.validate_python(page))
+            return _checked(_PAGE.validate_python(_with_links(page)))
         case {"shoal_frontier": _}:
             return Head.model_validate(values)
         case {"end": end}:
@@ -209,6 +218,14 @@ def _first(error: Exception) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return str(error)
+
+
+def _with_links(values: Any) -> Any:
+    if not isinstance(values, dict) or not isinstance(values.get("links"), str):
+        return values
+    blob = b64decode(values["links"], validate=True)
+    unpack(blob)
+    return {**values, "links": blob}
 
 
 def _checked(page: Page) -> Page:

@@ -47,6 +47,9 @@ class Page:
     body_file: str | None = None  # where the answer is kept as it was sent, if it is: see `bodies`
     body_offset: int | None = None
     body_length: int | None = None
+    etag: str | None = None  # what the server wants to hear when the page is asked for again
+    last_modified: str | None = None
+    links: Blob | None = None  # where it leads to: see `links`
 
     @property
     def error(self) -> dict[str, str | None] | None:

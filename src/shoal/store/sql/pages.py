@@ -28,6 +28,10 @@ class SqlPageStore:
         rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], _page(row)) for row in rows]
 
+    async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
+        rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], row["key"], row["links"]) for row in rows]
+
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["detail"]) for row in rows]

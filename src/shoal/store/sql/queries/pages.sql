@@ -2,6 +2,11 @@
 -- Pages of a crawl in the order in which they were stored.
 SELECT * FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
+-- name: links_after
+-- The links of pages of a crawl, in the order in which the pages were stored.
+SELECT number, key, links FROM page WHERE crawl = :crawl AND number > :number AND links IS NOT NULL
+ORDER BY number LIMIT :limit;
+
 -- name: details_after
 -- The details of pages of a crawl, in the order in which the pages were stored.
 SELECT p.number, d.detail FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk

@@ -210,6 +210,9 @@ CREATE TABLE page (
     error_message  TEXT,
     data           TEXT,
     body_file      TEXT,
+    etag           TEXT,
+    last_modified  TEXT,
+    links          BYTEA,  -- nine bytes a link: see `pages/links.py`
     CHECK ((body_file IS NULL) = (body_offset IS NULL) AND (body_file IS NULL) = (body_length IS NULL))
 );
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);

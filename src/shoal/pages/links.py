@@ -1,0 +1,90 @@
+"""The links of a page as a blob: the keys of the distinct pages it leads to, in its order, and flags for each.
+
+    <key of target 1> … <key of target n>     8 bytes each, signed, little-endian
+    <flags of target 1> … <flags of target n>  1 byte each
+
+A key is the one that the frontier knows a URL by, so a target is looked up among the crawl's pages by it; one that was
+not fetched has no page. Nine bytes a link, no header: the keys can be read in place, as an array of numbers.
+"""
+
+import sys
+from array import array
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from shoal.base.database import Database, Tx
+
+BATCH: Final = 256  # pages of one reading: at most 10,000 links each, so at most 23 MB
+_SIZE: Final = 9
+
+
+class LinkFlag(IntFlag):
+    """What is known of a link. Numbers are stored: never reuse or renumber one."""
+
+    INTERNAL = 1  # it stays within the crawl's scope
+    NOFOLLOW = 2  # the page asked not to follow it, so it was not
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where a page leads to: `flags[i]` is about `keys[i]`."""
+
+    keys: "array[int]"
+    flags: bytes
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def followed(self) -> list[int]:
+        """The keys of targets within the scope that nobody asked not to follow."""
+        return [key for key, flags in zip(self.keys, self.flags, strict=True) if flags & 3 == LinkFlag.INTERNAL]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A page in the graph of its crawl: `number` is its place in the store, `key` what links to it name it by."""
+
+    number: int
+    key: int
+    links: Links
+
+
+def pack_key(key: int) -> bytes:
+    """A key as a blob holds it. Whoever packs many keeps them packed: joining them is all that is left to do."""
+    return key.to_bytes(8, "little", signed=True)
+
+
+def pack(keys: Iterable[bytes], flags: bytes) -> bytes:
+    """The blob of packed keys and their flags."""
+    return b"".join(keys) + flags
+
+
+def unpack(blob: bytes) -> Links:
+    """Raises ValueError on what is no blob of links."""
+    count, rest = divmod(len(blob), _SIZE)
+    if rest:
+        raise ValueError(f"{len(blob)} bytes are no whole number of links")
+    keys = array("q")
+    keys.frombytes(blob[: 8 * count])
+    if sys.byteorder == "big":
+        keys.byteswap()
+    return Links(keys, blob[8 * count :])
+
+
+class LinkStore(Protocol):
+    async def links_after(self, tx: "Tx", crawl: int, number: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        """Number, key and link blob of pages in the order in which they were stored, after the page with that number.
+        Pages that were not parsed have no blob and are not among them. An empty answer is the end."""
+        ...
+
+
+async def walk(database: "Database", store: LinkStore, crawl: int, batch: int = BATCH) -> AsyncIterator[list[Node]]:
+    """The whole graph of a crawl, some pages at a time, whatever its size. What is stored meanwhile comes last."""
+    number = 0
+    while rows := await database.read(partial(store.links_after, crawl=crawl, number=number, limit=batch)):
+        number = rows[-1][0]
+        yield [Node(place, key, unpack(blob)) for place, key, blob in rows]
