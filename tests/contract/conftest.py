@@ -13,7 +13,7 @@ import pytest
 
 from shoal.app import database_of
 from shoal.base.clock import FakeClock
-from shoal.base.database import Database, Tx, Work
+from shoal.base.database import Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
@@ -285,12 +285,12 @@ class GatedTx:
         await self._gate.passing(query)
         return touched
 
-    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+    async def many(self, query: str, rows: Rows) -> int:
         touched = await self._tx.many(query, rows)
         await self._gate.passing(query)
         return touched
 
-    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+    async def batch(self, query: str, rows: Rows) -> list[Any]:
         found = await self._tx.batch(query, rows)
         await self._gate.passing(query)
         return found

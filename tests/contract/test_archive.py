@@ -425,9 +425,10 @@ async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
 async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, values: dict[str, object]) -> None:
     from shoal.store.sql import queries
 
-    text = queries.load("sqlite")[query].sql
-    for name, value in {"crawl": 1, **values}.items():
-        text = text.replace(f":{name}", repr(value))
+    found = queries.load("sqlite")[query]
+    text = found.sql
+    for place, value in enumerate(found.ordered({"crawl": 1, **values}), start=1):
+        text = text.replace(f"?{place}", repr(value))
     plan = [row["detail"] for row in await sqlite_bench.sql(f"EXPLAIN QUERY PLAN {text}")]
     assert not [step for step in plan if "SCAN" in step and "chosen" not in step]
     assert not [step for step in plan if "TEMP B-TREE" in step and query != "last_of_some_fates"]

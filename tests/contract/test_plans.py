@@ -20,7 +20,7 @@ import pytest
 
 from shoal.app import database_of
 from shoal.base.clock import FakeClock
-from shoal.base.database import Database, Tx, Work
+from shoal.base.database import Database, Rows, Tx, Work
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Report, Settled
@@ -31,7 +31,7 @@ from shoal.store.sql.queries import Query, load
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
 
 T = TypeVar("T")
-Look = Callable[[Any, Query, list[dict[str, Any]]], Awaitable[list[str]]]
+Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
 
 SIZE = 50_000
 LINKS = 1_000
@@ -84,7 +84,7 @@ class Watched:
     async def close(self) -> None:
         await self._database.close()
 
-    async def look(self, tx: Any, query: str, rows: list[dict[str, Any]]) -> None:
+    async def look(self, tx: Any, query: str, rows: Rows) -> None:
         if query not in self._all:
             return
         self.names.add(query)
@@ -115,20 +115,20 @@ class WatchedTx:
         await self._watched.look(self._tx, query, [values])
         return await self._tx.execute(query, **values)
 
-    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+    async def many(self, query: str, rows: Rows) -> int:
         if rows:
             await self._watched.look(self._tx, query, rows)
         return await self._tx.many(query, rows)
 
-    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+    async def batch(self, query: str, rows: Rows) -> list[Any]:
         if rows:
             await self._watched.look(self._tx, query, rows)
         return await self._tx.batch(query, rows)
 
 
-async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: list[dict[str, Any]]) -> list[str]:
+async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any) -> list[str]:
     """No table is scanned, and the machine takes no more steps than so many rows are worth."""
-    rows = [{name: _as_json(value) for name, value in row.items()} for row in rows]
+    rows = [tuple(map(_as_json, row)) for row in query.rows(rows)]
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", rows[0])]
     scans = [line for line in plan if line.startswith("SCAN ") and not re.match(SMALL, line)]
     with undone(connection, reads=query.sql.startswith("SELECT")):
@@ -140,7 +140,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: lis
 SMALL = r"SCAN (json_each|k) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq"
 
 
-def _steps(connection: sqlite3.Connection, query: Query, rows: list[dict[str, Any]]) -> int:
+def _steps(connection: sqlite3.Connection, query: Query, rows: list[tuple[Any, ...]]) -> int:
     hundreds = 0
 
     def count() -> int:
@@ -170,9 +170,10 @@ def _as_json(value: Any) -> Any:
     return orjson.dumps(value).decode() if isinstance(value, list) else value
 
 
-async def look_in_postgres(connection: Any, query: Query, rows: list[dict[str, Any]]) -> list[str]:
+async def look_in_postgres(connection: Any, query: Query, rows: Any) -> list[str]:
     """No large table is read from end to end, by whatever kind of scan."""
-    values = [[row[name] for row in rows] if query.arrays else rows[0][name] for name in query.parameters]
+    rows = query.rows(rows)
+    values = [list(column) for column in zip(*rows, strict=True)] if query.arrays else list(rows[0])
     given = f"({', '.join(map(_literal, values))})" if values else ""
     problems = await _read(connection, "while empty", f"EXECUTE {early(query)}{given}", "force_generic_plan")
     for mode in ("force_custom_plan", "force_generic_plan"):

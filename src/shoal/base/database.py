@@ -1,9 +1,11 @@
 """The database port: how rooms open a transaction. What runs inside is the stores' business (`store/`)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
+"""The rows of a batch: tuples in the order that their query names, or, where nothing hurries, values by name."""
 
 
 class Tx(Protocol):
@@ -25,11 +27,11 @@ class Tx(Protocol):
         """Run a statement; how many rows it touched."""
         ...
 
-    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+    async def many(self, query: str, rows: Rows) -> int:
         """Run a statement for all rows of a batch; how many rows it touched."""
         ...
 
-    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+    async def batch(self, query: str, rows: Rows) -> list[Any]:
         """Run a statement for all rows of a batch; every row that it returns, in no order."""
         ...
 

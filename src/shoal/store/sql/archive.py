@@ -85,15 +85,14 @@ class SqlArchive:
     async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
         numbers = await self._hosts.numbers(tx, sorted({origin(one.url) for _, one in urls}))
         first = await tx.value("reserve_seq", count=len(urls)) if self._numbered_here and urls else 0
-        new = await tx.many("keep_fates", sorted((_fate(crawl, *key, one.fate) for key, one in urls), key=_by_key))
+        new = await tx.many("keep_fates", sorted((*key, crawl, int(one.fate)) for key, one in urls))
         rows = [_row(crawl, numbers, key, one) | {"seq": first + place} for place, (key, one) in enumerate(urls)]
         await tx.many("keep_urls", rows)
-        await tx.many("wake_host", _wakes(crawl, rows))
+        await tx.many("wake_hosts_at", _wakes(crawl, rows))
         return new
 
     async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
-        rows = [_fate(crawl, known.key, known.chk, known.fate) for known in keys]
-        return await tx.many("keep_fates", sorted(rows, key=_by_key))
+        return await tx.many("keep_fates", sorted((known.key, known.chk, crawl, int(known.fate)) for known in keys))
 
     async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
         return sum([await tx.execute("keep_trap", crawl=crawl, **asdict(trap)) for trap in traps])
@@ -108,9 +107,7 @@ class SqlArchive:
         sums = asdict(counts)
         skips = sorted(sums.pop("skipped").items())
         await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, depth=sums.pop("depth_reached"), **sums)
-        await tx.many(
-            "add_skips", [{"crawl": crawl, "holder": OUTSIDE, "reason": word, "count": count} for word, count in skips]
-        )
+        await tx.many("add_skips", [(crawl, OUTSIDE, word, count) for word, count in skips])
 
     async def admit(self, tx: Tx, crawl: int, standing: Standing) -> bool:
         values = {name: getattr(standing, name) for name in Standing.__slots__}
@@ -186,10 +183,6 @@ def _kept(row: Any) -> KeptUrl:
 def _waiting(row: Any) -> Waiting:
     holder = None if row["job_id"] is None else Holder(JobId(row["job_id"]), row["epoch"])
     return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"])
-
-
-def _fate(crawl: int, key: int, chk: int, fate: Fate) -> dict[str, Any]:
-    return {"crawl": crawl, "key": key, "chk": chk, "fate": int(fate)}
 
 
 def _row(crawl: int, numbers: dict[str, int], key: Key, one: KeptUrl) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shoal.base.database import Tx
@@ -18,12 +19,23 @@ from shoal.store.sql.hosts import standing
 
 Key = tuple[int, int]
 
+KINDS = tuple(Kind)
 HOSTS_PER_TAKE = 64
 CLOSED_AT_ONCE = 1000
 NEVER = 1 << 62  # when a URL in quarantine is due
 OUTSIDE = ""  # the counter of what no walker brought
 UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
+
+
+@dataclass(slots=True)
+class Added:
+    """What an addition came to."""
+
+    new: int
+    opened: int
+    hosts: set[int]  # at which something waits now
+    skips: Counter[Fate]
 
 
 class SqlFrontier:
@@ -37,9 +49,11 @@ class SqlFrontier:
         self._pages = pages
 
     async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
-        fresh, hosts = await self._add_fresh(tx, crawl, holder, urls)
-        await self._wake(tx, crawl, hosts)
-        return fresh
+        numbers = await self._numbers(tx, urls)
+        added = await self._add(tx, crawl, urls, (), numbers)
+        await _count(tx, crawl, holder, added.skips, opened=added.opened)
+        await self._wake(tx, crawl, added.hosts)
+        return added.new
 
     async def take(self, tx: Tx, crawl: int, holder: Holder, want: int, in_flight: int, pace: Pace) -> list[Task]:
         if want <= 0:
@@ -58,13 +72,14 @@ class SqlFrontier:
     async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
         later = [done for done in report.settled if done.fate is Fate.OPEN]
         put_back = await tx.batch(
-            "put_back_later", [_place(crawl, holder, done.task) | {"retry_in": done.retry_in} for done in later]
+            "put_back_later", [(*_place(crawl, holder, done.task), done.retry_in) for done in later]
         )
-        await self._lock_hosts(tx, crawl, report)
+        numbers = await self._numbers(tx, report.found)
+        await self._lock_hosts(tx, crawl, report, numbers)
         closed = await self._close(tx, crawl, holder, report.settled)
-        await self._count_settled(tx, crawl, holder, closed, walked)
-        _, hosts = await self._add_fresh(tx, crawl, holder.job_id, report.found, report.skipped)
-        await self._wake(tx, crawl, [*hosts, *(row["host"] for row in put_back)])
+        added = await self._add(tx, crawl, report.found, report.skipped, numbers)
+        await self._count_settled(tx, crawl, holder, closed, added, walked)
+        await self._wake(tx, crawl, [*added.hosts, *(row["host"] for row in put_back)])
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
         for pattern, sample in sorted(traps.items()):
@@ -83,8 +98,7 @@ class SqlFrontier:
         ours = [row for row in rows if pattern_of(Url(home + row["path"])) == pattern]
         places = [{"crawl": crawl, "host": host} | {name: row[name] for name in ("depth", "seq")} for row in ours]
         await tx.many("free_urls", places)
-        fates = [{"crawl": crawl, "key": row["key"], "chk": row["chk"], "fate": int(Fate.OPEN)} for row in ours]
-        await tx.many("set_fates", sorted(fates, key=lambda fate: (fate["key"], fate["chk"])))
+        await tx.many("set_fates", sorted((row["key"], row["chk"], crawl, int(Fate.OPEN)) for row in ours))
         await _count(tx, crawl, OUTSIDE, opened=len(ours))
         await self._wake(tx, crawl, [host] if ours else [])
         return len(ours)
@@ -110,26 +124,24 @@ class SqlFrontier:
         row = await tx.one("next_ready", crawl=crawl)
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
-    async def _add_fresh(
-        self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl], skipped: Sequence[SkippedUrl] = ()
-    ) -> tuple[int, list[int]]:
-        """Record URLs that were not known; how many, and the hosts at which something waits now."""
-        if not urls and not skipped:
-            return 0, []
-        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls if url.fate.waits}))
-        given = {(key, chk): fate for key, chk, fate in skipped}
-        given |= {(url.key, url.chk): url.fate for url in reversed(urls)}
-        new, reopened = await self._fresh(tx, crawl, sorted((*key, fate) for key, fate in given.items()))
-        fresh = [url for url in urls if (url.key, url.chk) in new and given[url.key, url.chk] is url.fate]
-        fresh = list({(url.key, url.chk): url for url in reversed(fresh)}.values())[::-1]
-        await self._wait(tx, crawl, [url for url in fresh if url.fate.waits], numbers)
-        opened = [url for url in fresh if url.fate is Fate.OPEN]
-        await _count(tx, crawl, holder, opened=len(opened))
+    async def _numbers(self, tx: Tx, urls: list[NewUrl]) -> dict[str, int]:
+        return await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls if url.fate.waits}))
+
+    async def _add(
+        self, tx: Tx, crawl: int, urls: list[NewUrl], skipped: Sequence[SkippedUrl], numbers: dict[str, int]
+    ) -> Added:
+        """Record URLs that were not known. What waits is told apart one by one; what is skipped is only counted."""
+        waiting = {(url.key, url.chk): url for url in reversed(urls) if url.fate.waits}
+        skipped = [*skipped, *[(url.key, url.chk, url.fate) for url in urls if url.fate.skipped]]
+        new, reopened = await self._fresh(tx, crawl, sorted((*key, url.fate) for key, url in waiting.items()))
+        fresh = [waiting[key] for key in reversed(waiting) if key in new]
+        await self._wait(tx, crawl, fresh, numbers)
         await _count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
-        skips = Counter([fate for key in new if (fate := given[key]).skipped])
+        skips = await _skip(tx, crawl, skipped)
+        opened = [numbers[origin(url.url)] for url in fresh if url.fate is Fate.OPEN]
+        added = Added(len(new) + skips.total(), len(opened), set(opened), skips)
         skips[Fate.SKIPPED_DEPTH] -= reopened
-        await _count_skips(tx, crawl, holder, skips)
-        return len(new), [numbers[origin(url.url)] for url in opened]
+        return added
 
     async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
         """Close what was really still ours; only that is counted, so a report that comes twice changes nothing."""
@@ -140,7 +152,7 @@ class SqlFrontier:
             closed += await tx.batch("quarantine_urls", [_place(crawl, holder, done.task) for done in trapped])
         ours = {(row["key"], row["chk"]) for row in closed}
         done_now = [done for done in [*final, *trapped] if (done.task.key, done.task.chk) in ours]
-        await tx.many("set_fates", [_fate(crawl, done) for done in sorted(done_now, key=_key)])
+        await tx.many("set_fates", sorted((*_key(done), crawl, int(done.fate)) for done in done_now))
         pages = [(done.task.key, done.task.chk, done.page) for done in done_now if done.page is not None]
         await self._pages.insert(tx, crawl, pages)
         return done_now
@@ -203,12 +215,9 @@ class SqlFrontier:
         left: int = limit - host["pages"] - under_way
         if left <= 0 and not under_way:
             closed = await tx.all("close_host", crawl=crawl, host=host["host"], limit=CLOSED_AT_ONCE)
-            fate = int(Fate.SKIPPED_HOST_BUDGET)
-            fates = [{"crawl": crawl, "key": row["key"], "chk": row["chk"], "fate": fate} for row in closed]
-            await tx.many("set_fates", sorted(fates, key=lambda fate: (fate["key"], fate["chk"])))
-            await _count(tx, crawl, holder.job_id, settled=len(closed))
-            skips = [_skip(crawl, holder.job_id, Fate.SKIPPED_HOST_BUDGET.word, len(closed))] if closed else []
-            await tx.many("add_skips", skips)
+            fate = Fate.SKIPPED_HOST_BUDGET
+            await tx.many("set_fates", sorted((row["key"], row["chk"], crawl, int(fate)) for row in closed))
+            await _count(tx, crawl, holder.job_id, Counter({fate: len(closed)}), settled=len(closed))
         return max(0, left)
 
     async def _take_alone(self, tx: Tx, crawl: int, holder: Holder, row: Any, pace: Pace) -> list[Task]:
@@ -232,25 +241,26 @@ class SqlFrontier:
             task.start_in = granted.first_in + place * delay
         return tasks[: granted.slots]
 
-    async def _lock_hosts(self, tx: Tx, crawl: int, report: Report) -> None:
+    async def _lock_hosts(self, tx: Tx, crawl: int, report: Report, numbers: dict[str, int]) -> None:
         """Every host row that this commit will touch, in the order of their numbers: two commits never wait for each
         other in a circle."""
-        known = await self._hosts.numbers(tx, sorted({origin(url.url) for url in report.found if url.fate.waits}))
-        hosts = sorted({*known.values(), *(done.task.host for done in report.settled)})
+        hosts = sorted({*numbers.values(), *(done.task.host for done in report.settled)})
         await tx.all("lock_hosts", crawl=crawl, hosts=hosts)
 
     async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
-        distinct = sorted(set(hosts))
-        if distinct:
-            now = await tx.value("now")
-            await tx.many("wake_host", [{"crawl": crawl, "host": host, "ready_at": now} for host in distinct])
+        await tx.many("wake_hosts", [(crawl, host) for host in sorted(set(hosts))])
 
-    async def _count_settled(self, tx: Tx, crawl: int, holder: Holder, final: list[Settled], walked: int) -> None:
+    async def _count_settled(
+        self, tx: Tx, crawl: int, holder: Holder, final: list[Settled], added: Added, walked: int
+    ) -> None:
         pages = [done.page for done in final if done.page is not None]
+        added.skips.update(done.fate for done in final if done.fate.skipped)
         await _count(
             tx,
             crawl,
             holder.job_id,
+            added.skips,
+            opened=added.opened,
             settled=len(final),
             pages=sum(page.status is not None for page in pages),
             errors=sum(page.error_code is not None for page in pages),
@@ -260,9 +270,7 @@ class SqlFrontier:
         )
         await _count_traps(tx, crawl, [done.task.url for done in final if done.fate is Fate.QUARANTINED])
         per_host = Counter(done.task.host for done in final if done.page is not None and done.page.status is not None)
-        counted = [{"crawl": crawl, "host": host, "pages": count} for host, count in sorted(per_host.items())]
-        await tx.many("count_host_pages", counted)
-        await _count_skips(tx, crawl, holder.job_id, Counter(done.fate for done in final if done.fate.skipped))
+        await tx.many("count_host_pages", [(crawl, host, count) for host, count in sorted(per_host.items())])
 
 
 async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:
@@ -273,20 +281,27 @@ async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple
     known = {(row["key"], row["chk"]): row["fate"] for row in rows}
     fresh = [url for url in urls if (url[0], url[1]) not in known] if known else urls
     deep = [url for url in urls if url[2] is Fate.OPEN and known.get((url[0], url[1])) == Fate.SKIPPED_DEPTH]
-    await tx.many("insert_fates", [_fate_row(crawl, url) for url in fresh])
-    await tx.many("set_fates", [_fate_row(crawl, url) for url in deep])
+    await tx.many("insert_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in fresh])
+    await tx.many("set_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in deep])
     return {(key, chk) for key, chk, _ in [*fresh, *deep]}, len(deep)
 
 
 async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:
     """The same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
-    keys, chks, fates = zip(*urls, strict=True)
-    rows = await tx.all("add_fates", crawl=crawl, keys=list(keys), chks=list(chks), fates=[int(fate) for fate in fates])
+    rows = await tx.batch("add_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in urls])
     return {(row["key"], row["chk"]) for row in rows}, sum(row["reopened"] for row in rows)
 
 
-def _fate_row(crawl: int, url: SkippedUrl) -> dict[str, Any]:
-    return {"crawl": crawl, "key": url[0], "chk": url[1], "fate": int(url[2])}
+async def _skip(tx: Tx, crawl: int, urls: Sequence[SkippedUrl]) -> Counter[Fate]:
+    """Record what is skipped and was not known; how many for each reason. One statement for each: how many rows it
+    touched is all that must be known."""
+    new: Counter[Fate] = Counter()
+    for reason in sorted({fate for _, _, fate in urls}):
+        number = int(reason)
+        new[reason] = await tx.many(
+            "keep_fates", sorted([(key, chk, crawl, number) for key, chk, fate in urls if fate is reason])
+        )
+    return new
 
 
 async def _wait_numbered(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> None:
@@ -300,12 +315,9 @@ async def _wait(tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int])
     await tx.many("add_waiting", [_waiting(crawl, url, numbers, 0) for url in urls])
 
 
-async def _count_skips(tx: Tx, crawl: int, holder: str, skips: Counter[Fate]) -> None:
-    words = sorted((fate.word, count) for fate, count in skips.items() if count)
-    await tx.many("add_skips", [_skip(crawl, holder, *item) for item in words])
-
-
-async def _count(tx: Tx, crawl: int, holder: str, **counts: int) -> None:
+async def _count(tx: Tx, crawl: int, holder: str, skips: Counter[Fate] | None = None, **counts: int) -> None:
+    words = sorted((fate.word, count) for fate, count in (skips or {}).items() if count)
+    await tx.many("add_skips", [(crawl, holder, word, count) for word, count in words])
     if any(counts.values()):
         zero = {"opened": 0, "settled": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0, "walked": 0}
         await tx.execute("add_counts", crawl=crawl, holder=holder, **(zero | counts))
@@ -316,31 +328,15 @@ async def _count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:
         await tx.execute("count_trap", crawl=crawl, pattern=pattern, count=count)
 
 
-def _path(url: Url) -> str:
-    return url[url.index("/", 8) :]
-
-
 def _key(done: Settled) -> tuple[int, int]:
     return done.task.key, done.task.chk
 
 
-def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> dict[str, Any]:
-    return {
-        "crawl": crawl,
-        "host": numbers[origin(url.url)],
-        "due": _due(url),
-        "depth": min(url.depth, 32767),
-        "seq": seq,
-        "key": url.key,
-        "chk": url.chk,
-        "parent": url.parent_key,
-        "kind": int(url.kind),
-        "path": _path(url.url),
-    }
-
-
-def _due(url: NewUrl) -> int:
-    return NEVER if url.fate is Fate.QUARANTINED else 0
+def _waiting(crawl: int, url: NewUrl, numbers: dict[str, int], seq: int) -> tuple[Any, ...]:
+    home = origin(url.url)
+    due = NEVER if url.fate is Fate.QUARANTINED else 0
+    depth, path = min(url.depth, 32767), url.url[len(home) :]
+    return crawl, numbers[home], due, depth, seq, url.key, url.chk, url.parent_key, int(url.kind), path
 
 
 def _task(host: int, home: str, row: Any) -> Task:
@@ -355,20 +351,12 @@ def _task(host: int, home: str, row: Any) -> Task:
         parent=row["parent_url"],
         attempts=row["attempts"],
         crashes=row["crashes"],
-        kind=Kind(row["kind"]),
+        kind=KINDS[row["kind"]],
     )
 
 
-def _place(crawl: int, holder: Holder, task: Task) -> dict[str, Any]:
-    return {
-        "crawl": crawl,
-        "host": task.host,
-        "due": task.due,
-        "depth": task.depth,
-        "seq": task.seq,
-        "job_id": holder.job_id,
-        "epoch": holder.epoch,
-    }
+def _place(crawl: int, holder: Holder, task: Task) -> tuple[Any, ...]:
+    return crawl, task.host, task.due, task.depth, task.seq, holder.job_id, holder.epoch
 
 
 def _put_back(crawl: int, row: Any, *, alone: bool) -> dict[str, Any]:
@@ -376,11 +364,3 @@ def _put_back(crawl: int, row: Any, *, alone: bool) -> dict[str, Any]:
     crashes = row["crashes"] + 1 if alone else min(row["crashes"] + 1, max(row["crashes"], SUSPECT_FROM))
     place = {name: row[name] for name in ("host", "due", "depth", "seq", "job_id", "epoch")}
     return {"crawl": crawl, "crashes": crashes, **place}
-
-
-def _fate(crawl: int, done: Settled) -> dict[str, Any]:
-    return {"crawl": crawl, "key": done.task.key, "chk": done.task.chk, "fate": int(done.fate)}
-
-
-def _skip(crawl: int, holder: str, reason: str, count: int) -> dict[str, Any]:
-    return {"crawl": crawl, "holder": holder, "reason": reason, "count": count}

@@ -1,13 +1,13 @@
 """PostgreSQL behind the database port: a pool of connections, statement timeouts, the server's clock."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from shoal.base.database import Tx, Work
+from shoal.base.database import Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
@@ -51,21 +51,21 @@ class PostgresTx:
 
     async def all(self, query: str, **values: Any) -> list[Any]:
         found = self._queries[query]
-        return cast(list[Any], await self._connection.fetch(found.sql, *_ordered(found, values)))
+        return cast(list[Any], await self._connection.fetch(found.sql, *found.ordered(values)))
 
     async def one(self, query: str, **values: Any) -> Any | None:
         found = self._queries[query]
-        return await self._connection.fetchrow(found.sql, *_ordered(found, values))
+        return await self._connection.fetchrow(found.sql, *found.ordered(values))
 
     async def value(self, query: str, **values: Any) -> Any:
         found = self._queries[query]
-        return await self._connection.fetchval(found.sql, *_ordered(found, values))
+        return await self._connection.fetchval(found.sql, *found.ordered(values))
 
     async def execute(self, query: str, **values: Any) -> int:
         found = self._queries[query]
-        return _touched(await self._connection.execute(found.sql, *_ordered(found, values)))
+        return _touched(await self._connection.execute(found.sql, *found.ordered(values)))
 
-    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+    async def many(self, query: str, rows: Rows) -> int:
         found = self._queries[query]
         assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
         try:
@@ -73,7 +73,7 @@ class PostgresTx:
         except asyncpg.DataError as error:
             raise error.__cause__ if isinstance(error.__cause__, UnicodeEncodeError) else error from None
 
-    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
+    async def batch(self, query: str, rows: Rows) -> list[Any]:
         found = self._queries[query]
         assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
         return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
@@ -216,12 +216,8 @@ _UNRELEASED_FIX = "it was made by a Shoal that was never released: use an empty 
 _URL_FIX = "write it as postgresql://user:password@host:5432/database"
 
 
-def _ordered(query: queries.Query, values: dict[str, Any]) -> list[Any]:
-    return [values[name] for name in query.parameters]
-
-
-def _columns(query: queries.Query, rows: list[dict[str, Any]]) -> list[list[Any]]:
-    return [[row[name] for row in rows] for name in query.parameters]
+def _columns(query: queries.Query, rows: Rows) -> Iterable[tuple[Any, ...]]:
+    return zip(*query.rows(rows), strict=True)
 
 
 def _touched(tag: str) -> int:

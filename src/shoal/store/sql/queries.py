@@ -6,14 +6,17 @@
 
 A file in `queries/` serves both dialects, one in `queries/sqlite/` or `queries/postgres/` its own. Parameters are
 written `:name`. A query that PostgreSQL should run once for a whole batch says `-- batch: arrays`: its parameters are
-then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing).
+then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing). A query of a hot
+path says `-- rows: key chk fate`: its rows are tuples of these values, in both dialects.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 # A parameter, but not a `::cast`, and not inside a string or a comment.
@@ -29,6 +32,14 @@ class Query:
     sql: str
     parameters: tuple[str, ...]
     arrays: bool
+    tuples: bool
+
+    def ordered(self, values: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple([values[name] for name in self.parameters])
+
+    def rows(self, given: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """The rows of a batch, each in the order of the parameters."""
+        return given if self.tuples else [self.ordered(row) for row in given]
 
 
 @cache
@@ -38,7 +49,7 @@ def load(dialect: str) -> dict[str, Query]:
     texts = [*_texts(folder), *_texts(folder.joinpath(dialect))]
     found: dict[str, Query] = {}
     for text in texts:
-        for query in _parse(text, numbered=dialect == "postgres"):
+        for query in _parse(text, "$" if dialect == "postgres" else "?"):
             if query.name in found:
                 raise ValueError(f"query {query.name} stands twice")
             found[query.name] = query
@@ -50,18 +61,19 @@ def _texts(folder: Traversable) -> list[str]:
     return [folder.joinpath(name).read_text(encoding="utf-8") for name in names]
 
 
-def _parse(text: str, *, numbered: bool) -> list[Query]:
+def _parse(text: str, mark: str) -> list[Query]:
     pieces = _NAME.split(text)[1:]
-    return [_query(name, body, numbered) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
+    return [_query(name, body, mark) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
 
 
-def _query(name: str, body: str, numbered: bool) -> Query:
+def _query(name: str, body: str, mark: str) -> Query:
     lines = body.strip().splitlines()
     remarks = [line[2:].strip() for line in lines if line.startswith("--")]
     sql = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
-    arrays = "batch: arrays" in remarks
-    about = " ".join(remark for remark in remarks if remark != "batch: arrays")
-    names: list[str] = []
+    names = [name for remark in remarks if remark.startswith("rows:") for name in remark.split()[1:]]
+    tuples = bool(names)
+    arrays = tuples or "batch: arrays" in remarks
+    about = " ".join(remark for remark in remarks if not remark.startswith(("batch:", "rows:")))
 
     def place(match: re.Match[str]) -> str:
         parameter = match[1]
@@ -69,7 +81,7 @@ def _query(name: str, body: str, numbered: bool) -> Query:
             return match[0]
         if parameter not in names:
             names.append(parameter)
-        return f"${names.index(parameter) + 1}" if numbered else match[0]
+        return f"{mark}{names.index(parameter) + 1}"
 
     sql = _TOKEN.sub(place, sql)
-    return Query(name, about, sql, tuple(names), arrays)
+    return Query(name, about, sql, tuple(names), arrays, tuples)

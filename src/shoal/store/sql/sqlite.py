@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import orjson
 
 from shoal.base.clock import Clock
-from shoal.base.database import Tx, Work
+from shoal.base.database import Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
 
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 WAL_RESET_FIX = (3, 51, 3)
+CHECKPOINT_PAGES = 8000  # 32 MB of log: keys are random, so most of what a commit writes, the next ones write again
 MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neighbours
 
 
@@ -52,20 +53,22 @@ class SqliteTx:
     async def execute(self, query: str, **values: Any) -> int:
         return self._execute(query, values).rowcount
 
-    async def many(self, query: str, rows: list[dict[str, Any]]) -> int:
+    async def many(self, query: str, rows: Rows) -> int:
         if not rows:
             return 0
-        return self._connection.executemany(self._queries[query].sql, rows).rowcount
+        found = self._queries[query]
+        return self._connection.executemany(found.sql, found.rows(rows)).rowcount
 
-    async def batch(self, query: str, rows: list[dict[str, Any]]) -> list[Any]:
-        sql, execute = self._queries[query].sql, self._connection.execute
-        return [answer for row in rows for answer in execute(sql, row).fetchall()]
+    async def batch(self, query: str, rows: Rows) -> list[Any]:
+        found, execute = self._queries[query], self._connection.execute
+        return [answer for row in found.rows(rows) for answer in execute(found.sql, row).fetchall()]
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         for name, value in values.items():
             if type(value) is list:  # SQLite has no arrays: its queries read lists by json_each
                 values[name] = orjson.dumps(value).decode()
-        return self._connection.execute(self._queries[query].sql, values)
+        found = self._queries[query]
+        return self._connection.execute(found.sql, found.ordered(values))
 
 
 class _Unit:
@@ -197,6 +200,7 @@ class SqliteDatabase:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         return connection
 
     def _now(self) -> int:

@@ -1,3 +1,7 @@
+-- name: now
+-- The store's clock.
+SELECT shoal_now() AS now;
+
 -- name: insert_crawl
 -- Store a crawl, unless its id is taken.
 INSERT INTO crawl (id, state, project, config, named, priority, key_seed, created_at)

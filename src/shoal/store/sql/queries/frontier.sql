@@ -22,10 +22,6 @@ RETURNING host;
 SELECT ready_at, shoal_now() AS now FROM frontier_host
 WHERE crawl = :crawl AND ready_at IS NOT NULL ORDER BY ready_at LIMIT 1;
 
--- name: now
--- The store's clock.
-SELECT shoal_now() AS now;
-
 -- name: insert_trap
 -- A pattern goes into quarantine, unless somebody decided about it.
 INSERT INTO trap (crawl, pattern, state, sample) VALUES (:crawl, :pattern, 'quarantined', :sample)

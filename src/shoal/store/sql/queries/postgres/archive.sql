@@ -1,11 +1,3 @@
--- name: keep_fates
--- Record what became of URLs elsewhere.
--- batch: arrays
-INSERT INTO fate (crawl, key, chk, fate)
-SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
-ORDER BY crawl, key, chk
-ON CONFLICT (crawl, key, chk) DO NOTHING;
-
 -- name: keep_urls
 -- URLs that were kept elsewhere are kept here, behind each other as given.
 -- batch: arrays
@@ -35,3 +27,11 @@ WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
 INSERT INTO frontier_host (crawl, host, pages)
 SELECT * FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages) ORDER BY crawl, host
 ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.pages;
+
+-- name: wake_hosts_at
+-- Something waits at hosts, not before a moment.
+-- batch: arrays
+INSERT INTO frontier_host (crawl, host, ready_at)
+SELECT * FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[]) AS g (crawl, host, ready_at) ORDER BY crawl, host
+ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
+WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;

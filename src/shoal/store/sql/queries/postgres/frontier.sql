@@ -1,18 +1,30 @@
 -- name: add_fates
 -- Record new URLs, in key order so that two batches never wait for each other; which were new. One that was skipped
 -- for its depth (16) and is found again nearer to a seed opens (0).
+-- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
-SELECT :crawl, g.key, g.chk, g.fate FROM unnest(:keys::bigint[], :chks::int[], :fates::smallint[]) AS g (key, chk, fate)
+SELECT g.crawl, g.key, g.chk, g.fate
+FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
 ORDER BY g.key, g.chk
 ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate = 16 AND excluded.fate = 0
 RETURNING key, chk, CASE WHEN xmax <> 0 THEN 1 ELSE 0 END AS reopened;
 
+-- name: keep_fates
+-- Record URLs that are not known, with what became of them.
+-- rows: key chk crawl fate
+INSERT INTO fate (crawl, key, chk, fate)
+SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
+ORDER BY crawl, key, chk
+ON CONFLICT (crawl, key, chk) DO NOTHING;
+
 -- name: add_waiting
 -- Add new URLs to those that wait, in the order in which they were found.
--- batch: arrays
+-- rows: crawl host due depth seq key chk parent kind path
 INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, kind, path)
-SELECT * FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :key::bigint[], :chk::int[],
-                     :parent::bigint[], :kind::smallint[], :path::text[]);
+SELECT crawl, host, due, depth, key, chk, parent, kind, path
+FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::int[], :key::bigint[], :chk::int[],
+            :parent::bigint[], :kind::smallint[], :path::text[])
+     AS g (crawl, host, due, depth, seq, key, chk, parent, kind, path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
@@ -46,7 +58,7 @@ LIMIT :limit;
 
 -- name: mark_taken
 -- Give waiting URLs to a walker.
--- batch: arrays
+-- rows: crawl host due depth seq job_id epoch
 UPDATE frontier AS f SET job_id = g.job_id, epoch = g.epoch
 FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
      AS g (crawl, host, due, depth, seq, job_id, epoch)
@@ -64,7 +76,7 @@ WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.de
 
 -- name: close_urls
 -- Settled URLs leave the frontier.
--- batch: arrays
+-- rows: crawl host due depth seq job_id epoch
 DELETE FROM frontier AS f
 USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
       AS g (crawl, host, due, depth, seq, job_id, epoch)
@@ -74,14 +86,14 @@ RETURNING f.key, f.chk;
 
 -- name: set_fates
 -- What became of URLs.
--- batch: arrays
+-- rows: key chk crawl fate
 UPDATE fate AS f SET fate = g.fate
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
 WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
 
 -- name: put_back_later
 -- Taken URLs wait again, not before a moment.
--- batch: arrays
+-- rows: crawl host due depth seq job_id epoch retry_in
 UPDATE frontier AS f SET job_id = NULL, epoch = NULL, due = shoal_now() + g.retry_in, attempts = f.attempts + 1
 FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[],
             :retry_in::bigint[])
@@ -111,24 +123,24 @@ WHERE crawl = :crawl AND job_id > ''
       AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch)
 ORDER BY host, due, depth, seq;
 
--- name: wake_host
--- Something waits at hosts, not before a moment.
--- batch: arrays
+-- name: wake_hosts
+-- Something waits at hosts now.
+-- rows: crawl host
 INSERT INTO frontier_host (crawl, host, ready_at)
-SELECT * FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[]) AS g (crawl, host, ready_at) ORDER BY crawl, host
+SELECT crawl, host, shoal_now() FROM unnest(:crawl::int[], :host::int[]) AS g (crawl, host) ORDER BY crawl, host
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
 
 -- name: add_skips
 -- Raise one walker's counts of skip reasons.
--- batch: arrays
+-- rows: crawl holder reason count
 INSERT INTO crawl_skip (crawl, holder, reason, count)
 SELECT * FROM unnest(:crawl::int[], :holder::text[], :reason::text[], :count::bigint[]) AS g (crawl, holder, reason, count)
 ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;
 
 -- name: quarantine_urls
 -- Taken URLs go into quarantine.
--- batch: arrays
+-- rows: crawl host due depth seq job_id epoch
 UPDATE frontier AS f SET job_id = NULL, epoch = NULL, due = 4611686018427387904
 FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
      AS g (crawl, host, due, depth, seq, job_id, epoch)
@@ -153,7 +165,7 @@ RETURNING key, chk;
 
 -- name: count_host_pages
 -- Hosts gave pages.
--- batch: arrays
+-- rows: crawl host pages
 UPDATE frontier_host AS f SET pages = f.pages + g.pages
 FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages)
 WHERE f.crawl = g.crawl AND f.host = g.host;

@@ -1,7 +1,3 @@
--- name: keep_fates
--- Record what became of a URL elsewhere.
-INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING;
-
 -- name: keep_urls
 -- A URL that was kept elsewhere is kept here.
 INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, attempts, crashes, kind, path)
@@ -19,3 +15,9 @@ DELETE FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 -- A host gave pages.
 INSERT INTO frontier_host (crawl, host, pages) VALUES (:crawl, :host, :pages)
 ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.pages;
+
+-- name: wake_hosts_at
+-- Something waits at a host, not before a moment.
+INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, :ready_at)
+ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
+WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;

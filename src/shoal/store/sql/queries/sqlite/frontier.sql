@@ -8,10 +8,17 @@ UPDATE frontier_seq SET value = value + :count RETURNING value - :count + 1;
 
 -- name: insert_fates
 -- Record new URLs.
+-- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate);
+
+-- name: keep_fates
+-- Record URLs that are not known, with what became of them.
+-- rows: key chk crawl fate
+INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_waiting
 -- Add new URLs to those that wait.
+-- rows: crawl host due depth seq key chk parent kind path
 INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, kind, path)
 VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :kind, :path);
 
@@ -46,6 +53,7 @@ LIMIT :limit;
 
 -- name: mark_taken
 -- Give a waiting URL to a walker.
+-- rows: crawl host due depth seq job_id epoch
 UPDATE frontier SET job_id = :job_id, epoch = :epoch
 WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id IS NULL;
 
@@ -56,16 +64,19 @@ WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq 
 
 -- name: close_urls
 -- A settled URL leaves the frontier.
+-- rows: crawl host due depth seq job_id epoch
 DELETE FROM frontier
 WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING key, chk;
 
 -- name: set_fates
 -- What became of a URL.
+-- rows: key chk crawl fate
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: put_back_later
 -- A taken URL waits again, not before a moment.
+-- rows: crawl host due depth seq job_id epoch retry_in
 UPDATE frontier SET job_id = NULL, epoch = NULL, due = shoal_now() + :retry_in, attempts = attempts + 1
 WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
@@ -88,19 +99,22 @@ FROM frontier INDEXED BY frontier_taken
 WHERE crawl = :crawl AND job_id > ''
       AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch);
 
--- name: wake_host
--- Something waits at a host, not before a moment.
-INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, :ready_at)
+-- name: wake_hosts
+-- Something waits at a host now.
+-- rows: crawl host
+INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, shoal_now())
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
 
 -- name: add_skips
 -- Raise one walker's count of a skip reason.
+-- rows: crawl holder reason count
 INSERT INTO crawl_skip (crawl, holder, reason, count) VALUES (:crawl, :holder, :reason, :count)
 ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;
 
 -- name: quarantine_urls
 -- A taken URL goes into quarantine.
+-- rows: crawl host due depth seq job_id epoch
 UPDATE frontier SET job_id = NULL, epoch = NULL, due = 4611686018427387904
 WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING key, chk;
@@ -120,6 +134,7 @@ RETURNING key, chk;
 
 -- name: count_host_pages
 -- A host gave pages.
+-- rows: crawl host pages
 UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = :host;
 
 -- name: lock_hosts
