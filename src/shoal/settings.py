@@ -179,7 +179,6 @@ class QueueSettings(Slice):
         "SHOAL_STALL_DEADLINE",
         "10m",
         "A job that settles nothing for this long while work is due is killed.",
-        planned=True,
     )
     keep_finished: Patience = setting(
         "SHOAL_JOB_RETENTION", "7d", "How long finished jobs and their history are kept.", planned=True

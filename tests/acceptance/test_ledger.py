@@ -3,6 +3,7 @@
 import shutil
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ledger
-from tests.support.fleet import SEED, TENTH, Fleet, Reaper, seed_of_run, send_all, wait_for
+from tests.support.fleet import PATIENCE_SECONDS, SEED, TENTH, Fleet, Reaper, seed_of_run, send_all, wait_for
 from tests.support.ledger import Expected
 from tests.support.site import PAGES, Site, path_of
 
@@ -136,6 +137,43 @@ def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str,
         books_in_order(fleet, crawl_id, site)
         # Its worker noticed, or, while the child kept the store locked, the lease ran out first.
         assert ends_of(fleet, crawl_id) in (["crashed", "done"], ["expired", "done"])
+
+
+def test_a_job_that_settles_nothing_although_work_is_due_is_killed_and_runs_again(
+    store_url: str, tmp_path: Path
+) -> None:
+    answering = threading.Event()
+
+    def hang() -> None:
+        answering.wait(PATIENCE_SECONDS)
+
+    with (
+        Site(pages=20, delay=DELAY_SECONDS) as site,
+        Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **TENTH) as fleet,
+    ):
+        fleet.controller()
+        worker = fleet.worker()
+        site.call_at(path_of(15), hang)  # from then on nothing is answered
+        crawl_id = fleet.submit(site)
+        try:
+            wait_for(lambda: "crashed" in ends_of(fleet, crawl_id), "the end of a job that stalls")
+        finally:
+            answering.set()
+        job = ledger.read(store_url, crawl_id).jobs[0]
+        assert "settled nothing for 2s although work was due" in job["error"]
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert "settled nothing for 2s although work was due" in worker.said()
+
+
+def test_a_job_that_waits_for_the_turn_of_its_host_does_not_stall(store_url: str, tmp_path: Path) -> None:
+    with Site(pages=3) as site, Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="1s", **TENTH) as fleet:
+        fleet.controller()
+        fleet.worker()
+        crawl_id = fleet.submit(site, delay_seconds=3)
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["done"]
 
 
 @pytest.mark.parametrize("pages", [2, 60])

@@ -10,7 +10,7 @@ from shoal.crawl.crawls import KIND
 from shoal.queue import states
 from shoal.queue.job import Holder, LostJob
 from shoal.queue.queue import Queue
-from shoal.queue.states import MOVES, TERMINAL, GrantEnd, JobState
+from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
 from shoal.settings import QueueSettings
 from tests.contract.conftest import Bench, Gate, Gated, Severed, database_at, until_blocked
 
@@ -338,6 +338,17 @@ async def test_a_lease_that_has_not_run_out_is_not_swept(bench: Bench) -> None:
     await bench.lease()
     await bench.lose(9)
     assert (await bench.job(job_id)).state is J.LOCKED
+
+
+async def test_a_job_that_stalled_counts_a_crash_and_says_so_to_the_end(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    for crashes in range(1, 4):
+        assert await bench.queue.lose(await bench.lease(), "its child settled nothing", STALLED) is JobState.PENDING
+        job = await bench.job(job_id)
+        assert (job.state_reason, job.crash_count, job.attempts) == ("stalled", crashes, 0)
+    assert await bench.queue.lose(await bench.lease(), "its child settled nothing", STALLED) is JobState.EXPIRED
+    assert (await bench.job(job_id)).state_reason == "stalled"
+    assert [grant["ended"] for grant in await bench.grants(job_id)] == ["crashed"] * 4
 
 
 async def test_past_the_poison_limit_a_job_stays_expired(bench: Bench) -> None:

@@ -95,6 +95,7 @@ class Engine:
         self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
         self._report = Report()
         self._reported_at = clock.monotonic()
+        self._moved_at = clock.monotonic()  # when something was settled last, or nothing was due
         self._held = 0  # taken and not yet reported
         self._fetching: dict[int, Cancel] = {}
         self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
@@ -117,6 +118,10 @@ class Engine:
         """Commit soon: the run may have something to say."""
         self._nudged = True
         self._wake.set()
+
+    def stalled_for(self) -> float:
+        """Seconds in which nothing was settled although work was due. Waiting for the turn of a host is no stall."""
+        return self._clock.monotonic() - self._moved_at
 
     async def run(self) -> Ending:
         try:
@@ -167,6 +172,8 @@ class Engine:
         self._reader.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)
+        if report.settled or self._held == len(self._timers):
+            self._moved_at = self._clock.monotonic()
         self._told(report.settled)
         return turn
 

@@ -109,6 +109,10 @@ class Walker:
         if self._engine is not None:
             self._engine.hand_back(reason)
 
+    def stalled_for(self) -> float:
+        """Seconds in which nothing was settled although work was due."""
+        return 0.0 if self._engine is None else self._engine.stalled_for()
+
     def nudge(self) -> None:
         """Something about the run changed: ask the store soon."""
         if self._engine is not None:

@@ -118,15 +118,15 @@ class Queue:
         move = states.finish(lease.holder.job_id, lease.holder.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
-    async def lose(self, lease: Lease, error: str) -> JobState:
-        """Our child died with the job: nobody has to wait for the lease to run out."""
+    async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
+        """Our child died with the job, or was killed because it stalled: nobody has to wait for the lease's end."""
 
         async def commit(tx: Tx) -> Move:
             await self.lock_run(tx, lease.kind, lease.run_id)
             lost = await self.store.lost(tx, lease.holder)
             if lost is None:
                 raise LeaseLost(lease.holder.job_id, lease.holder.epoch)
-            move = self.verdict(lost, GrantEnd.CRASHED, error)
+            move = self.verdict(lost, GrantEnd.CRASHED, error, reason)
             await self.move_in(tx, move, lease.kind, lease.run_id)
             return move
 
@@ -134,12 +134,12 @@ class Queue:
         await self.tell_moved(move, lease.kind, lease.run_id)
         return move.to
 
-    def verdict(self, lost: LostJob, end: GrantEnd, error: str) -> Move:
+    def verdict(self, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST) -> Move:
         """What becomes of a job whose worker is gone: back to its lane, or, past the poison limit, a dead letter."""
         crashes = 1 if lost.settled else lost.crash_count + 1
         if crashes > self.settings.poison_limit:
-            return states.bury(lost.id, lost.epoch, end, error)
-        return states.give_back(lost.id, lost.epoch, end, error)
+            return states.bury(lost.id, lost.epoch, end, error, reason)
+        return states.give_back(lost.id, lost.epoch, end, error, reason)
 
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
         """Carry out a move, and what it means for the run, inside an open transaction; raises if the job moved on."""

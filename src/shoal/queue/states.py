@@ -86,14 +86,20 @@ def release(job_id: JobId, epoch: int, reason: str) -> Move:
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason)
 
 
-def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str) -> Move:
+WORKER_LOST = "worker_lost"
+STALLED = "stalled"  # it settled nothing for too long although work was due, and was killed
+POISON = "poison"
+
+
+def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
     """The worker is gone: somebody else may have the job at once."""
-    return Move(job_id, epoch, JobState.PENDING, end, "worker_lost", error, counts_crash=True)
+    return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=True)
 
 
-def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str) -> Move:
+def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
     """The job took one worker too many with it."""
-    return Move(job_id, epoch, JobState.EXPIRED, end, "poison", error, counts_crash=True)
+    why = STALLED if reason == STALLED else POISON
+    return Move(job_id, epoch, JobState.EXPIRED, end, why, error, counts_crash=True)
 
 
 def cancel(job_id: JobId, epoch: int, reason: str) -> Move:

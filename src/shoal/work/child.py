@@ -33,6 +33,10 @@ class Run(Protocol):
         """Settle and hand the job back soon."""
         ...
 
+    def stalled_for(self) -> float:
+        """Seconds in which nothing was settled although work was due."""
+        ...
+
 
 Runner = Callable[[Lease, Callable[[], bool]], Awaitable[Run]]
 
@@ -100,7 +104,7 @@ class Child:
 
     async def _tick(self) -> None:
         while True:
-            _say(Tick())
+            _say(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
             await self._clock.sleep(TICK_SECONDS)
 
 

@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.crawl.walker import PagesSettled
-from shoal.work.talk import Done, Message, Stored, decode, encode
+from shoal.work.talk import Done, Message, Stored, Tick, decode, encode
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")
 
@@ -25,6 +25,7 @@ class ChildProcess:
         self._words: asyncio.Queue[Done | None] = asyncio.Queue()
         self._listening = asyncio.create_task(self._listen())
         self.warm = False  # it has spoken: its code is read and its store open
+        self.stalled_seconds = 0.0  # in which its job settled nothing although work was due, as it says itself
         self.runs = 0
         self.memory = 0
 
@@ -74,8 +75,11 @@ class ChildProcess:
             self._words.put_nowait(None)
 
     def _take_in(self, message: Message) -> None:
-        if isinstance(message, Done):
+        if isinstance(message, Tick):
+            self.stalled_seconds = message.stalled_seconds
+        elif isinstance(message, Done):
             self.runs += 1
+            self.stalled_seconds = 0.0
             self.memory = message.memory
             self._words.put_nowait(message)
         elif isinstance(message, Stored):

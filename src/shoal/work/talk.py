@@ -30,7 +30,9 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Child to parent: my loop turns."""
+    """Child to parent: my loop turns; and for how long my job has settled nothing although work was due."""
+
+    stalled_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

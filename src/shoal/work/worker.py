@@ -9,9 +9,11 @@ from datetime import timedelta
 
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError
+from shoal.base.reading import show_duration
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import SHARED_LANE, Holder, Lease
 from shoal.queue.queue import JobEnqueued, JobMoved, Queue
+from shoal.queue.states import STALLED, WORKER_LOST
 from shoal.settings import QueueSettings, WorkSettings
 from shoal.work.nursery import ChildProcess
 from shoal.work.talk import Leave, Renewed, Work
@@ -62,6 +64,7 @@ class _Slot:
     lease: Lease
     child: ChildProcess
     doubted: bool = False
+    stalled: bool = False  # and killed for it
 
 
 class Worker:
@@ -178,6 +181,9 @@ class Worker:
         await self._clock.sleep(CHILD_PAUSE)
 
     async def _bury(self, slot: _Slot, how: str) -> None:
+        if slot.stalled:
+            deadline = show_duration(self._queue_settings.stall_deadline)
+            how = f"settled nothing for {deadline} although work was due, and {how}"
         self._signals.emit(
             ChildLost(
                 node_id=self.node_id,
@@ -187,7 +193,7 @@ class Worker:
                 how=how,
             )
         )
-        await self._settle(self._queue.lose(slot.lease, f"its child {how}"))
+        await self._settle(self._queue.lose(slot.lease, f"its child {how}", STALLED if slot.stalled else WORKER_LOST))
 
     async def _settle(self, verb: Awaitable[object]) -> None:
         try:
@@ -220,12 +226,15 @@ class Worker:
                 await self._extend(slots)
 
     async def _watch(self) -> None:
-        """Kill children that fell silent. Never waits for the store: a silent child may be what holds it up."""
+        """Kill children that fell silent, or whose job stalled. Never waits for the store: such a child may be what
+        holds it up."""
         longest = self._settings.child_silence.total_seconds()
+        deadline = self._queue_settings.stall_deadline.total_seconds()
         while True:
-            await self._clock.sleep(longest / 4)
+            await self._clock.sleep(min(longest, deadline) / 4)
             for slot in list(self._slots.values()):
-                if slot.child.silent_for() > longest:
+                slot.stalled = slot.stalled or slot.child.stalled_seconds > deadline
+                if slot.stalled or slot.child.silent_for() > longest:
                     slot.child.kill()
 
     async def _warm_up(self) -> None:
