@@ -19,11 +19,13 @@ from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
 from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint, is_local, listening
 from shoal.hosts.store import HostStore
+from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Lease, local_lane
 from shoal.queue.queue import Queue
 from shoal.settings import DatabaseSettings, Settings
+from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
@@ -59,6 +61,7 @@ class App:
     frontier: FrontierStore
     hosts: HostStore
     pages: PageStore
+    bodies: BodyStore
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock)
@@ -72,7 +75,7 @@ class App:
     def archivist(self) -> "Archivist":
         from shoal.crawl.archivist import Archivist
 
-        return Archivist(self.database, self.crawls, self.queue, self.archive)
+        return Archivist(self.database, self.crawls, self.queue, self.archive, self.bodies)
 
     def carrier(self) -> "Carrier":
         from shoal.crawl.carrier import Carrier
@@ -98,6 +101,19 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
 
+def bodies_of(settings: Settings, clock: Clock) -> BodyStore:
+    """The driver that the place of kept bodies names; by default a folder beside a SQLite store."""
+    place, url = settings.bodies.place, settings.database.url
+    if place.startswith("s3://"):
+        from shoal.store.bodies.s3 import S3Bodies
+
+        return S3Bodies(settings.bodies, clock)
+    if place:
+        return FolderBodies(Path(place), clock)
+    beside = Path(url.removeprefix("sqlite:///")).expanduser().absolute().parent if url.startswith("sqlite") else None
+    return FolderBodies((beside or settings.database.data_dir) / "bodies", clock)
+
+
 @asynccontextmanager
 async def opened(settings: Settings, signals: Signals | None = None, *, upgrade: bool = False) -> AsyncIterator[App]:
     """The wired rooms on an open store; it is closed at the end. An embedded store always upgrades itself."""
@@ -106,7 +122,11 @@ async def opened(settings: Settings, signals: Signals | None = None, *, upgrade:
     database = database_of(settings.database, clock)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
-        yield _wire(settings, clock, signals, database)
+        app = _wire(settings, clock, signals, database)
+        try:
+            yield app
+        finally:
+            app.bodies.close()
     finally:
         await database.close()
 
@@ -127,7 +147,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         settings.crawl,
     )
     queue.register({KIND: crawls})
-    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages)
+    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies_of(settings, clock))
 
 
 def on_database(settings: Settings, database: "SqlDatabase") -> App:
@@ -197,6 +217,7 @@ def walker_of(
         app.settings,
         app.clock,
         app.signals,
+        app.bodies,
         crawl,
         holder,
         alive,

@@ -25,6 +25,7 @@ from shoal.base.reading import (
     Network,
     read_address,
     read_address_or_none,
+    read_body_place,
     read_duration,
     read_http_url,
     read_milliseconds,
@@ -90,6 +91,7 @@ Folder = Annotated[Path, Kind("path", "the path of a folder", read_path)]
 NAMES = "names separated by commas such as ref,src_*; a + in front adds them to the list; none for none"
 Tracking = Annotated[tuple[str, ...], Kind("names", NAMES, reader_of(TRACKING))]
 Session = Annotated[tuple[str, ...], Kind("names", NAMES, reader_of(SESSION))]
+BodyPlace = Annotated[str, Kind("path or bucket", "the path of a folder, or s3://bucket/prefix", read_body_place)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 Backend = Literal["sql", "redis"]
@@ -350,6 +352,23 @@ class EgressSettings(Slice):
     max_encodings: Whole = setting("SHOAL_MAX_ENCODINGS", 3, "Content encodings on top of each other.", ge=1, le=10)
 
 
+class BodySettings(Slice):
+    """Where answers are kept as they were sent, for crawls that ask for it."""
+
+    place: BodyPlace = setting(
+        "SHOAL_BODIES",
+        "",
+        "Where kept bodies lie: a folder, or a bucket of an S3-compatible store, which a fleet shares.",
+        shown="a folder beside the SQLite file, else $SHOAL_DATA_DIR/bodies",
+    )
+    endpoint: HttpUrl = setting(
+        "SHOAL_S3_ENDPOINT", "", "The object store; empty: Amazon's in SHOAL_S3_REGION.", shown="Amazon S3"
+    )
+    region: Text = setting("SHOAL_S3_REGION", "us-east-1", "The region that requests are signed for.")
+    access_key: Text = setting("SHOAL_S3_ACCESS_KEY", "", "The id of the key for the object store.", secret=True)
+    secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "The key for the object store.", secret=True)
+
+
 class RenderSettings(Slice):
     """The render service."""
 
@@ -425,6 +444,7 @@ class Settings:
     crawl: CrawlSettings = field(default_factory=CrawlSettings)
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
+    bodies: BodySettings = field(default_factory=BodySettings)
     render: RenderSettings = field(default_factory=RenderSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
@@ -469,6 +489,13 @@ class Settings:
             lone,
             "is set without its other half",
             "set both SHOAL_TLS_CERT and SHOAL_TLS_KEY, or neither",
+        )
+        keyed = bool(self.bodies.access_key and self.bodies.secret_key)
+        yield (
+            keyed or not self.bodies.place.startswith("s3://"),
+            "SHOAL_BODIES",
+            "names a bucket, and no key for it is set",
+            "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
         for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
             yield backend == "sql", name, "is redis, which this version does not have yet", "set it to sql"

@@ -28,6 +28,7 @@ _UNITS = {
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)")
 _NODE_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*/?")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -208,6 +209,15 @@ def read_path(value: object) -> Path | None:
         return Path(text).expanduser().absolute() if text else None
     except RuntimeError:
         raise ValueError("begins with the home folder of somebody unknown") from None
+
+
+def read_body_place(value: object) -> str:
+    text = read_text(value)
+    if not text.startswith("s3:"):
+        return str(read_path(text) or "")
+    if not _BUCKET.fullmatch(text):
+        raise ValueError("is not a bucket with a prefix of letters, digits and `_.-/`")
+    return text.rstrip("/")
 
 
 def read_node_id(value: object) -> str:

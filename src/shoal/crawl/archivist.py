@@ -12,6 +12,7 @@ from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.explain import Explanation, explain_refusal, explain_url
 from shoal.crawl.frontier import Kind, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.pages.bodies import BodyStore
 from shoal.queue.queue import Queue
 
 AT_REST = TERMINAL | {CrawlState.PENDING, CrawlState.PAUSED}
@@ -21,11 +22,14 @@ BATCH = 1000  # URLs, or pages, of one commit
 class Archivist:
     """The verbs on a frontier that come from outside."""
 
-    def __init__(self, database: Database, crawls: Crawls, queue: Queue, archive: FrontierArchive) -> None:
+    def __init__(
+        self, database: Database, crawls: Crawls, queue: Queue, archive: FrontierArchive, bodies: BodyStore
+    ) -> None:
         self._database = database
         self._crawls = crawls
         self._queue = queue
         self._archive = archive
+        self._bodies = bodies
 
     async def stats(self, crawl_id: str) -> FrontierStats:
         """Count everything anew: for people and tests. `Crawls.get` has the counters."""
@@ -60,12 +64,15 @@ class Archivist:
         return await self._repeat(step)
 
     async def erase(self, crawl_id: str) -> None:
-        """Remove a crawl that has ended: frontier, pages, jobs and itself, in batches."""
+        """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. What is left when
+        this is cut off is consistent but for the bodies, and calling it again goes on."""
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, TERMINAL, "be removed")
             return await self._archive.forget(tx, crawl.number, BATCH) or await self._archive.remove(tx, crawl, BATCH)
 
+        ended = await self._database.read(lambda tx: self._ended(tx, crawl_id))
+        await self._bodies.forget(ended.bodies)
         await self._repeat(step)
 
     async def at_rest(self, crawl_id: str, wish: str) -> Seen:
@@ -76,6 +83,9 @@ class Archivist:
             return Seen(crawl, await self._crawls.store.counts(tx, crawl.number))
 
         return await self._database.read(look)
+
+    async def _ended(self, tx: Tx, crawl_id: str) -> Crawl:
+        return await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), TERMINAL, "be removed")
 
     async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], wish: str) -> Crawl:
         return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, wish)

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import xxhash
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from shoal.base.clock import moment
@@ -55,6 +56,7 @@ class CrawlConfig(BaseModel):
         None, min_length=1, max_length=2000, description="A proxy to go through: http, https, socks5 or socks5h."
     )
     analyze: bool = Field(False, description="Keep what analyses need of each page, beyond its record.")
+    keep_bodies: bool = Field(False, description="Keep every answer as it was sent.")
     project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")
     labels: dict[str, str] = Field({}, max_length=64, description="Words of your own.")
     workers: int = Field(1, ge=1, le=64, description="Walkers over the one frontier.")
@@ -145,6 +147,11 @@ class Crawl:
     created_at: int
     started_at: int | None
     finished_at: int | None
+
+    @property
+    def bodies(self) -> str:
+        """What its kept bodies are filed under. Ids are used again, and by other stores: the id alone will not do."""
+        return f"{self.id}-{xxhash.xxh3_64_hexdigest(self.key_seed.to_bytes(8))}"
 
     def answer(self, counts: Counts) -> dict[str, Any]:
         """The crawl as the API and the CLI show it."""

@@ -23,6 +23,8 @@ from shoal.crawl.gate import Verdict
 from shoal.crawl.reader import PageReader
 from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
+from shoal.pages.bodies import Captured
+from shoal.pages.page import Page
 from shoal.settings import CrawlSettings
 
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
@@ -44,6 +46,19 @@ class Gate(Protocol):
     def ask(self, url: Url, then: Callable[[], None]) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Keeper(Protocol):
+    """Brings bodies to their store. `is_full`: no more of them are taken before the next `write`."""
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def add(self, page: Page, captured: tuple[Captured, ...]) -> None: ...
+
+    async def write(self) -> None: ...
+
+    def forget(self) -> None: ...
 
 
 class Ending(Enum):
@@ -81,6 +96,7 @@ class Engine:
         alive: Callable[[], bool] = lambda: True,
         settled: Callable[[list[Settled]], None] = lambda settled: None,
         hungry: Callable[[], bool] = lambda: True,
+        keeper: Keeper | None = None,
     ) -> None:
         self._walk = walk
         self._fetcher = fetcher
@@ -93,6 +109,7 @@ class Engine:
         self._alive = alive  # false once our lease may have run out: then nothing more is taken
         self._told = settled  # is given what each commit made durable
         self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
+        self._keeper = keeper  # brings the bodies of each commit to their store before it
         self._report = Report()
         self._reported_at = clock.monotonic()
         self._moved_at = clock.monotonic()  # when something was settled last, or nothing was due
@@ -168,6 +185,8 @@ class Engine:
         self._held -= len(report.settled)
         ask = Ask(want=self._room(), in_flight=self._held)
         self._budget.reported()
+        if self._keeper is not None:
+            await self._keeper.write()
         turn = await self._walk.turn(report, ask)
         self._reader.traps.learn(turn.traps)
         if turn.counts is not None:
@@ -254,7 +273,7 @@ class Engine:
             self._startable.append(task.host)
 
     def _fill(self) -> None:
-        if self._budget.spent is not None:
+        if self._budget.spent is not None or self._is_full:
             return
         while self._startable and len(self._fetching) < self._window.size:
             host = self._startable.popleft()
@@ -285,6 +304,8 @@ class Engine:
         with self._guard():
             settled = self._read(task, fetched)
             self._budget.count(settled)
+            if fetched.captured and settled.page is not None and self._keeper is not None:
+                self._keeper.add(settled.page, fetched.captured)
             self._add(settled)
             self._fill()
 
@@ -302,8 +323,13 @@ class Engine:
         results.append(settled)
         self._suspects -= settled.task.is_suspect
         # The first result begins the wait for the commit; a full report or a window that runs dry ends it.
-        if len(results) == 1 or len(results) >= self._settings.commit_results or self._starving():
+        if len(results) == 1 or len(results) >= self._settings.commit_results or self._starving() or self._is_full:
             self._wake.set()
+
+    @property
+    def _is_full(self) -> bool:
+        """So many bodies wait to be written that no more are fetched before the next commit."""
+        return self._keeper is not None and self._keeper.is_full
 
     def _starving(self) -> bool:
         return self._held - len(self._report.settled) < self._window.size
@@ -328,7 +354,7 @@ class Engine:
         finished = len(self._report.settled)
         if finished >= self._settings.commit_results or (finished and finished == self._held):
             return 0
-        if self._budget.spent is not None:
+        if self._budget.spent is not None or self._is_full:
             return 0
         if not finished:
             return longest - elapsed
@@ -357,6 +383,8 @@ class Engine:
     async def _last(self, commit: Callable[[Report, str], Awaitable[None]], reason: str) -> None:
         self._drop_all()
         report = self._next_report()
+        if self._keeper is not None:
+            await self._keeper.write()
         await commit(report, reason)
         self._told(report.settled)
 
@@ -364,6 +392,8 @@ class Engine:
         self._drop_all()
         self._reader.forget()
         self._budget.forget()
+        if self._keeper is not None:
+            self._keeper.forget()
         self._report = Report()
         self._held = 0
         self._suspects = 0

@@ -29,12 +29,14 @@ from shoal.fetch.fetch import PageFetcher
 from shoal.fetch.headers import CrawlHeaders, homes_of
 from shoal.hosts.desk import RobotsDesk
 from shoal.hosts.store import HostStore
+from shoal.pages.bodies import BodyStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.further import FurtherReader
+    from shoal.pages.keeper import BodyKeeper
 
 ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 
@@ -71,6 +73,7 @@ class Walker:
         settings: Settings,
         clock: Clock,
         signals: Signals,
+        bodies: BodyStore,
         crawl: Crawl,
         holder: Holder,
         alive: Callable[[], bool],
@@ -90,6 +93,7 @@ class Walker:
         self._hungry = hungry
         self._window, pace = _window_and_pace(crawl, settings)
         self._walk = Walk(database, crawls, frontier, queue, crawl, holder, pace)
+        self._keeper = _keeper(bodies, crawl) if crawl.config.keep_bodies else None
         self._engine: Engine | None = None
         self._leaving: str | None = None
 
@@ -102,6 +106,8 @@ class Walker:
             return (await self._engine.run()).value
         finally:
             self._egress.close()
+            if self._keeper is not None:
+                await self._keeper.close()
 
     def leave(self, reason: str) -> None:
         """Settle what finished and hand the job back."""
@@ -123,7 +129,15 @@ class Walker:
         options = ExtractOptions(max_links=self._settings.crawl.max_links)
         return Engine(
             self._walk,
-            PageFetcher(self._egress, self._crawl_headers(), limits, options, self._blocked, self._make_further()),
+            PageFetcher(
+                self._egress,
+                self._crawl_headers(),
+                limits,
+                options,
+                self._blocked,
+                self._make_further(),
+                capture=self._keeper is not None,
+            ),
             self._make_gate(),
             self._make_reader(),
             Budget(self._crawl.config, self._clock),
@@ -133,6 +147,7 @@ class Walker:
             alive=self._alive,
             settled=self._tell,
             hungry=self._hungry,
+            keeper=self._keeper,
         )
 
     def _tell(self, settled: list[Settled]) -> None:
@@ -187,6 +202,12 @@ class Walker:
         _, secret = split(config.headers)
         jar = CookieJar(self._clock, cookies_for(config.cookies, seeds))
         return CrawlHeaders(self._headers(), jar, secret, homes_of(seeds))
+
+
+def _keeper(bodies: BodyStore, crawl: Crawl) -> "BodyKeeper":
+    from shoal.pages.keeper import BodyKeeper  # only crawls that keep bodies pay for it
+
+    return BodyKeeper(bodies.writer(crawl.bodies))
 
 
 def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:

@@ -2,7 +2,7 @@
 
 from shoal.egress.address import AddressRule, Endpoint, endpoint, listening
 from shoal.egress.egress import Done, Egress, Exchange
-from shoal.egress.exchange import Failure, HeaderPairs, Headers, Hop, Limits, Outcome, Request, Response
+from shoal.egress.exchange import Failure, HeaderPairs, Headers, Hop, Limits, Outcome, Request, Response, Signer
 from shoal.egress.local import is_local
 from shoal.egress.proxy import Proxy
 from shoal.egress.redirect import AtHop, Cancellable
@@ -26,6 +26,7 @@ __all__ = [
     "Request",
     "Resolver",
     "Response",
+    "Signer",
     "endpoint",
     "is_local",
     "listening",

@@ -25,6 +25,9 @@ MAXFILESIZE: Final[int] = pycurl.MAXFILESIZE_LARGE
 NOBODY: Final[int] = pycurl.NOBODY
 CUSTOMREQUEST: Final[int] = pycurl.CUSTOMREQUEST
 POSTFIELDS: Final[int] = pycurl.POSTFIELDS
+PATH_AS_IS: Final[int] = pycurl.PATH_AS_IS
+AWS_SIGV4: Final[int] = pycurl.AWS_SIGV4
+USERPWD: Final[int] = pycurl.USERPWD
 WRITEFUNCTION: Final[int] = pycurl.WRITEFUNCTION
 HEADERFUNCTION: Final[int] = pycurl.HEADERFUNCTION
 OPENSOCKETFUNCTION: Final[int] = pycurl.OPENSOCKETFUNCTION
@@ -103,7 +106,7 @@ def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str
         (_SUPPRESS_CONNECT_HEADERS, 1),
         (pycurl.HTTP09_ALLOWED, 0),
         (pycurl.NOSIGNAL, 1),
-        (pycurl.PATH_AS_IS, 1),
+        (PATH_AS_IS, 1),
         (pycurl.SSL_VERIFYPEER, int(verify_tls)),
         (pycurl.SSL_VERIFYHOST, 2 if verify_tls else 0),
         (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),

@@ -4,7 +4,7 @@ A failure is a value: a page that could not be had is a result like any other.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -57,6 +57,23 @@ class Limits:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """How a request to an object store is signed: AWS Signature 4, by the transport."""
+
+    region: str
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+
+    @property
+    def scheme(self) -> str:
+        return f"aws:amz:{self.region}:s3"
+
+    @property
+    def login(self) -> str:
+        return f"{self.access_key}:{self.secret_key}"
+
+
 class Request(NamedTuple):
     """One request. Use one `headers` and one `limits` object for many: only a change costs time."""
 
@@ -65,6 +82,7 @@ class Request(NamedTuple):
     headers: HeaderPairs = ()
     body: bytes = b""
     limits: Limits | None = None
+    signer: Signer | None = None
 
 
 class Hop(NamedTuple):

@@ -140,6 +140,7 @@ def _redirected(request: Request, response: Response, url: Url) -> Request:
     if response.status not in _METHOD_KEPT and method not in ("GET", "HEAD"):
         method, headers, body = "GET", _without(headers, _ABOUT_BODY), b""
     if origin(url) != origin(Url(response.url)):
+        request = request._replace(signer=None)
         headers = _without(headers, _CREDENTIALS)
     return request._replace(url=url, method=method, headers=headers, body=body)
 

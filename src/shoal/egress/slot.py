@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from shoal.egress import curl
 from shoal.egress.address import Refusal
 from shoal.egress.decode import accept_encoding
-from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response
+from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response, Signer
 from shoal.egress.fault import CUT, explain, refused
 from shoal.egress.route import Route
 
@@ -108,6 +108,8 @@ class Slot:
             self._set_limits(transfer.limits)
         if request.method != "GET" or request.body:
             self._set_method(request)
+        if request.signer is not None:
+            self._set_signer(request.signer)
 
     def strip(self) -> None:
         """Forget the transfer; ready for the next one."""
@@ -247,6 +249,12 @@ class Slot:
             # Without this, libcurl waits a second for a permission that few servers give.
             self.easy.setopt(curl.HTTPHEADER, [*header_lines(request.headers), b"Expect:"])
         self.easy.setopt(curl.CUSTOMREQUEST, request.method)
+
+    def _set_signer(self, signer: Signer) -> None:
+        self._is_plain = False
+        self.easy.setopt(curl.PATH_AS_IS, 0)  # libcurl signs no other path
+        self.easy.setopt(curl.AWS_SIGV4, signer.scheme)
+        self.easy.setopt(curl.USERPWD, signer.login)
 
 
 class _Lent(socket.socket):

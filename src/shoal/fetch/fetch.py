@@ -9,6 +9,8 @@ from shoal.egress import Cancellable, Egress, Failure, Hop, Limits, Outcome, Req
 from shoal.extract.flags import Flag
 from shoal.extract.page import ExtractOptions, Facts, extract
 from shoal.fetch.headers import CrawlHeaders
+from shoal.fetch.trail import Trail
+from shoal.pages.bodies import Captured
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.further import Further, FurtherReader
@@ -30,6 +32,7 @@ class Fetched:
     facts: Facts | None = None
     further: "Further | None" = None
     failure: Failure | None = None
+    captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent, then those that redirected to it
 
     @property
     def retryable(self) -> bool:
@@ -38,7 +41,7 @@ class Fetched:
 
 
 class PageFetcher:
-    """Fetches pages for one walker, all within the same limits."""
+    """Fetches pages for one walker, all within the same limits. `capture`: answers are wanted as sent, too."""
 
     def __init__(
         self,
@@ -48,6 +51,8 @@ class PageFetcher:
         options: ExtractOptions,
         blocked: Callable[[Failure], None] = lambda failure: None,
         further: "FurtherReader | None" = None,
+        *,
+        capture: bool = False,
     ) -> None:
         self._egress = egress
         self._blocked = blocked  # is told what was refused by rule, with the detail that is for operators
@@ -55,10 +60,14 @@ class PageFetcher:
         self._limits = limits
         self._options = options
         self._further = further
+        self._capture = capture
 
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
         request = Request(url, headers=self._headers.to(url), limits=self._limits)
+        if self._capture:
+            trail = Trail(request, self._headers.at_hop)
+            return self._egress.follow(request, lambda outcome: done(self._captured(url, outcome, trail)), trail.at_hop)
         return self._egress.follow(request, lambda outcome: done(self._fetched(url, outcome)), self._headers.at_hop)
 
     def _fetched(self, url: str, outcome: Outcome) -> Fetched:
@@ -67,6 +76,12 @@ class PageFetcher:
         except Exception as error:  # raised in here, it would leave a page that nobody ever settles
             message = f"{type(error).__name__}: {error}"[:500]
             return Fetched(url, 0.0, failure=Failure("unexpected", message, retryable=False, url=url))
+
+    def _captured(self, url: str, outcome: Outcome, trail: Trail) -> Fetched:
+        fetched = self._fetched(url, outcome)
+        if isinstance(outcome, Response):
+            fetched.captured = trail.ending(outcome)
+        return fetched
 
     def _read(self, url: str, outcome: Outcome) -> Fetched:
         if isinstance(outcome, Failure):

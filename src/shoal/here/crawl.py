@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from shoal.app import App, company_of, walker_of
 from shoal.base.database import Tx
-from shoal.base.errors import LeaseLost, ShoalError, StateConflict, StorageFull
+from shoal.base.errors import LeaseLost, OperatorError, ShoalError, StateConflict
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen, seeds_of
 from shoal.crawl.frontier import Settled
@@ -240,9 +240,9 @@ class CrawlHere:
         """After a walker that was cut off: put back what it held, and pause."""
         assert self._working is not None
         failure = None if self._working.cancelled() else self._working.exception()
-        if self._lease is None or not (self._working.cancelled() or isinstance(failure, StorageFull)):
+        if self._lease is None or not (self._working.cancelled() or isinstance(failure, OperatorError)):
             return
-        self._pausing = failure.code if isinstance(failure, StorageFull) else "interrupted"
-        with suppress(StorageFull, LeaseLost):  # then the next one takes the crawl over as it is
+        self._pausing = failure.code if isinstance(failure, OperatorError) else "interrupted"
+        with suppress(OperatorError, LeaseLost):  # then the next one takes the crawl over as it is
             await self._walk()
             await self._make_sure_of_pause(self._pausing)

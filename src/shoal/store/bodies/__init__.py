@@ -1,0 +1,1 @@
+"""Where kept bodies lie: a folder, or an object store. Answers `pages.bodies.BodyStore`."""

@@ -1,0 +1,134 @@
+"""Kept bodies in a folder: each writer appends to a segment of its own, and begins another one when it is large."""
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BackendUnavailable, BadConfig, NotFound, ShoalError, StorageFull
+from shoal.pages.bodies import Place
+from shoal.store.bodies.names import folder_of, is_safe, new_file
+
+SEGMENT_BYTES = 1_000_000_000
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)  # time does not help
+
+
+class FolderBodies:
+    """Answers `pages.bodies.BodyStore`."""
+
+    def __init__(self, root: Path, clock: Clock, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._root = root
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+
+    def writer(self, crawl_id: str) -> "FolderWriter":
+        return FolderWriter(self._root, crawl_id, self._clock.micros, self._segment_bytes)
+
+    async def read(self, place: Place) -> bytes:
+        return await asyncio.to_thread(self._read, place)
+
+    async def forget(self, crawl_id: str) -> None:
+        await asyncio.to_thread(self._forget, self._root / folder_of(crawl_id))
+
+    def close(self) -> None: ...
+
+    def _read(self, place: Place) -> bytes:
+        kept = b""
+        if is_safe(place):
+            try:
+                with (self._root / place.file).open("rb") as file:
+                    file.seek(place.offset)
+                    kept = file.read(place.length)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise _translated(self._root, error) from error
+        if len(kept) != place.length:
+            raise NotFound("kept body", place.file, f"it is not in {self._root}: see SHOAL_BODIES")
+        return kept
+
+    def _forget(self, folder: Path) -> None:
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _translated(folder, error) from error
+
+
+class FolderWriter:
+    """Answers `pages.bodies.BodyWriter`."""
+
+    def __init__(self, root: Path, crawl_id: str, now: Callable[[], int], segment_bytes: int) -> None:
+        self._root = root
+        self._crawl_id = crawl_id
+        self._now = now
+        self._segment_bytes = segment_bytes
+        self._name = ""
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    async def append(self, data: bytes) -> Place:
+        return await asyncio.to_thread(self._append, data)
+
+    async def close(self) -> None:
+        self._leave()
+
+    def _append(self, data: bytes) -> Place:
+        try:
+            if self._file is None or self._end >= self._segment_bytes:
+                self._begin()
+            offset = self._end
+            self._write(data)
+            return Place(self._name, offset, len(data))
+        except OSError as error:
+            self._leave()  # half of it may be there: what comes next stands elsewhere
+            raise _translated(self._root, error) from error
+
+    def _begin(self) -> None:
+        from shoal.store.bodies.opening import opening  # only crawls that keep bodies pay for it
+
+        self._leave()
+        self._name = new_file(self._crawl_id)
+        path = self._root / self._name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("xb", buffering=0)
+        self._end = 0
+        _sync_folder(path.parent)
+        self._write(opening(self._name, self._crawl_id, self._now()))
+
+    def _write(self, data: bytes) -> None:
+        """All of it, and on the disk: a row that refers to it outlives a power cut, too."""
+        assert self._file is not None
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        os.fsync(self._file.fileno())
+        self._end += len(data)
+
+    def _leave(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _translated(place: Path, error: OSError) -> ShoalError:
+    if error.errno in NO_ROOM:
+        return StorageFull(str(place))
+    why = error.strerror or type(error).__name__
+    if error.errno in NO_WAY:
+        return BadConfig("SHOAL_BODIES", f"leads to {place}, which cannot be used ({why})", "name a folder that can be")
+    return BackendUnavailable(str(place), why, "check the folder that SHOAL_BODIES names and try again")

@@ -1,0 +1,128 @@
+"""Kept bodies in a bucket of an S3-compatible store: one object for each batch, removed with its crawl.
+
+Requests go out through an egress of their own, which reaches the endpoint that the operator named and nothing else.
+"""
+
+import re
+from datetime import timedelta
+from html import unescape
+from urllib.parse import quote
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BackendUnavailable, BadConfig, NotFound
+from shoal.base.url import Refusal, canonical
+from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
+from shoal.pages.bodies import Place
+from shoal.settings import BodySettings
+from shoal.store.bodies.names import folder_of, is_safe, new_file
+
+TRIES = 6
+FIRST_PAUSE = 0.5  # seconds; doubled each time: half a minute in all, then whoever writes decides
+LIMITS = Limits(total_timeout=timedelta(minutes=5), max_body_bytes=1 << 31)
+WARC: HeaderPairs = (("Content-Type", "application/warc"),)
+_KEY = re.compile(r"<Key>([^<]+)</Key>")
+_REFUSED = (401, 403)
+
+
+class S3Bodies:
+    """Answers `pages.bodies.BodyStore`."""
+
+    def __init__(self, settings: BodySettings, clock: Clock) -> None:
+        self._bucket, _, self._prefix = settings.place.removeprefix("s3://").partition("/")
+        self._base = settings.endpoint.rstrip("/") or f"https://s3.{settings.region}.amazonaws.com"
+        self._signer = Signer(settings.region, settings.access_key, settings.secret_key)
+        self._clock = clock
+        self._egress: Egress | None = None
+
+    def writer(self, crawl_id: str) -> "S3Writer":
+        return S3Writer(self, crawl_id, self._clock)
+
+    async def read(self, place: Place) -> bytes:
+        if is_safe(place):
+            piece = (("Range", f"bytes={place.offset}-{place.offset + place.length - 1}"),)
+            answer = await self._ask("GET", self._key(place.file), headers=piece)
+            kept = answer.raw if answer.status == 206 else answer.raw[place.offset :][: place.length]
+            if answer.status in (200, 206) and len(kept) == place.length:
+                return kept
+        raise NotFound("kept body", place.file, f"it is not in bucket {self._bucket}: see SHOAL_BODIES")
+
+    async def forget(self, crawl_id: str) -> None:
+        prefix = quote(self._key(folder_of(crawl_id)) + "/", safe="")
+        while keys := await self._list(prefix):
+            for key in keys:
+                await self._ask("DELETE", key)
+
+    def close(self) -> None:
+        if self._egress is not None:
+            self._egress.close()
+
+    async def put(self, file: str, data: bytes) -> None:
+        """Keep an object under this name; it is there, whole, when this returns."""
+        answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
+        if answer.status == 404:
+            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "make it first")
+        if answer.status not in (200, 201, 204):
+            raise self._unavailable(f"it answers {answer.status}")
+
+    async def _list(self, prefix: str) -> list[str]:
+        """Some of the keys that begin so; none when none is left."""
+        answer = await self._ask("GET", "", query=f"?list-type=2&prefix={prefix}")
+        found = _KEY.findall(answer.raw.decode("utf-8", "replace")) if answer.status == 200 else []
+        return [unescape(key) for key in found]
+
+    def _key(self, file: str) -> str:
+        return f"{self._prefix}/{file}" if self._prefix else file
+
+    async def _ask(
+        self, method: str, key: str, *, query: str = "", headers: HeaderPairs = (), body: bytes = b""
+    ) -> Response:
+        url = f"{self._base}/{self._bucket}/{quote(key)}{query}"
+        request = Request(url, method, headers, body, LIMITS, self._signer)
+        pause = FIRST_PAUSE
+        for left in reversed(range(TRIES)):
+            outcome = await self._way_out().fetch(request)
+            if isinstance(outcome, Response) and outcome.status < 500 and outcome.status != 429:
+                return self._admitted(outcome)
+            if not left or (isinstance(outcome, Failure) and not outcome.retryable):
+                why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
+                raise self._unavailable(why)
+            await self._clock.sleep(pause)
+            pause *= 2
+        raise AssertionError("unreachable")
+
+    def _admitted(self, answer: Response) -> Response:
+        if answer.status in _REFUSED:
+            fix = "check SHOAL_S3_ACCESS_KEY, SHOAL_S3_SECRET_KEY, SHOAL_S3_REGION and the rights of the key"
+            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which refuses the key", fix)
+        return answer
+
+    def _way_out(self) -> Egress:
+        if self._egress is None:
+            url = canonical(self._base)
+            if isinstance(url, Refusal):
+                raise BadConfig("SHOAL_S3_ENDPOINT", url.problem, "write it as https://host")
+            rule = AddressRule(named=frozenset([endpoint(url)]))
+            self._egress = Egress(rule, LIMITS, clock=self._clock)
+        return self._egress
+
+    def _unavailable(self, why: str) -> BackendUnavailable:
+        return BackendUnavailable(self._base, why, "check SHOAL_S3_ENDPOINT and the object store, and try again")
+
+
+class S3Writer:
+    """Answers `pages.bodies.BodyWriter`."""
+
+    def __init__(self, store: S3Bodies, crawl_id: str, clock: Clock) -> None:
+        self._store = store
+        self._crawl_id = crawl_id
+        self._clock = clock
+
+    async def append(self, data: bytes) -> Place:
+        from shoal.store.bodies.opening import opening
+
+        file = new_file(self._crawl_id)
+        start = opening(file, self._crawl_id, self._clock.micros())
+        await self._store.put(file, start + data)
+        return Place(file, len(start), len(data))
+
+    async def close(self) -> None: ...
