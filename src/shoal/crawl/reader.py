@@ -1,5 +1,7 @@
 """What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
 
+from itertools import compress
+
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.fates import Fate
@@ -10,6 +12,7 @@ from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
 from shoal.extract.page import Facts
 from shoal.fetch.fetch import Fetched
+from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import Page
 
 ROBOTS_RETRY = 5_000_000  # microseconds
@@ -42,7 +45,7 @@ class PageReader:
         self._urls = urls
         self._clock = clock
         self._retries = retries
-        self._known = KnownUrls()
+        self._known = KnownUrls(key_seed)
         self._too_deep: set[Url] = set()  # known, but to be looked at again when a shorter way leads there
         self.traps = TrapWatch()
 
@@ -61,7 +64,7 @@ class PageReader:
 
     def forget(self) -> None:
         """What was found may not have reached the store: ask it again."""
-        self._known = KnownUrls()
+        self._known = KnownUrls(self._key_seed)
         self._too_deep.clear()
 
     def killer(self, task: Task) -> Settled:
@@ -102,6 +105,8 @@ class PageReader:
         page.status = fetched.status
         page.content_type = fetched.content_type
         page.bytes = fetched.bytes
+        page.etag = fetched.etag
+        page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
         page.redirects = [{"url": hop.url, "status": hop.status} for hop in fetched.redirects]
         if fetched.failure is not None:
@@ -118,11 +123,23 @@ class PageReader:
         facts_to_page(facts, page)
         base = self._urls.base(final, facts.base)
         followed = dict.fromkeys([url for url in self._urls.resolve(base, facts.links) if isinstance(url, str)])
-        inside = self._scope.within(followed)
+        insides = self._scope.insides(followed)
+        inside = list(compress(followed, insides))
         page.links_internal = len(inside)
         page.links_external = len(followed) - len(inside)
-        if self._scope.inside(final):
-            self._find(followed, inside, task, report)
+        # What an outsider links to is neither crawled nor said to be known.
+        ours = self._scope.inside(final)
+        keys = self._find(followed, inside, task, report) if ours else map(self._known.packed, followed)
+        page.links = pack(keys, bytes(insides))  # true is the flag INTERNAL
+        if facts.nofollow:
+            page.links = join(page.links, self._not_followed(base, facts.nofollow, followed))
+
+    def _not_followed(self, base: Url, hrefs: list[str], followed: dict[Url, None]) -> bytes:
+        """The blob of links that the page asked not to follow, but for those that it also has without asking."""
+        urls = dict.fromkeys([url for url in self._urls.resolve(base, hrefs) if isinstance(url, str)])
+        others = [url for url in urls if url not in followed]
+        flags = [LinkFlag.NOFOLLOW | (LinkFlag.INTERNAL if self._scope.inside(url) else 0) for url in others]
+        return pack(map(self._known.packed, others), bytes(flags))
 
     def _remember_depth(self, url: Url, fate: Fate) -> None:
         if fate is Fate.SKIPPED_DEPTH:
@@ -136,20 +153,22 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(self, urls: dict[Url, None], inside: list[Url], task: Task, report: Report) -> None:
-        depth, seed = task.depth + 1, self._key_seed
-        unknown = self._known.add(urls.keys())
-        if self._too_deep and self._scope.deep_enough(depth):
-            unknown |= urls.keys() & self._too_deep  # found again, nearer to a seed
-        for url in inside:  # in the page's order
-            if url in unknown:
-                unknown.discard(url)
-                self._find_inside(url, depth, task.key, report)
-        report.skipped += [(*key_of(url, seed), Fate.SKIPPED_SCOPE) for url in unknown]
+    def _find(self, urls: dict[Url, None], inside: list[Url], task: Task, report: Report) -> list[bytes]:
+        """Report what is new; the packed keys of all."""
+        depth = task.depth + 1
+        keys, unknown = self._known.add(urls)
+        if self._too_deep and self._scope.deep_enough(depth):  # found again, nearer to a seed
+            unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._too_deep}
+        if unknown:
+            for url in inside:  # in the page's order
+                if url in unknown:
+                    self._find_inside(url, unknown.pop(url), depth, task.key, report)
+            report.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]
+        return keys
 
-    def _find_inside(self, url: Url, depth: int, parent: int, report: Report) -> None:
+    def _find_inside(self, url: Url, known_by: tuple[int, int], depth: int, parent: int, report: Report) -> None:
         fate = self._scope.judge_inside(url, depth)
-        key, chk = key_of(url, self._key_seed)
+        key, chk = known_by
         if fate is not Fate.OPEN:
             self._remember_depth(url, fate)
             report.skipped.append((key, chk, fate))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
+LONGEST_VALIDATOR = 500
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class Fetched:
     status: int | None = None
     redirects: tuple[Hop, ...] = ()
     content_type: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
     bytes: int = 0
     facts: Facts | None = None
     further: "Further | None" = None
@@ -97,6 +100,9 @@ class PageFetcher:
             content_type=outcome.headers.get("content-type"),
             bytes=len(outcome.raw),
         )
+        if outcome.status == 200:
+            fetched.etag = _validator(outcome.headers.get("etag"))
+            fetched.last_modified = _validator(outcome.headers.get("last-modified"))
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
         elif self._further is not None:
@@ -125,6 +131,11 @@ class PageFetcher:
         )
         html = fetched.facts is not None and not fetched.facts.flags & Flag.NOT_HTML
         fetched.further = further.read(source, html=html)
+
+
+def _validator(value: str | None) -> str | None:
+    """What a server calls this state of the page, if it can be said back to it."""
+    return value if value and len(value) <= LONGEST_VALIDATOR and value.isascii() and value.isprintable() else None
 
 
 def may_be_html(content_type: str | None) -> bool:

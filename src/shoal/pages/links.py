@@ -63,6 +63,12 @@ def pack(keys: Iterable[bytes], flags: bytes) -> bytes:
     return b"".join(keys) + flags
 
 
+def join(first: bytes, second: bytes) -> bytes:
+    """One blob of two, the links of the first before those of the second."""
+    mine, theirs = len(first) // _SIZE * 8, len(second) // _SIZE * 8
+    return first[:mine] + second[:theirs] + first[mine:] + second[theirs:]
+
+
 def unpack(blob: bytes) -> Links:
     """Raises ValueError on what is no blob of links."""
     count, rest = divmod(len(blob), _SIZE)

@@ -1,0 +1,38 @@
+"""The walker's memory of URLs: exact about what is known, bounded, and never short of a key."""
+
+from shoal.base.url import Url
+from shoal.crawl.frontier import key_of
+from shoal.crawl.known import KnownUrls
+from shoal.pages.links import pack_key
+
+SEED = 7
+
+
+def urls(*numbers: int) -> list[Url]:
+    return [Url(f"http://a.example/{number}") for number in numbers]
+
+
+def keys(*numbers: int) -> list[bytes]:
+    return [pack_key(key_of(url, SEED)[0]) for url in urls(*numbers)]
+
+
+def test_what_was_added_is_known_from_then_on() -> None:
+    known = KnownUrls(SEED)
+    assert known.add(urls(1, 2)) == (keys(1, 2), {url: key_of(url, SEED) for url in urls(1, 2)})
+    assert known.add(urls(2, 3, 1)) == (keys(2, 3, 1), {url: key_of(url, SEED) for url in urls(3)})
+    assert known.add(urls(3, 1)) == (keys(3, 1), {})
+
+
+def test_what_is_only_asked_for_stays_unknown() -> None:
+    known = KnownUrls(SEED)
+    assert [known.packed(url) for url in urls(1)] == keys(1)
+    assert set(known.add(urls(1))[1]) == set(urls(1))
+    assert [known.packed(url) for url in urls(1)] == keys(1)
+
+
+def test_the_generation_before_is_still_known_and_the_one_before_that_is_not() -> None:
+    known = KnownUrls(SEED, most=3)
+    known.add(urls(1, 2, 3))
+    assert known.add(urls(2, 4)) == (keys(2, 4), {url: key_of(url, SEED) for url in urls(4)})
+    known.add(urls(5))  # the third of its generation: now 2, 4 and 5 are the old ones
+    assert set(known.add(urls(1, 2))[1]) == set(urls(1))
