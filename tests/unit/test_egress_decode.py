@@ -1,6 +1,7 @@
 """Content encodings: read in steps, within limits, never with an exception (B27, B28)."""
 
 import gzip
+import random
 import tracemalloc
 import zlib
 from functools import partial
@@ -44,6 +45,15 @@ def code_of(outcome: bytes | DecodingFault) -> str:
 def test_each_encoding_is_read(name: str) -> None:
     assert undo(ENCODERS[name](TEXT), name) == TEXT
     assert undo(ENCODERS[name](b""), name.upper()) == b""
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("size", [262_144, 491_456, 1_000_000, 5_000_000])
+def test_a_large_body_is_read_to_its_end(name: str, size: int) -> None:
+    # Zeros, that the decoders give in few large steps, and noise, that they give in many small ones.
+    for body in (bytes(size), random.Random(size).randbytes(size)):
+        encoded = brotli.compress(body, quality=1) if name == "br" else ENCODERS[name](body)
+        assert undo(encoded, name) == body
 
 
 def test_deflate_without_its_wrapper_is_read() -> None:

@@ -149,10 +149,11 @@ def _collect(
     parts = [step(raw)]
     size = len(parts[0])
     while size <= limit and not finished():
-        if hungry():
+        part = step(b"")
+        if not part and hungry():  # both: a decoder that could take more may still have some to give
             raise _Broken("it ends in the middle")
-        parts.append(step(b""))
-        size += len(parts[-1])
+        parts.append(part)
+        size += len(part)
     if size > limit:
         raise _TooLarge
     return b"".join(parts)
