@@ -75,6 +75,7 @@ async def test_a_host_that_does_not_answer_is_closed(bench: Bench) -> None:
         pass
     rules = await bench.rules(host)
     assert (rules.state, rules.why_none) == (RobotsState.UNREACHABLE, "The server does not take connections.")
+    assert rules.failure_code == "connect_error"
     assert not rules.allows(Url(f"{host.url}/x"))
 
 

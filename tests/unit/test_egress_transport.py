@@ -207,6 +207,10 @@ async def test_a_header_that_could_forge_a_request_is_not_sent(
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "protocol_error"),
         (b"HTTP/1.1 200 OK\r\nX-A: nul\x00byte\r\n\r\n", "protocol_error"),
         (b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n", "protocol_error"),
+        (b"HTTP/1.1 200 OK\r\n", "protocol_error"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "protocol_error"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /cut\r\n", "protocol_error"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n", "protocol_error"),
     ],
 )
 async def test_an_answer_that_is_no_http_is_a_failure(

@@ -19,7 +19,7 @@ from shoal.base.url import Url, origin
 from shoal.crawl.budget import Budget
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
-from shoal.crawl.gate import Verdict
+from shoal.crawl.gate import NoRobots, Verdict
 from shoal.crawl.reader import PageReader
 from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
@@ -44,6 +44,8 @@ class Gate(Protocol):
     def judge(self, url: Url) -> Verdict: ...
 
     def ask(self, url: Url, then: Callable[[], None]) -> None: ...
+
+    def why(self, url: Url) -> NoRobots: ...
 
     def close(self) -> None: ...
 
@@ -249,7 +251,7 @@ class Engine:
             case Verdict.DENIED:
                 self._add(Settled(task, Fate.SKIPPED_ROBOTS))
             case Verdict.UNREACHABLE:
-                self._add(self._reader.without_robots(task))
+                self._add(self._reader.without_robots(task, self._gate.why(task.url)))
             case Verdict.UNKNOWN:
                 self._park(task)
 

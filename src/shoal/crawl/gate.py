@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.hosts.robots import Rules
+
+WITHOUT = "The host's robots.txt could not be had, so nothing there may be fetched."
+FAILURES_OF_THE_HOST = ("dns_", "connect_", "tls_", "proxy_")  # a page would meet them, too: they are its error then
 
 
 class Verdict(Enum):
@@ -15,6 +18,13 @@ class Verdict(Enum):
     DENIED = "denied"
     UNREACHABLE = "unreachable"  # robots.txt could not be had: nothing may be fetched until it can
     UNKNOWN = "unknown"  # ask first
+
+
+class NoRobots(NamedTuple):
+    """Why the pages of a host fail with its robots.txt: a code, and words for a person."""
+
+    code: str
+    message: str
 
 
 class Desk(Protocol):
@@ -30,6 +40,9 @@ class OpenGate:
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         then()
 
+    def why(self, url: Url) -> NoRobots:
+        raise AssertionError("an open gate holds nobody back")
+
     def close(self) -> None:
         return
 
@@ -40,6 +53,7 @@ class RobotsGate:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._rules: dict[str, Rules | None] = {}
+        self._lost: dict[str, Rules | None] = {}  # what the last ones who were held back met
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def judge(self, url: Url) -> Verdict:
@@ -48,9 +62,17 @@ class RobotsGate:
             return Verdict.UNKNOWN
         rules = self._rules[home]
         if rules is None or not rules.reachable:
-            del self._rules[home]  # the next try asks again
+            self._lost[home] = self._rules.pop(home)  # the next try asks again
             return Verdict.UNREACHABLE
         return Verdict.ALLOWED if rules.allows(url) else Verdict.DENIED
+
+    def why(self, url: Url) -> NoRobots:
+        """Why a URL that was just held back was."""
+        rules = self._lost.pop(origin(url), None)
+        if rules is None:
+            return NoRobots("robots_unreachable", WITHOUT)
+        is_hosts = rules.failure_code.startswith(FAILURES_OF_THE_HOST)
+        return NoRobots(rules.failure_code if is_hosts else "robots_unreachable", f"{WITHOUT} {rules.why_none}")
 
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         """Get the rules of the URL's host; `then` is called when they are known."""

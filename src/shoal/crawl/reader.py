@@ -6,6 +6,7 @@ from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
+from shoal.crawl.gate import NoRobots
 from shoal.crawl.known import MOST, KnownUrls
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
@@ -81,13 +82,13 @@ class PageReader:
         page.error_message = f"{type(error).__name__}: {error}"[:500]
         return Settled(task, Fate.FAILED, page)
 
-    def without_robots(self, task: Task) -> Settled:
+    def without_robots(self, task: Task, why: NoRobots) -> Settled:
         """The host's robots.txt cannot be had, so its pages may not be: try again later, then give up."""
         if task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
         page = self._bare(task)
-        page.error_code = "robots_unreachable"
-        page.error_message = "The host's robots.txt could not be had, so nothing there may be fetched."
+        page.error_code = why.code
+        page.error_message = why.message
         return Settled(task, Fate.FAILED, page)
 
     def _bare(self, task: Task) -> Page:

@@ -49,7 +49,7 @@ class Egress:
         idle_connections: int = 256,
     ) -> None:
         self._rule = rule
-        self._limits = limits
+        self.limits = limits
         self._clock = clock or SystemClock()
         self._resolver = resolver or Resolver(self._clock, patience=limits.connect_timeout)
         self._proxy = proxy
@@ -69,7 +69,7 @@ class Egress:
 
     def submit(self, request: Request, done: Done) -> "Exchange":
         """Send one request; a redirect is an answer like any other."""
-        exchange = Exchange(self, request, done, request.limits or self._limits)
+        exchange = Exchange(self, request, done, request.limits or self.limits)
         url = request.url
         slash = url.find("/", 8)
         route = self._routes.get(url[:slash]) if slash > 0 else None
@@ -87,7 +87,7 @@ class Egress:
             done,
             send=self.submit,
             urls=self._urls,
-            limits=request.limits or self._limits,
+            limits=request.limits or self.limits,
             clock=self._clock,
             at_hop=at_hop,
         )

@@ -6,7 +6,7 @@ from shoal.egress.address import Refusal
 from shoal.egress.exchange import Failure
 
 _PARTIAL, _WRITE, _TIMEDOUT, _TOO_LARGE, _FILESIZE = 18, 23, 28, 100, 63
-_WEIRD, _RECV, _VERIFY, _PROXY = 8, 56, 60, 97
+_WEIRD, _EMPTY, _SEND, _RECV, _VERIFY, _PROXY = 8, 52, 55, 56, 60, 97
 
 CUT: Final = frozenset({_WRITE, _FILESIZE})
 """What libcurl says when a body was stopped at its limit."""
@@ -24,8 +24,8 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     _WRITE: ("body_too_large", False, "The body is larger than the limit."),
     35: ("tls_error", True, "No TLS connection could be made."),
     43: ("protocol_error", False, "The server's answer is not valid HTTP."),
-    52: ("empty_reply", True, "The server closed the connection without an answer."),
-    55: ("connection_lost", True, "The connection broke."),
+    _EMPTY: ("empty_reply", True, "The server closed the connection without an answer."),
+    _SEND: ("connection_lost", True, "The connection broke."),
     _RECV: ("connection_lost", True, "The connection broke."),
     _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
     61: ("protocol_error", False, "The server encoded the transfer in a way it was not asked for."),
@@ -64,6 +64,8 @@ def explain(number: int, words: str, url: str, *, tls_verdict: int) -> Failure:
         code, message = _certificate(words, tls_verdict)
     elif words.startswith("CONNECT tunnel failed"):
         code, retryable, message = _CODES[_PROXY]
+    elif number == _SEND and words.startswith("Connection died"):  # after several tries, on one connection each
+        code, retryable, message = _CODES[_EMPTY]
     elif number == _RECV and "chunk" in words:
         code, retryable, message = _CODES[_WEIRD]
     elif number == _RECV and "response headers" in words:

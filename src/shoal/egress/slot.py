@@ -140,11 +140,14 @@ class Slot:
         if not 200 <= status <= 599:
             message = f"The server answered with the status {status}, which HTTP does not have."
             return _bad_answer("protocol_error", message, transfer)
+        head = _last_block(lines, block)
+        if not head:
+            return _bad_answer("protocol_error", "The headers end in the middle.", transfer, retryable=True)
         addresses = transfer.route.addresses
         return Response(
             transfer.url,
             status,
-            Headers(_last_block(lines, block)),
+            Headers(head),
             chunks[0] if len(chunks) == 1 and not self._pile else self._body(),
             addresses[0] if len(addresses) == 1 else easy.getinfo(curl.PRIMARY_IP),
             easy.getinfo(curl.TOTAL_TIME),
@@ -281,8 +284,8 @@ def _header_line(name: str, value: str) -> bytes:
     return f"{name}: {value}".encode() if value else f"{name};".encode()
 
 
-def _bad_answer(code: str, message: str, transfer: Transfer) -> Failure:
-    return Failure(code, message, retryable=False, url=transfer.url)
+def _bad_answer(code: str, message: str, transfer: Transfer, *, retryable: bool = False) -> Failure:
+    return Failure(code, message, retryable, url=transfer.url)
 
 
 def _milliseconds(seconds: float) -> int:
@@ -299,11 +302,12 @@ def _status_class(lines: list[bytes]) -> bytes:
 
 
 def _last_block(lines: list[bytes], block: bytes) -> bytes:
-    """The fields of the final answer, without those of 1xx answers before it and of trailers behind it."""
+    """The fields of the final answer, without those of 1xx answers before it and of trailers behind it; nothing if
+    they were cut off."""
     if lines and lines[-1] == b"\r\n" and lines.index(b"\r\n") == len(lines) - 1:
         return block
     blanks = [index for index, line in enumerate(lines) if line in (b"\r\n", b"\n")]
     starts = [index for index, line in enumerate(lines) if line.startswith(b"HTTP/")]
     start = starts[-1] if starts else 0
-    end = next((index for index in blanks if index > start), len(lines) - 1)
+    end = next((index for index in blanks if index > start), -1)
     return b"".join(lines[start : end + 1])

@@ -1,6 +1,6 @@
 """The robots desk: gives the rules of a host, from the store while they are fresh, else from the host itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from shoal.base.clock import Clock, span
@@ -36,7 +36,14 @@ class RobotsRead(Signal):
 
 async def ask_host(egress: Egress, origin: str, agent: str, clock: Clock) -> RobotsRecord:
     """Ask a host for its robots.txt; what it gave, or what it means that it gave none."""
-    request = Request(f"{origin}/robots.txt", headers=(("User-Agent", agent), *PLAIN), limits=LIMITS)
+    given = egress.limits
+    limits = replace(
+        LIMITS,
+        connect_timeout=given.connect_timeout,
+        idle_timeout=given.idle_timeout,
+        total_timeout=min(given.total_timeout, LIMITS.total_timeout),
+    )
+    request = Request(f"{origin}/robots.txt", headers=(("User-Agent", agent), *PLAIN), limits=limits)
     return _record(await egress.fetch(request, redirects=True), clock.micros())
 
 
@@ -99,7 +106,8 @@ def _record(outcome: Outcome, now: int) -> RobotsRecord:
     if isinstance(outcome, Failure):
         # Redirects that lead nowhere are an answer: there is no file to be had (RFC 9309, 2.3.1.2).
         absent = outcome.code in NOWHERE or outcome.is_blocked
-        return RobotsRecord(RobotsState.ABSENT if absent else RobotsState.UNREACHABLE, outcome.message, now)
+        state = RobotsState.ABSENT if absent else RobotsState.UNREACHABLE
+        return RobotsRecord(state, f"{outcome.code}\n{outcome.message}", now)
     if outcome.status >= 500 or outcome.status == 429:
         return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", now)
     if not 200 <= outcome.status < 300:

@@ -45,7 +45,7 @@ class RobotsState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RobotsRecord:
-    """What is kept of one host's robots.txt: the file, or in words why there is none."""
+    """What is kept of one host's robots.txt: the file, or in words why there is none, below the code of a failure."""
 
     state: RobotsState
     body: str
@@ -134,7 +134,8 @@ class Rules:
     def __init__(self, record: RobotsRecord, agent: str, longest_delay: timedelta) -> None:
         self.state = record.state
         self.token = product_token(agent)
-        self.why_none = "" if record.state is RobotsState.FOUND else record.body
+        why = "" if record.state is RobotsState.FOUND else record.body
+        self.failure_code, _, self.why_none = why.rpartition("\n")
         file = RobotsFile.read(record.body) if record.state is RobotsState.FOUND else RobotsFile()
         self.group = file.agent_for(self.token)  # the name of our group; None: the file has no word for us
         self.rules = file.rules_for(self.group) if self.group else []
