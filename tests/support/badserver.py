@@ -1,7 +1,9 @@
 """A small raw HTTP server that says whatever a test tells it to, however wrong. What to expect is the test's."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,6 +40,8 @@ class Line:
 
     def reset(self) -> None:
         """Break the connection without a goodbye."""
+        connection = self._writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 

@@ -224,11 +224,11 @@ def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
     doubled = sum(count > 1 for count in waiting.values())
     if doubled:
         yield f"{doubled} URLs are in the frontier more than once"
-    open_keys = {_key(fate) for fate in books.fates if fate["fate"] == OPEN}
-    if missing := open_keys - set(waiting):
-        yield f"{len(missing)} URLs are open, but not in the frontier: they are lost"
-    if settled := set(waiting) - open_keys:
-        yield f"{len(settled)} URLs are in the frontier, but not open"
+    kept = {_key(fate) for fate in books.fates if fate["fate"] in (OPEN, QUARANTINED)}
+    if missing := kept - set(waiting):
+        yield f"{len(missing)} URLs are open or in quarantine, but not in the frontier: they are lost"
+    if settled := set(waiting) - kept:
+        yield f"{len(settled)} URLs are in the frontier, but settled"
     live = {(job["id"], job["lease_epoch"]) for job in books.jobs if job["state"] == "locked"}
     stray = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"] is not None} - live
     if stray and not _is_taken_up_again(books):
@@ -267,8 +267,9 @@ def _run_has_ended(books: Books, expected: Expected) -> Iterator[str]:
     for job in books.jobs:
         if job["finished_at"] is None or job["lease_holder"] is not None:
             yield f"job {job['id']} is {job['state']} though the crawl should be over; held by {job['lease_holder']}"
-    if books.frontier and books.crawl["state_reason"] == "drained":
-        yield f"the crawl is drained, but {len(books.frontier)} URLs are in its frontier"
+    left = sum(fate["fate"] == OPEN for fate in books.fates)
+    if left and books.crawl["state_reason"] == "drained":
+        yield f"the crawl is drained, but {left} URLs are in its frontier"
     done = sum(job["state"] == "done" for job in books.jobs)
     if expected.state == "completed" and not done:
         yield "the crawl completed without a job that is done"

@@ -1,0 +1,39 @@
+"""The hostile site, crawled as hard as it can be: it ends by itself, small, unharmed, and knows what happened."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support import ledger
+from tests.support.fleet import clean_environment
+from tests.support.hostile import HostileSite, complaints
+from tests.support.ledger import Expected
+
+DEADLINE_SECONDS = 60
+MOST_MEMORY = 300_000_000
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_page_comes_to_what_it_must_and_nothing_inside_is_touched(tmp_path: Path, sqlite_url: str) -> None:
+    with HostileSite() as site:
+        crawl = ["crawl", *site.seeds, "--id", "hostile", "--store", sqlite_url, "--output", f"{tmp_path}/out.jsonl"]
+        how = ["--speed", "max", "--depth", "50", "--scope", "any", "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.peak", "peak", sys.executable, "-m", "shoal", *crawl, *how],
+            cwd=tmp_path,
+            env=clean_environment(tmp_path) | site.settings | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        assert complaints(site, records) == []
+    summary = json.loads(done.stdout)
+    assert summary["state"] == "completed"
+    assert summary["skipped"].keys() >= {"robots", "repeating_path", "too_many_segments"}
+    assert int((tmp_path / "peak").read_text()) < MOST_MEMORY
+    assert ledger.check(sqlite_url, "hostile", Expected(failed=[*site.bad, *site.statuses])) == []

@@ -1,0 +1,17 @@
+"""A site that plays every awkward answer on purpose, and says in advance what a crawl of it must give.
+
+    with HostileSite() as site:
+        …crawl site.seeds with site.settings…
+        assert complaints(site, records) == []
+
+    site.good, site.bad, site.statuses   what each URL must come to
+    site.asked, site.touched             what was asked for, and what must never have been reached
+
+`site` has the doors and the map, `answers` what is wrong on the wire, `pages` what is odd in a page, `traps` what has
+no end, `judge` says what a crawl did wrong.
+"""
+
+from tests.support.hostile.judge import complaints
+from tests.support.hostile.site import HostileSite
+
+__all__ = ["HostileSite", "complaints"]
