@@ -192,7 +192,9 @@ class Walker:
         self.holder = lease.holder
         self.held: list[Task] = []
         self.attached = False
-        self.walk = Walk(bench.database, bench.crawls, bench.frontier, bench.queue, crawl, lease.holder, pace)
+        self.walk = Walk(
+            bench.database, bench.crawls, bench.frontier, bench.hosts, bench.queue, crawl, lease.holder, pace
+        )
 
     async def attach(self) -> None:
         await self.walk.attach()

@@ -5,7 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Report, Settled
 from shoal.crawl.store import Pace
+from shoal.crawl.walk import Ask
 from shoal.hosts.pace import Grant, Standing, Wish
 from shoal.hosts.watch import HostNews
 from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench
@@ -179,3 +182,43 @@ async def test_news_of_many_hosts_is_one_statement_and_never_deadlocks(postgres_
     ]
     for held in await asyncio.gather(*rounds):
         assert list(held.values()) == [about(2)] * 20
+
+
+async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/", f"{SITE}/a", "http://other.example/")
+    walker = await bench.walker(crawl)
+    host = await host_of(bench)
+    await hear(bench, host, throttled(60))
+    assert [task.url for task in await walker.take()] == ["http://other.example/"]
+    await bench.jump(59.2)
+    await bench.queue.extend([walker.holder])
+    [task] = await walker.take()  # one, to see whether the host is well
+    assert (task.host, task.is_wary, task.start_in) == (host, True, about(0.8))
+
+
+async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_counted(bench: Bench) -> None:
+    crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(3)])
+    walker = await bench.walker(crawl)
+    first = await walker.take()
+    await walker.turn(*[Settled(task, Fate.OPEN, untried=True) for task in first], want=0)
+    again = await walker.take()
+    assert [(task.url, task.attempts) for task in again] == [(task.url, 0) for task in first]
+
+
+async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/", f"{SITE}/a")
+    walker = await bench.walker(crawl)
+    [task, other] = await walker.take()
+    report = Report([Settled(task, Fate.OPEN, retry_in=SECOND), Settled(other, Fate.OPEN, untried=True)])
+    report.hosts = {task.host: throttled(30)}
+    turn = await walker.walk.turn(report, Ask(10, 0))
+    assert (turn.work, turn.holds) == ([], {task.host: about(30)})
+    assert turn.wait_seconds > 0
+
+
+async def test_a_suspect_at_a_held_host_keeps_nobody_waiting(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/", "http://other.example/")
+    walker = await bench.walker(crawl)
+    await bench.sql(f"UPDATE frontier SET crashes = 2 WHERE host = {await host_of(bench)}")
+    await hear(bench, await host_of(bench), throttled(60))
+    assert [task.url for task in await walker.take()] == ["http://other.example/"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.app import App, opened, walker_of
+from shoal.base.clock import SystemClock
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
@@ -16,6 +17,7 @@ from shoal.pages.page import Page
 from shoal.settings import load
 
 Answer = tuple[int, dict[str, str], str | bytes]
+CLOCK = SystemClock()
 Script = Callable[[str], Answer | None]
 
 
@@ -31,8 +33,10 @@ class ScriptedSite:
 
     script: Script
     robots: Answer = (404, {}, "")
+    seconds: float = 0.0  # that each answer takes
     port: int = 0
     asked: list[str] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)  # when each of them was asked
     agents: set[str] = field(default_factory=set)
     heard: list[dict[str, str]] = field(default_factory=list)  # the headers of each request, names in lower case
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,10 +64,12 @@ class ScriptedSite:
                 first, *fields = head.decode("latin-1").split("\r\n")
                 path = first.split(" ")[1].removeprefix(self.url)  # a proxy is asked for the whole URL
                 self.asked.append(path)
+                self.moments.append(CLOCK.monotonic())
                 self.heard.append({name.lower(): value for name, _, value in (f.partition(": ") for f in fields if f)})
                 self.news.set()
                 self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
                 status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")
+                await CLOCK.sleep(self.seconds)
                 data = body if isinstance(body, bytes) else body.encode()
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
                 writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)

@@ -276,7 +276,7 @@ class Scan:
             await self._app.crawls.resume(self.id, here=True)
         lease = await self._lease(crawl)
         app = self._app
-        walk = Walk(app.database, app.crawls, app.frontier, app.queue, crawl, lease.holder, AT_ONCE)
+        walk = Walk(app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE)
         return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
 
     async def _lease(self, crawl: Crawl) -> Lease:

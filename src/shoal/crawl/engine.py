@@ -23,6 +23,7 @@ from shoal.crawl.gate import NoRobots, Verdict
 from shoal.crawl.reader import PageReader
 from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
+from shoal.hosts.watch import THROTTLED, Answer, HostNews, HostWatch
 from shoal.pages.bodies import Captured
 from shoal.pages.page import Page
 from shoal.settings import CrawlSettings
@@ -90,6 +91,7 @@ class Engine:
         fetcher: Fetcher,
         gate: Gate,
         reader: PageReader,
+        watch: HostWatch,
         budget: Budget,
         window: Window,
         settings: CrawlSettings,
@@ -99,17 +101,20 @@ class Engine:
         settled: Callable[[list[Settled]], None] = lambda settled: None,
         hungry: Callable[[], bool] = lambda: True,
         keeper: Keeper | None = None,
+        noticed: Callable[[dict[int, HostNews], dict[int, float]], None] = lambda news, holds: None,
     ) -> None:
         self._walk = walk
         self._fetcher = fetcher
         self._gate = gate
         self._reader = reader
+        self._watch = watch
         self._budget = budget
         self._window = window
         self._settings = settings
         self._clock = clock
         self._alive = alive  # false once our lease may have run out: then nothing more is taken
         self._told = settled  # is given what each commit made durable
+        self._noticed = noticed  # is told what hosts said, and for how long they are held
         self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
         self._keeper = keeper  # brings the bodies of each commit to their store before it
         self._report = Report()
@@ -196,10 +201,14 @@ class Engine:
         if report.settled or self._held == len(self._timers):
             self._moved_at = self._clock.monotonic()
         self._told(report.settled)
+        if report.hosts:
+            self._watch.learn(turn.holds)
+            self._noticed(report.hosts, turn.holds)
         return turn
 
     def _next_report(self) -> Report:
         report, self._report = self._report, Report()
+        report.hosts = self._watch.news()
         now = self._clock.monotonic()
         report.walked = round((now - self._reported_at) * 1e6)
         self._reported_at = now
@@ -217,6 +226,8 @@ class Engine:
         self._held += len(turn.work)
         self._suspects += sum(task.is_suspect for task in turn.work)
         for task in turn.work:
+            if task.is_wary:
+                self._watch.beware(task.host)
             if task.is_killer:
                 self._give_up(task)
             elif task.start_in > 0:
@@ -242,6 +253,9 @@ class Engine:
 
     def _admit(self, task: Task) -> None:
         """A task whose time has come: in line, settled without a fetch, or parked until its host's rules are known."""
+        if self._watch.is_attentive and self._watch.holds(task.host):
+            self._put_back(task)
+            return
         if self._reader.traps.holds(task.url):
             self._add(Settled(task, Fate.QUARANTINED))
             return
@@ -304,12 +318,31 @@ class Engine:
         if self._budget.full:
             return  # too late: the frontier gets it back when we leave
         with self._guard():
+            if fetched.status in THROTTLED or self._watch.is_attentive:
+                self._hear(task, fetched)
             settled = self._read(task, fetched)
             self._budget.count(settled)
             if fetched.captured and settled.page is not None and self._keeper is not None:
                 self._keeper.add(settled.page, fetched.captured)
             self._add(settled)
             self._fill()
+
+    def _hear(self, task: Task, fetched: Fetched) -> None:
+        """Take note of what the answer says about its host. One that must wait loses its line at once: waiting here
+        would start all of it in one go when the hold ends, and others could not have it."""
+        home = origin(task.url)
+        if fetched.redirects and not fetched.final_url.startswith(f"{home}/"):
+            return  # another host's answer
+        error = fetched.failure.code if fetched.failure is not None else None
+        answer = Answer(
+            home, task.host, task.key, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
+        )
+        if self._watch.hear(answer):
+            for waiting in self._lines.pop(task.host, ()):
+                self._put_back(waiting)
+
+    def _put_back(self, task: Task) -> None:
+        self._add(Settled(task, Fate.OPEN, untried=True))
 
     def _read(self, task: Task, fetched: Fetched) -> Settled:
         try:
@@ -396,6 +429,7 @@ class Engine:
         self._budget.forget()
         if self._keeper is not None:
             self._keeper.forget()
+        self._watch.forget()
         self._report = Report()
         self._held = 0
         self._suspects = 0

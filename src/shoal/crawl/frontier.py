@@ -10,6 +10,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts
 from shoal.crawl.fates import Fate
 from shoal.crawl.traps import TrapState
+from shoal.hosts.watch import HostNews
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
 
@@ -81,12 +82,14 @@ class Task:
 
 @dataclass(slots=True)
 class Settled:
-    """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least."""
+    """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least. One that
+    was not fetched at all (`untried`) waits in its old place again, and no attempt is counted."""
 
     task: Task
     fate: Fate
     page: Page | None = None
     retry_in: int = 0
+    untried: bool = False
 
     @property
     def url(self) -> Url:
@@ -110,9 +113,10 @@ class Report:
     traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, with the URL that showed it
     walked: int = 0  # microseconds of work since the last report
     skipped: list[SkippedUrl] = field(default_factory=list)
+    hosts: dict[int, HostNews] = field(default_factory=dict)  # what hosts said of themselves, if anything is new
 
     def __bool__(self) -> bool:
-        return bool(self.settled or self.found or self.skipped or self.traps)
+        return bool(self.settled or self.found or self.skipped or self.traps or self.hosts)
 
 
 @dataclass(slots=True)
@@ -126,6 +130,7 @@ class Turn:
     work: list[Task] = field(default_factory=list)
     traps: dict[str, TrapState] = field(default_factory=dict)
     counts: Counts | None = None  # of the whole crawl, if it has a budget
+    holds: dict[int, float] = field(default_factory=dict)  # for how many seconds hosts of the report are held
     wait_seconds: float = 0.0
     drained: bool = False
 

@@ -13,6 +13,7 @@ from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.traps import TrapState, pattern_of
+from shoal.hosts.store import HostStore
 from shoal.queue import states as job_states
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
@@ -38,6 +39,7 @@ class Walk:
         database: Database,
         crawls: Crawls,
         frontier: FrontierStore,
+        hosts: HostStore,
         queue: Queue,
         crawl: Crawl,
         holder: Holder,
@@ -46,6 +48,7 @@ class Walk:
         self._database = database
         self._crawls = crawls
         self._frontier = frontier
+        self._hosts = hosts
         self._queue = queue
         self._crawl = crawl
         self.holder = holder
@@ -73,14 +76,14 @@ class Walk:
             if last or self._shares_a_budget:  # this commit may end the run, or count on others not to take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control = await self._fence(tx)
-            await self._settle(tx, report, worth=WORTH_COUNTING)
+            holds = await self._settle(tx, report, worth=WORTH_COUNTING)
             if control is not Control.GO:
-                return Turn(control)
+                return Turn(control, holds=holds)
             counts = await self._spent(tx)
             want = await self._affordable(tx, ask, counts)
             work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
             traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
-            turn = Turn(control, work, traps, counts)
+            turn = Turn(control, work, traps, counts, holds)
             if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
                 await self._queue.store.mark_settled(tx, self.holder)
             if last and not work:
@@ -134,15 +137,18 @@ class Walk:
             return Control.PAUSE
         return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
 
-    async def _settle(self, tx: Tx, report: Report, *, worth: int = 1) -> None:
+    async def _settle(self, tx: Tx, report: Report, *, worth: int = 1) -> dict[int, float]:
+        """Settle; for how long hosts that asked us to wait are held now. Their rows are locked before frontier rows."""
         if not report and report.walked < worth:
-            return
+            return {}
+        holds = await self._hosts.hear(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
         walked = report.walked // await self._walkers(tx)
         await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked)
         if report.settled:
             await self._queue.store.mark_settled(tx, self.holder)
+        return holds
 
     async def _respect_releases(self, tx: Tx, report: Report) -> None:
         """What the walker put into quarantine by what it knew a turn ago waits, if a person released it meanwhile."""

@@ -29,6 +29,7 @@ from shoal.fetch.fetch import PageFetcher
 from shoal.fetch.headers import CrawlHeaders, homes_of
 from shoal.hosts.desk import RobotsDesk
 from shoal.hosts.store import HostStore
+from shoal.hosts.watch import HostNews, HostWatch
 from shoal.pages.bodies import BodyStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
@@ -57,6 +58,18 @@ class FetchBlocked(Signal):
     url: str
     code: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostHeld(Signal):
+    """A host asked us to wait (429 or 503): nobody asks it for a while, as long as it said (`retry_after`) or for a
+    back-off of our own (`backoff`)."""
+
+    crawl_id: str
+    origin: str
+    status: int
+    why: str
+    seconds: float
 
 
 class Walker:
@@ -91,8 +104,8 @@ class Walker:
         self._alive = alive
         self._settled = settled
         self._hungry = hungry
-        self._window, pace = _window_and_pace(crawl, settings)
-        self._walk = Walk(database, crawls, frontier, queue, crawl, holder, pace)
+        self._window, self._pace = _window_and_pace(crawl, settings)
+        self._walk = Walk(database, crawls, frontier, hosts, queue, crawl, holder, self._pace)
         self._keeper = _keeper(bodies, crawl) if crawl.config.keep_bodies else None
         self._engine: Engine | None = None
         self._leaving: str | None = None
@@ -140,6 +153,7 @@ class Walker:
             ),
             self._make_gate(),
             self._make_reader(),
+            self._make_watch(),
             Budget(self._crawl.config, self._clock),
             self._window,
             self._settings.crawl,
@@ -148,6 +162,7 @@ class Walker:
             settled=self._tell,
             hungry=self._hungry,
             keeper=self._keeper,
+            noticed=self._notice,
         )
 
     def _tell(self, settled: list[Settled]) -> None:
@@ -160,6 +175,18 @@ class Walker:
         if pages:
             self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
         self._settled(settled)
+
+    def _make_watch(self) -> HostWatch:
+        delay = self._pace.delay.total_seconds()
+        return HostWatch(self._settings.hosts, self._clock, ease=self._pace.ease, delay=delay)
+
+    def _notice(self, news: dict[int, HostNews], holds: dict[int, float]) -> None:
+        for host, seconds in holds.items():
+            told = news[host]
+            why = "retry_after" if told.hold else "backoff"
+            self._signals.emit(
+                HostHeld(crawl_id=self._crawl.id, origin=told.origin, status=told.status, why=why, seconds=seconds)
+            )
 
     def _blocked(self, failure: Failure) -> None:
         detail = failure.operator_detail or failure.message
@@ -216,6 +243,14 @@ def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:
     profile = settings.crawl.pace(config.speed, config.concurrency)
     size = config.concurrency or settings.crawl.max_concurrent_curl
     delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
-    probe = config.robots == "obey"
-    pace = Pace(delay, probe=probe, per_host=config.max_pages_per_host, walkers=config.workers)
-    return Window(size, min(size, profile.connections)), pace
+    connections = min(size, profile.connections)
+    pace = Pace(
+        delay,
+        probe=config.robots == "obey",
+        per_host=config.max_pages_per_host,
+        walkers=config.workers,
+        # A host that is too slow for the delay is kept busy by half of the connections that it may have.
+        ease=0.0 if config.speed == "max" else 2 / connections,
+        longest_ease=settings.hosts.longest_slow_delay,
+    )
+    return Window(size, connections), pace

@@ -10,6 +10,7 @@ from shoal.extract.flags import Flag
 from shoal.extract.page import ExtractOptions, Facts, extract
 from shoal.fetch.headers import CrawlHeaders
 from shoal.fetch.trail import Trail
+from shoal.hosts.watch import THROTTLED
 from shoal.pages.bodies import Captured
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
@@ -36,6 +37,7 @@ class Fetched:
     further: "Further | None" = None
     failure: Failure | None = None
     captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent, then those that redirected to it
+    retry_after: str | None = None
 
     @property
     def retryable(self) -> bool:
@@ -103,6 +105,8 @@ class PageFetcher:
         if outcome.status == 200:
             fetched.etag = _validator(outcome.headers.get("etag"))
             fetched.last_modified = _validator(outcome.headers.get("last-modified"))
+        elif outcome.status in THROTTLED:
+            fetched.retry_after = outcome.headers.get("retry-after")
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
         elif self._further is not None:

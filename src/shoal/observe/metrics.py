@@ -33,6 +33,7 @@ class Metrics:
         self._lease_wait = self._histogram("shoal_lease_wait_seconds", "From a job's due time to its lease.", "kind")
         self._pages = self._counter("shoal_pages", "Pages stored, by class of HTTP status.", "status_class")
         self._page_bytes = self._counter("shoal_page_bytes", "Bytes of pages as they were sent.", "status_class")
+        self._holds = self._counter("shoal_host_holds", "Times that a host asked us to wait, by what decides.", "why")
         self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
         self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
@@ -44,6 +45,7 @@ class Metrics:
             "JobLeased": self._job_leased,
             "JobMoved": self._job_moved,
             "PagesSettled": self._pages_settled,
+            "HostHeld": self._host_held,
             "ChildLost": self._child_lost,
             "StoreOutOfReach": self._store_out_of_reach,
             "CrawlMoved": self._crawl_moved,
@@ -87,6 +89,9 @@ class Metrics:
             self._pages.labels(status_class).inc(count)
         for status_class, count in signal.bytes.items():
             self._page_bytes.labels(status_class).inc(count)
+
+    def _host_held(self, signal: Any) -> None:
+        self._holds.labels(signal.why).inc()
 
     def _child_lost(self, _: Any) -> None:
         self._children_lost.inc()

@@ -77,6 +77,12 @@ WORDS: Mapping[str, Wording] = {
         },
     ),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
+    "HostHeld": Wording(
+        Level.WARNING,
+        "{origin} answered {status}: not asked for {seconds:.1f} s",
+        of="why",
+        choices={"retry_after": (Level.WARNING, "{origin} answered {status} and asks us to wait: {seconds:.1f} s")},
+    ),
     "RobotsRead": Wording(
         Level.DEBUG,
         "robots.txt {state}",

@@ -72,7 +72,8 @@ class SqlFrontier:
     async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
         later = [done for done in report.settled if done.fate is Fate.OPEN]
         put_back = await tx.batch(
-            "put_back_later", [(*_place(crawl, holder, done.task), done.retry_in) for done in later]
+            "put_back_later",
+            [(*_place(crawl, holder, done.task), done.retry_in, int(not done.untried)) for done in later],
         )
         numbers = await self._numbers(tx, report.found)
         await self._lock_hosts(tx, crawl, report, numbers)

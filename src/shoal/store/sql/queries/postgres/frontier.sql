@@ -92,12 +92,14 @@ FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g 
 WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
 
 -- name: put_back_later
--- Taken URLs wait again, not before a moment.
--- rows: crawl host due depth seq job_id epoch retry_in
-UPDATE frontier AS f SET job_id = NULL, epoch = NULL, due = shoal_now() + g.retry_in, attempts = f.attempts + 1
+-- Taken URLs wait again, not before a moment; those that were not tried, in their old places.
+-- rows: crawl host due depth seq job_id epoch retry_in tried
+UPDATE frontier AS f
+SET job_id = NULL, epoch = NULL, attempts = f.attempts + g.tried,
+    due = CASE WHEN g.tried = 1 THEN shoal_now() + g.retry_in ELSE f.due END
 FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[],
-            :retry_in::bigint[])
-     AS g (crawl, host, due, depth, seq, job_id, epoch, retry_in)
+            :retry_in::bigint[], :tried::smallint[])
+     AS g (crawl, host, due, depth, seq, job_id, epoch, retry_in, tried)
 WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
       AND f.job_id = g.job_id AND f.epoch = g.epoch
 RETURNING f.host;

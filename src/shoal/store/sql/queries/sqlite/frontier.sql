@@ -75,9 +75,11 @@ RETURNING key, chk;
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: put_back_later
--- A taken URL waits again, not before a moment.
--- rows: crawl host due depth seq job_id epoch retry_in
-UPDATE frontier SET job_id = NULL, epoch = NULL, due = shoal_now() + :retry_in, attempts = attempts + 1
+-- A taken URL waits again, not before a moment; one that was not tried, in its old place.
+-- rows: crawl host due depth seq job_id epoch retry_in tried
+UPDATE frontier
+SET job_id = NULL, epoch = NULL, attempts = attempts + :tried,
+    due = CASE WHEN :tried THEN shoal_now() + :retry_in ELSE due END
 WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
 

@@ -1,0 +1,166 @@
+"""What a crawl does when a host asks it to wait, or is slow: the real engine on both stores."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+
+import pytest
+
+from shoal.app import opened
+from shoal.base.signals import Signal, Signals
+from shoal.crawl.states import CrawlState
+from shoal.crawl.walker import HostHeld
+from shoal.settings import load
+from tests.rooms.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving
+from tests.support.told import Told
+
+BACKOFF = 0.3
+IN_THE_WIRE = 0.15  # seconds: what was under way when the host asked us to wait may still arrive
+TENTH = {"SHOAL_HOST_BACKOFF": "300ms", "SHOAL_HOST_BACKOFF_MAX": "2s"}
+
+
+class Heard(Told[Signal]):
+    """Signals, and a way to wait for one."""
+
+    def holds(self) -> list[HostHeld]:
+        return [signal for signal in self if isinstance(signal, HostHeld)]
+
+    async def until(self, kind: type[Signal]) -> None:
+        while not any(isinstance(signal, kind) for signal in self):
+            await self.at_least(len(self) + 1)
+
+
+@pytest.fixture
+async def told() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+async def polite(store_url: str, told: Heard) -> AsyncIterator[Crawler]:
+    signals = Signals()
+    signals.subscribe(told)
+    async with opened(load({"DATABASE_URL": store_url, **TENTH}, env={}).settings, signals) as app:
+        yield Crawler(app)
+
+
+class Throttle:
+    """A wide site that answers pages as long as it likes, and says when it did not."""
+
+    def __init__(self, refuses: Callable[[str, int], bool], retry_after: str | None = None, pages: int = 40) -> None:
+        self._refuses = refuses
+        self._headers = {"Retry-After": retry_after} if retry_after else {}
+        self._home = html("home", *(f"/{number}" for number in range(pages)))
+        self.refused: list[float] = []
+
+    def __call__(self, path: str) -> Answer:
+        if self._refuses(path, len(self.refused)):
+            self.refused.append(CLOCK.monotonic())
+            return 429, self._headers, ""
+        return self._home if path == "/" else html(path)
+
+
+def silence(site: ScriptedSite, since: float, seconds: float) -> bool:
+    return not [at for at in site.moments if since + IN_THE_WIRE < at < since + seconds]
+
+
+async def test_a_host_that_asks_us_to_wait_is_left_alone_until_then(polite: Crawler, told: Heard) -> None:
+    throttle = Throttle(lambda path, refused: path == "/20" and not refused, retry_after="1")
+    async with serving(ScriptedSite(throttle)) as site:
+        seen = await polite.crawl(site)
+    assert seen.counts.pages == 41
+    assert silence(site, throttle.refused[0], 1.0)
+    pages = await polite.pages(seen)
+    assert {page.status for page in pages.values()} == {200}
+    assert [path for path, page in pages.items() if page.attempt > 1] == ["20"]  # no attempt of another was counted
+    [held] = told.holds()
+    assert (held.origin, held.status, held.why, held.seconds) == (
+        site.url,
+        429,
+        "retry_after",
+        pytest.approx(1, abs=0.1),
+    )
+
+
+async def test_a_host_that_refuses_everything_for_a_while_costs_no_page(polite: Crawler, told: Heard) -> None:
+    """Each refusal makes the wait twice as long; one URL at a time asks whether it is over."""
+    throttle = Throttle(lambda path, refused: 0 < refused < 6 or (path == "/7" and not refused))
+    async with serving(ScriptedSite(throttle)) as site:
+        seen = await polite.crawl(site, concurrency=3)
+    assert seen.counts.pages == 41
+    assert {page.status for page in (await polite.pages(seen)).values()} == {200}
+    holds = [hold.seconds for hold in told.holds()]
+    assert all(later > earlier - 0.1 for earlier, later in pairwise(holds))
+    assert holds[-1] > 1.5 * BACKOFF
+
+
+async def test_the_wait_is_ended_by_a_good_answer(polite: Crawler, told: Heard) -> None:
+    refused_at = {"/10", "/20", "/30"}
+    throttle = Throttle(lambda path, refused: path in refused_at and not refused_at.discard(path))
+    async with serving(ScriptedSite(throttle)) as site:
+        seen = await polite.crawl(site, concurrency=1)
+    assert seen.counts.pages == 41
+    assert [hold.seconds for hold in told.holds()] == [pytest.approx(BACKOFF, abs=0.1)] * 3
+
+
+async def test_a_page_that_always_refuses_is_told_and_the_others_are_there(polite: Crawler) -> None:
+    throttle = Throttle(lambda path, refused: path in ("/3", "/4"), pages=10)
+    async with serving(ScriptedSite(throttle)) as site:
+        seen = await polite.crawl(site)
+    assert seen.crawl.state is CrawlState.COMPLETED
+    pages = await polite.pages(seen)
+    attempts = polite.app.settings.crawl.page_attempts
+    assert {path: (page.status, page.attempt) for path, page in pages.items() if page.status != 200} == {
+        "3": (429, attempts),
+        "4": (429, attempts),
+    }
+    assert throttle.refused[-1] - throttle.refused[0] >= (attempts - 1) * BACKOFF  # never tried again without a wait
+
+
+async def test_a_wait_outlives_its_walker(polite: Crawler) -> None:
+    throttle = Throttle(lambda path, refused: path == "/1" and not refused, retry_after="2")
+    async with serving(ScriptedSite(throttle)) as site:
+        crawl = await polite.submit(site)
+        walking = asyncio.create_task(polite.walk(crawl))
+        await site.until(lambda: bool(throttle.refused))
+        await polite.app.crawls.pause(crawl.id)
+        assert await walking == "paused"
+        await polite.app.crawls.resume(crawl.id)
+        await polite.walk(crawl)
+    assert silence(site, throttle.refused[0], 2.0)
+
+
+async def test_another_crawl_of_the_same_host_waits_too(polite: Crawler, told: Heard) -> None:
+    throttle = Throttle(lambda path, refused: path == "/" and not refused, retry_after="1")
+    async with serving(ScriptedSite(throttle)) as site:
+        first, second = await polite.submit(site), await polite.submit(site, max_pages=3)
+        walking = asyncio.create_task(polite.walk(first))
+        await told.until(HostHeld)
+        await asyncio.gather(walking, polite.walk(second))
+    assert silence(site, throttle.refused[0], 1.0)
+
+
+async def test_the_delay_of_robots_holds_at_every_speed(polite: Crawler) -> None:
+    robots = (200, {}, "User-agent: *\nCrawl-delay: 0.3\n")
+    async with serving(ScriptedSite(Throttle(lambda path, refused: False, pages=5), robots=robots)) as site:
+        await polite.crawl(site, speed="max")
+    gaps = [later - earlier for earlier, later in pairwise(site.moments[2:])]
+    assert min(gaps) > 0.2
+
+
+async def test_a_slow_host_is_asked_less_often(polite: Crawler) -> None:
+    """One connection, and 0.2 s for each answer: the host rests as long as it works."""
+
+    async def slowly(site: ScriptedSite) -> list[float]:
+        await polite.crawl(site, speed="normal", concurrency=1, delay_seconds=0.05, robots="ignore")
+        return [later - earlier for earlier, later in pairwise(site.moments)]
+
+    async with serving(ScriptedSite(Throttle(lambda path, refused: False, pages=6), seconds=0.2)) as site:
+        gaps = await slowly(site)
+    assert min(gaps[-3:]) > 0.3
+
+
+async def test_speed_max_takes_no_notice_of_slowness(polite: Crawler) -> None:
+    async with serving(ScriptedSite(Throttle(lambda path, refused: False, pages=6), seconds=0.2)) as site:
+        await polite.crawl(site, speed="max", concurrency=1, robots="ignore")
+    gaps = [later - earlier for earlier, later in pairwise(site.moments)]
+    assert sum(gaps) / len(gaps) < 0.3

@@ -1,0 +1,226 @@
+"""What a walker makes of the answers of its hosts, and what it makes of `Retry-After`."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shoal.base.clock import FakeClock
+from shoal.hosts.retry_after import wait_of
+from shoal.hosts.watch import Answer, HostNews, HostWatch
+from shoal.settings import HostSettings
+
+NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+HOST = 7
+HOME = "http://example.org"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120),
+        (" 3600 ", 3600),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", 30),
+        ("Sunday, 15-Nov-26 12:00:30 GMT", 30),
+        ("Sun Nov 15 12:00:30 2026", 30),
+        ("Sun, 15 Nov 2026 12:00:30 -0000", 30),
+    ],
+)
+def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
+    assert wait_of(text, NOW, HOUR) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "0",
+        "-5",
+        "+5",
+        "1.5",
+        "3601",
+        "999999999",
+        "9" * 5000,
+        "٣",
+        "banana",
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+        "Sun, 15 Nov 2026 13:00:01 GMT",
+        "Sun, 99 Nov 2026 12:00:30 GMT",
+        "Sun, 15 Nov 99999 12:00:30 GMT",
+        "Mon, 01 Jan 0001 00:00:00 +2359",
+        "12, 13",
+        "\x00",
+    ],
+)
+def test_what_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
+    assert wait_of(text, NOW, HOUR) is None
+
+
+class Walk:
+    """A watch whose hosts answer as a test says."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.watch = HostWatch(HostSettings(), self.clock, **settings)
+
+    def answer(self, status: int | None = 200, *, page: int = 1, attempts: int = 0, **rest: Any) -> bool:
+        return self.watch.hear(Answer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
+
+    def news(self) -> HostNews | None:
+        return self.watch.news().get(HOST)
+
+
+def test_good_answers_are_no_news() -> None:
+    walk = Walk()
+    assert not walk.watch.is_attentive
+    walk.answer()
+    assert walk.news() is None
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_host_that_asks_us_to_wait_is_held_at_once(status: int) -> None:
+    walk = Walk()
+    assert walk.answer(status)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.hold, news.grows, news.first, news.most) == (status, 0, True, 2_000_000, 60_000_000)
+    walk.clock.jump(2.1)
+    assert not walk.watch.holds(HOST)
+
+
+def test_the_wait_that_it_asks_for_holds_it() -> None:
+    walk = Walk()
+    walk.answer(503, retry_after="600")
+    walk.clock.jump(599)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert (news.hold, news.grows) == (600_000_000, False)
+
+
+def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
+    walk = Walk()
+    walk.answer(429)
+    assert not walk.answer(429, page=2)
+    walk.answer(200, page=3)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.is_well) == (429, False)
+    assert walk.watch.holds(HOST)
+
+
+def test_a_longer_wish_during_a_hold_counts() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    assert walk.answer(429, page=2, retry_after="30")
+    walk.clock.jump(29)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert news.hold == 30_000_000
+
+
+def test_the_first_good_answer_after_a_hold_is_news_once() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(200)
+    news = walk.news()
+    assert news is not None
+    assert news.is_well
+    assert not walk.watch.is_attentive
+    walk.answer(200)
+    assert walk.news() is None
+
+
+def test_a_server_error_is_no_good_answer() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(500)
+    assert walk.news() is None
+    assert walk.watch.is_attentive
+
+
+def test_a_host_that_the_store_calls_wary_is_well_after_a_good_answer() -> None:
+    walk = Walk()
+    walk.watch.beware(HOST)
+    walk.answer(200)
+    news = walk.news()
+    assert news is not None
+    assert news.is_well
+
+
+def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
+    """A page that always answers 503 says little about its host, which answers others."""
+    walk = Walk()
+    walk.answer(503, attempts=1)
+    news = walk.news()
+    assert news is not None
+    assert not news.grows
+
+
+def test_a_page_that_keeps_failing_with_its_host_does() -> None:
+    walk = Walk()
+    for attempts in range(3):
+        walk.answer(503, attempts=attempts)
+        news = walk.news()
+        assert news is not None
+        assert news.grows
+        walk.clock.jump(3)
+
+
+def test_the_store_says_how_long_a_hold_really_is() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.watch.learn({HOST: 32.0})
+    walk.clock.jump(31)
+    assert walk.watch.holds(HOST)
+    walk.clock.jump(1)
+    assert not walk.watch.holds(HOST)
+
+
+def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    told = []
+    for seconds in [0.2] * 5 + [4.0] * 10 + [0.2] * 20:
+        walk.answer(200, seconds=seconds)
+        news = walk.news()
+        if news is not None:
+            told.append((news.latency or 0) / 1e6)
+    assert told[-1] == 0
+    assert 3 < max(told) <= 4
+    assert len(told) < 8
+
+
+def test_a_fast_host_is_never_told() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    for number in range(100):
+        walk.answer(200, seconds=0.01 * number)
+        assert walk.news() is None
+
+
+def test_no_answer_in_time_counts_as_a_slow_one() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    walk.answer(None, seconds=0.0, error="total_timeout")
+    news = walk.news()
+    assert news is not None
+    assert news.latency == 10_000_000
+
+
+def test_a_host_that_stays_slow_is_told_again_before_the_store_forgets() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None
+    walk.clock.jump(100)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is None
+    walk.clock.jump(250)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None
