@@ -1,14 +1,17 @@
 """Every command and every program of the guides works as it stands, against a small site in place of example.com."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shoal.extract.rules import read_rules
 from tests.support.fleet import clean_environment
 from tests.support.site import Site
 
@@ -52,6 +55,17 @@ def run_commands(page: str, site: Site, tmp_path: Path) -> int:
 def test_the_commands_of_the_crawl_guide_work(site: Site, tmp_path: Path) -> None:
     assert run_commands("crawl-a-site.md", site, tmp_path) >= 5
     assert {"pages.jsonl", "pages.csv", "fish.jsonl", "here.db"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_path: Path) -> None:
+    rules, *others = [text for text in blocks("take-data.md", "toml") if "fields" in text]
+    for text in others:
+        read_rules(tomllib.loads(text))
+    (tmp_path / "rules.toml").write_text(rules)
+    assert run_commands("take-data.md", site, tmp_path) == 2
+    records = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    assert records
+    assert all(record["data"]["title"] == record["h1"] and record["data"]["links"] for record in records)
 
 
 def test_the_command_of_the_guide_on_equal_pages_works(site: Site, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Help, choices and defaults come from `CrawlConfig`, which also judges the values
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
@@ -28,6 +29,29 @@ def read_header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise ValueError("is not a header")
     return name.strip(), value.strip()
+
+
+def read_rules_file(path: str) -> dict[str, Any]:
+    from shoal.extract.rules import rules_of
+
+    return rules_of(read_file(path, "a rule set"), path)
+
+
+def read_hook(name: str) -> str:
+    """Looked for at once: a crawl that cannot run its hooks should not begin."""
+    from shoal.extract.hooks import find_hooks
+
+    find_hooks([name])
+    return name
+
+
+def read_file(path: str, what: str) -> bytes:
+    """A file that a person named; refused in words if it cannot be read."""
+    try:
+        return Path(path).expanduser().read_bytes()
+    except (OSError, RuntimeError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        raise InvalidInput(shorten(path), f"cannot be read ({why})", f"name a readable file with {what}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +141,8 @@ PROMISED = (
     Flag("--user-agent", "user_agent", "S"),
     Flag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
     Flag("--proxy", "proxy", "URL"),
+    Flag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file"),
+    Flag("--hook", "hooks", "NAME", read_hook),
     Flag("--keep-bodies", "keep_bodies"),
 )
 FLAGS = {flag.field: flag for flag in PROMISED if flag.field in CrawlConfig.model_fields}

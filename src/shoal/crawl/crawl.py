@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import xxhash
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from shoal.base.clock import moment
 from shoal.base.ids import CrawlId
@@ -20,6 +20,17 @@ Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
 Param = Annotated[str, BeforeValidator(read_name)]
 Params = Annotated[list[Param], Field(max_length=1000)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
+
+
+def _usable(rules: dict[str, Any]) -> dict[str, Any]:
+    from shoal.extract.rules import read_rules  # what few crawls have is not worth everybody's start-up time
+
+    read_rules(rules)
+    return rules
+
+
+Rules = Annotated[dict[str, Any], AfterValidator(_usable)]
+HookName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class CrawlConfig(BaseModel):
@@ -55,6 +66,8 @@ class CrawlConfig(BaseModel):
     proxy: str | None = Field(
         None, min_length=1, max_length=2000, description="A proxy to go through: http, https, socks5 or socks5h."
     )
+    rules: Rules | None = Field(None, description="A rule set: which data to take from each page.")
+    hooks: list[HookName] = Field([], max_length=20, description="Functions of installed packages that read each page.")
     analyze: bool = Field(False, description="Keep what analyses need of each page, beyond its record.")
     keep_bodies: bool = Field(False, description="Keep every answer as it was sent.")
     project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")

@@ -1,6 +1,7 @@
 """What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
 
 from itertools import compress
+from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
@@ -15,6 +16,9 @@ from shoal.extract.page import Facts
 from shoal.fetch.fetch import Fetched
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import Page
+
+if TYPE_CHECKING:  # few crawls ask for more than facts
+    from shoal.extract.further import Further
 
 ROBOTS_RETRY = 5_000_000  # microseconds
 
@@ -57,7 +61,7 @@ class PageReader:
             return Settled(task, Fate.OPEN, retry_in=retry_in)
         page = self._page(task, fetched)
         if fetched.further is not None:
-            page.detail = fetched.further.detail
+            further_to_page(fetched.further, page)
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, report)
             self._notice(task, fetched.facts, report)
@@ -190,3 +194,12 @@ def facts_to_page(facts: Facts, page: Page) -> None:
     page.h1 = facts.h1
     page.word_count = facts.word_count
     page.content_hash = facts.content_hash
+
+
+def further_to_page(further: "Further", page: Page) -> None:
+    """What was wrong with the data is the page's error, if it has no other."""
+    page.data = further.data
+    page.detail = further.detail
+    if page.error_code is None and further.error_code is not None:
+        page.error_code = further.error_code
+        page.error_message = further.error_message

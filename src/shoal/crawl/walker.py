@@ -1,7 +1,7 @@
 """One walker, put together: a crawl's options become scope, pace, window, budget and fetcher; then the engine runs."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from shoal.settings import Settings
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.further import FurtherReader
+    from shoal.extract.hooks import Hook
     from shoal.pages.keeper import BodyKeeper
 
 ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
@@ -69,6 +70,17 @@ class HostHeld(Signal):
     origin: str
     status: int
     why: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRan(Signal):
+    """What a hook cost one walker."""
+
+    crawl_id: str
+    hook: str
+    calls: int
+    failures: int
     seconds: float
 
 
@@ -109,6 +121,7 @@ class Walker:
         self._keeper = _keeper(bodies, crawl) if crawl.config.keep_bodies else None
         self._engine: Engine | None = None
         self._leaving: str | None = None
+        self._hooks: Sequence[Hook] = ()
 
     async def run(self) -> str:
         """Walk until the job has left our hands; how it ended."""
@@ -119,6 +132,7 @@ class Walker:
             return (await self._engine.run()).value
         finally:
             self._egress.close()
+            self._tell_hooks()
             if self._keeper is not None:
                 await self._keeper.close()
 
@@ -164,6 +178,17 @@ class Walker:
             keeper=self._keeper,
             noticed=self._notice,
         )
+
+    def _tell_hooks(self) -> None:
+        for hook in self._hooks:
+            ran = HookRan(
+                crawl_id=self._crawl.id,
+                hook=hook.name,
+                calls=hook.calls,
+                failures=hook.failures,
+                seconds=hook.seconds,
+            )
+            self._signals.emit(ran)
 
     def _tell(self, settled: list[Settled]) -> None:
         pages: Counter[str] = Counter()
@@ -211,11 +236,16 @@ class Walker:
 
     def _make_further(self) -> "FurtherReader | None":
         config = self._crawl.config
-        if not config.analyze:
+        if not config.analyze and config.rules is None and not config.hooks:
             return None
         from shoal.extract.further import FurtherReader
+        from shoal.extract.hooks import find_hooks
+        from shoal.extract.rules import read_rules
 
-        return FurtherReader(analyze=config.analyze)
+        rules = None if config.rules is None else read_rules(config.rules)
+        hooks = find_hooks(config.hooks)
+        self._hooks = hooks
+        return FurtherReader(self._clock.monotonic, analyze=config.analyze, rules=rules, hooks=hooks)
 
     def _headers(self) -> HeaderPairs:
         """What every host is told: our name, and what the caller wants in the place of our wishes."""

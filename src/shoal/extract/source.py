@@ -3,6 +3,7 @@ once, when it is first asked for."""
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from turbohtml import Document
 
@@ -31,6 +32,7 @@ class Source:
         self.status = status
         self.headers = headers
         self.http_version = http_version
+        self.data: dict[str, Any] = {}  # what was taken from the page so far
 
     @cached_property
     def text(self) -> str:

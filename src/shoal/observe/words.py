@@ -76,6 +76,7 @@ WORDS: Mapping[str, Wording] = {
             "cancelled": (Level.INFO, "{kind} job cancelled"),
         },
     ),
+    "HookRan": Wording(Level.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
     "HostHeld": Wording(
         Level.WARNING,

@@ -1,0 +1,88 @@
+"""Hooks: functions of other packages that read each page of a crawl which names them, and add to its data.
+
+A package offers one as an entry point of the group `shoal.hooks`. It runs in the process that crawls, page after page;
+what it raises is told with the page and never ends the crawl.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import orjson
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import shorten
+from shoal.extract.source import Source
+
+GROUP: Final = "shoal.hooks"
+LARGEST: Final = 1_000_000  # bytes of what one hook says of one page, as JSON
+
+
+class HookFault(Exception):
+    """What a hook did wrong with one page."""
+
+
+@dataclass(slots=True)
+class Hook:
+    """One function, and what it has cost so far."""
+
+    name: str
+    function: Callable[[Source], Mapping[str, Any] | None]
+    calls: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+    def run(self, source: Source, timer: Callable[[], float]) -> dict[str, Any]:
+        """What the hook says of a page, as plain JSON; `HookFault` if that cannot be had."""
+        self.calls += 1
+        began = timer()
+        try:
+            return self._said(source)
+        except HookFault:
+            self.failures += 1
+            raise
+        finally:
+            self.seconds += timer() - began
+
+    def _said(self, source: Source) -> dict[str, Any]:
+        try:
+            said = self.function(source)
+        except (Exception, SystemExit) as error:
+            raise HookFault(f"hook {self.name} raised {type(error).__name__}: {shorten(error, 300)}") from error
+        if said is None:
+            return {}
+        if not isinstance(said, Mapping):
+            raise HookFault(f"hook {self.name} gave {type(said).__name__}, not a dict or None")
+        try:
+            written = orjson.dumps(dict(said))
+        except TypeError as error:
+            raise HookFault(f"hook {self.name} gave what JSON cannot hold ({shorten(error)})") from None
+        if len(written) > LARGEST:
+            raise HookFault(f"hook {self.name} gave more than {LARGEST // 1000} KB")
+        plain: dict[str, Any] = orjson.loads(written)
+        return plain
+
+
+def find_hooks(names: Iterable[str]) -> list[Hook]:
+    """The hooks of these names, loaded; `InvalidInput` for one that is not there or does not load."""
+    wanted = list(names)
+    if not wanted:
+        return []
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    return [_load(name, installed) for name in wanted]
+
+
+def _load(name: str, installed: Mapping[str, EntryPoint]) -> Hook:
+    point = installed.get(name)
+    if point is None:
+        known = f"; installed are {', '.join(sorted(installed))}" if installed else ""
+        raise InvalidInput("hooks", f"names {shorten(name)!r}, which no installed package offers{known}", "install it")
+    try:
+        function = point.load()
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {shorten(error, 200)}"
+        raise InvalidInput("hooks", f"names {name!r}, which does not load ({why})", "mend the package") from error
+    if not callable(function):
+        raise InvalidInput("hooks", f"names {name!r}, which is no function", "mend the package")
+    return Hook(name, function)

@@ -1,0 +1,187 @@
+"""The ways to point at something on a page: CSS, XPath, a path into JSON-LD, regular expressions without backtracking.
+Each is judged here before it is used, and each reads nothing but the page.
+
+CSS takes the time of the page. XPath does not, however it is written: what makes it explode is refused, and pages with
+more than `MAX_XPATH_TAGS` tags are not searched with it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import turbohtml
+from turbohtml import Node, XPath
+
+if TYPE_CHECKING:
+    from re2 import _Regexp as Regex
+
+MAX_XPATH_TAGS: Final = 20_000
+DEEPEST_PREDICATE: Final = 2
+_MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
+
+FUNCTIONS: Final = frozenset(
+    [
+        "boolean",
+        "ceiling",
+        "concat",
+        "contains",
+        "count",
+        "ends-with",
+        "false",
+        "floor",
+        "id",
+        "lang",
+        "last",
+        "local-name",
+        "lower-case",
+        "name",
+        "normalize-space",
+        "not",
+        "number",
+        "position",
+        "round",
+        "starts-with",
+        "string",
+        "string-join",
+        "string-length",
+        "substring",
+        "substring-after",
+        "substring-before",
+        "sum",
+        "translate",
+        "true",
+        "upper-case",
+    ]
+)
+_NODE_TESTS: Final = frozenset({"node", "text", "comment", "processing-instruction"})
+_FAR_AXES: Final = frozenset({"preceding", "following"})
+
+_LITERAL: Final = re.compile(r"""'[^']*'|"[^"]*\"""")
+_CALL: Final = re.compile(r"([\w.:-]+)\s*\(")
+_AXIS: Final = re.compile(r"([\w-]+)\s*::")
+_ABSOLUTE: Final = re.compile(r"[\[(,=<>|+*]\s*/|\b(?:or|and|div|mod)\s+/")
+_NOTHING: Final = turbohtml.parse("")
+_OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
+
+
+def check_css(selector: str) -> None:
+    """`ValueError` says what is wrong with a selector, and after a semicolon what to do."""
+    try:
+        _NOTHING.select(selector)
+    except ValueError as error:
+        raise ValueError(f"is no CSS selector ({_reason(error)}); correct it") from None
+
+
+def check_xpath(expression: str) -> None:
+    bare = _LITERAL.sub("''", expression)
+    for name in _CALL.findall(bare):
+        if name not in FUNCTIONS and name not in _NODE_TESTS and name not in _OPERATORS:
+            fix = (
+                "use regex of the rule" if name in ("matches", "replace") or name.startswith("re:") else "leave it out"
+            )
+            raise ValueError(f"calls {name}(), which is not allowed; {fix}")
+    for axis in _AXIS.findall(bare):
+        if axis in _FAR_AXES:
+            raise ValueError(f"uses the axis {axis}::, which takes too long; use {axis}-sibling:: or a path from above")
+    if "$" in bare:
+        raise ValueError("has a variable; there are none here")
+    _check_predicates(bare)
+    try:
+        XPath(expression)(_NOTHING)
+    except ValueError as error:
+        raise ValueError(f"is no XPath expression ({_reason(error)}); correct it") from None
+
+
+def _check_predicates(bare: str) -> None:
+    depth = deepest = start = 0
+    for place, sign in enumerate(bare):
+        if sign == "[":
+            start = place if depth == 0 else start
+            depth += 1
+            deepest = max(deepest, depth)
+        elif sign == "]":
+            depth -= 1
+            if depth == 0 and _ABSOLUTE.search(bare, start, place):
+                raise ValueError("searches the whole page inside [ ]; begin that path with a dot: .//")
+    if deepest > DEEPEST_PREDICATE:
+        raise ValueError(f"has [ ] more than {DEEPEST_PREDICATE} deep; split it, or use each")
+
+
+@lru_cache(maxsize=1_000)
+def xpath(expression: str) -> XPath:
+    return XPath(expression)
+
+
+def check_json_ld(path: str) -> None:
+    if not all(part.strip() for part in path.split(".")):
+        raise ValueError("has an empty step; write a type and keys with dots between, such as Product.offers.price")
+
+
+def find_json_ld(blocks: Sequence[Any], path: str) -> Iterator[Any]:
+    """The plain values at the path in all blocks: objects of the type named first (`*` is any), then key after key.
+    Lists are walked through."""
+    kind, *keys = (part.strip() for part in path.split("."))
+    found: list[Any] = [one for block in blocks for one in _objects(block) if kind == "*" or kind in _kinds(one)]
+    for key in keys:
+        found = [value for one in found if isinstance(one, dict) and key in one for value in _flat(one[key])]
+    for value in found:
+        if isinstance(value, dict) and "@value" in value:
+            value = value["@value"]
+        if value is not None and not isinstance(value, dict | list):
+            yield value
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend(reversed(value))
+        elif isinstance(value, dict):
+            yield value
+            waiting.extend(reversed([part for part in value.values() if isinstance(part, dict | list)]))
+
+
+def _kinds(one: dict[str, Any]) -> list[str]:
+    """The types of an object, without the vocabulary that they are from."""
+    return [kind.rpartition("/")[2].rpartition("#")[2] for kind in _flat(one.get("@type")) if isinstance(kind, str)]
+
+
+def _flat(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    return [part for one in value for part in (one if isinstance(one, list) else [one])]
+
+
+def check_regex(pattern: str) -> None:
+    from re2 import error
+
+    try:
+        regex(pattern)
+    except error as problem:
+        raise ValueError(
+            f"is no regular expression that can be run without going back ({_reason(problem)}); "
+            "leave out look-around and back-references, and keep repetitions below 1000"
+        ) from None
+
+
+@lru_cache(maxsize=1_000)
+def regex(pattern: str) -> "Regex":
+    """A compiled regular expression whose time grows with the text and with nothing else."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    return re2.compile(pattern, options)
+
+
+def count_tags(document: Node) -> int:
+    return sum(1 for _ in document.iter_elements())
+
+
+def _reason(error: Exception) -> str:
+    said = error.args[0] if error.args else error
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    return text.rpartition('": ')[2].removeprefix("xpath: ")[:200]

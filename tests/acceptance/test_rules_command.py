@@ -1,0 +1,78 @@
+"""`shoal rules test`, and crawls with rule sets and hooks, as processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.distribution import install
+from tests.support.fleet import clean_environment
+from tests.support.servers import free_port
+from tests.support.site import Site
+
+DEADLINE_SECONDS = 60
+TITLE = '[fields.title]\ncss = "h1"\nrequired = true\n'
+PRICE = '[fields.price]\ncss = ".price"\nrequired = true\n'
+
+
+def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", *words],
+        cwd=folder,
+        env=clean_environment(folder) | env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "code", "words"),
+    [
+        (TITLE, "", 0, ""),
+        (TITLE + PRICE, "", 1, "Price is required and missing."),
+        (TITLE, "nothing-here", 1, "The rule set is not for this page: it has status 404"),
+        ("[fields.a]\ncss = 'p['", "", 2, "rules.toml: fields.a.css is 'p[', which is no CSS selector"),
+    ],
+)
+def test_the_exit_code_says_whether_a_page_has_what_is_required(
+    rules: str, path: str, code: int, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.toml").write_text(rules)
+    with Site(pages=1) as site:
+        ended, out, err = shoal(tmp_path, "rules", "test", "rules.toml", f"{site.address}{path}", "--json")
+    assert ended == code
+    assert words in err
+    if code == 0:
+        told = json.loads(out)
+        assert (told["status"], told["error"], told["data"]) == (200, None, {"title": "Page 0"})
+
+
+def test_a_page_that_cannot_be_had_is_no_test(tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "h1"}}}')
+    code, _, err = shoal(tmp_path, "rules", "test", "rules.json", f"http://127.0.0.1:{free_port()}/")
+    assert code == 3
+    assert "found no page" in err
+    assert shoal(tmp_path, "rules", "test", "absent.toml", "http://127.0.0.1:1/")[0] == 2
+
+
+def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_path: Path) -> None:
+    entry = "[shoal.hooks]\nshout = tiny:shout\n"
+    code = "def shout(page):\n    return {'shouted': page.data['title'].upper()}\n"
+    path = os.pathsep.join([str(install(tmp_path, code, entry)), os.environ.get("PYTHONPATH", "")])
+    (tmp_path / "rules.toml").write_text(TITLE)
+    with Site(pages=6) as site:
+        words = ["crawl", site.address, "--speed", "max", "--processes", "2", "--rules", "rules.toml", "--output", "-"]
+        ended, out, err = shoal(tmp_path, *words, "--hook", "shout", PYTHONPATH=path)
+        unknown = shoal(tmp_path, *words, "--hook", "absent", PYTHONPATH=path)
+    assert ended == 0, err
+    records = [json.loads(line) for line in out.splitlines()]
+    assert {record["data"]["shouted"] for record in records} == {f"PAGE {number}" for number in range(6)}
+    assert unknown[0] == 2
+    assert "'absent', which no installed package offers; installed are shout" in unknown[2]
