@@ -251,7 +251,7 @@ class CrawlSettings(Slice):
     )
     frontier: Backend = setting("SHOAL_FRONTIER", "sql", "What keeps the URLs of a crawl.")
     slice: Duration = setting(
-        "SHOAL_SLICE", "10m", "After this long a crawl hands its worker to another run that waits.", planned=True
+        "SHOAL_SLICE", "10m", "After this long a crawl hands its worker to another run that waits."
     )
     commit_results: Whole = setting(
         "SHOAL_COMMIT_RESULTS", 100, "Results after which a crawl commits what finished.", ge=1, le=10_000

@@ -166,6 +166,27 @@ def test_a_job_that_settles_nothing_although_work_is_due_is_killed_and_runs_agai
         assert "settled nothing for 2s although work was due" in worker.said()
 
 
+def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: str, tmp_path: Path) -> None:
+    slices = {"SHOAL_SLICE": "500ms", "WORKER_CONCURRENCY": "1"}
+    with (
+        Site(delay=DELAY_SECONDS) as site,
+        Site(pages=2) as small,
+        Fleet(tmp_path, store_url, **slices, **TENTH) as fleet,
+    ):
+        fleet.controller()
+        fleet.worker()
+        long = fleet.submit(site, concurrency=2)  # of six seconds at least
+        site.wait_for_pages(20)
+        short = fleet.submit(small)
+        fleet.wait_for_state(short, "completed", "failed")
+        assert fleet.crawl(long)["state"] == "running"
+        fleet.wait_for_state(long, "completed", "failed")
+        books_in_order(fleet, long, site)
+        books_in_order(fleet, short, small)
+        assert ends_of(fleet, long) == ["released", "done"]
+        assert [job["crash_count"] for job in ledger.read(store_url, long).jobs] == [0]
+
+
 def test_a_job_that_waits_for_the_turn_of_its_host_does_not_stall(store_url: str, tmp_path: Path) -> None:
     with Site(pages=3) as site, Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="1s", **TENTH) as fleet:
         fleet.controller()

@@ -12,8 +12,9 @@ from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import KIND
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Control, Report, Settled, Task
+from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
+from shoal.crawl.walk import Ask
 from shoal.queue import states as job_states
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, later
@@ -201,6 +202,54 @@ async def test_a_budget_ends_the_jobs_that_still_wait(bench: Bench) -> None:
     await walker.walk.close(Report([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.COMPLETED
     await check_ledger(bench, crawl)
+
+
+async def turn_after_its_slice(walker: Walker) -> Turn:
+    return await walker.walk.turn(Report(), Ask(10, len(walker.held), slice_over=True))
+
+
+async def test_after_its_slice_a_walker_leaves_its_worker_to_another_run(bench: Bench) -> None:
+    long, short = await bench.submit(f"{SITE}/a", f"{SITE}/b"), await bench.submit(f"{SITE}/c")
+    walker = await bench.walker(long)
+    await walker.take(1)
+    await bench.jump(5)
+    turn = await turn_after_its_slice(walker)
+    assert (turn.others_wait, turn.work) == (True, [])
+    await walker.walk.step_back(Report([fetched(walker.held[0])]))
+    assert await bench.state(long) is S.RUNNING
+    assert (await bench.counts(long)).pages == 1
+    await bench.jump(1)
+    assert [(await bench.lease(kind=KIND)).run_id for _ in range(2)] == [short.id, long.id]
+
+
+async def test_a_walker_that_can_only_wait_leaves_its_worker_after_its_slice_too(bench: Bench) -> None:
+    crawl, _ = await bench.submit(f"{SITE}/a"), await bench.submit(f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await bench.jump(5)
+    await walker.turn(later(task, 60))
+    turn = await turn_after_its_slice(walker)
+    assert (turn.others_wait, turn.drained) == (True, False)
+
+
+async def test_a_walker_that_brings_the_last_page_after_its_slice_ends_the_crawl(bench: Bench) -> None:
+    crawl, _ = await bench.submit(f"{SITE}/a"), await bench.submit(f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await bench.jump(5)
+    turn = await walker.walk.turn(Report([fetched(task)]), Ask(10, 0, slice_over=True))
+    assert (turn.drained, turn.others_wait) == (True, False)
+    assert await bench.state(crawl) is S.COMPLETED
+
+
+async def test_a_walker_goes_on_after_its_slice_when_nobody_has_to_wait(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=2)
+    walker = await bench.walker(crawl)
+    await bench.submit(f"{SITE}/less", priority=49)
+    await bench.jump(5)
+    await bench.submit(f"{SITE}/new")  # a free worker may be about to take it
+    turn = await turn_after_its_slice(walker)
+    assert (turn.others_wait, len(turn.work)) == (False, 2)
 
 
 async def test_a_completed_crawl_tells_its_other_walkers_to_stop(bench: Bench) -> None:

@@ -57,8 +57,9 @@ FILL = (
     "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes)"
     " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100 FROM n",
     f"INSERT INTO job ({JOB})"
-    " SELECT 'job_' || i, 'page', 'pending', 'run_' || i / 2, '', 'shared', 50, 0, 2, i, NULL FROM n",
-    f"INSERT INTO job ({JOB}) SELECT 'old_' || i, 'page', 'done', 'run_' || i / 2, '', 'shared', 50, 0, 2, i, i FROM n",
+    " SELECT 'job_' || i, 'page', 'pending', 'run_' || (i / 2), '', 'shared', 50, 0, 2, i, NULL FROM n",
+    f"INSERT INTO job ({JOB})"
+    " SELECT 'old_' || i, 'page', 'done', 'run_' || (i / 2), '', 'shared', 50, 0, 2, i, i FROM n",
     "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
     " SELECT 'old_' || i, 1, 'w0', 1, 2, 'done' FROM n",
 )
@@ -285,6 +286,7 @@ async def work_on(bench: Bench) -> None:
     await bench.lose()
     await bench.database.read(lambda tx: bench.jobs.jobs_of_run(tx, "run_9"))
     await bench.database.read(lambda tx: bench.jobs.live_of_run(tx, "run_9"))
+    await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, leases[4].holder.job_id, timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
 
 

@@ -340,6 +340,31 @@ async def test_a_lease_that_has_not_run_out_is_not_swept(bench: Bench) -> None:
     assert (await bench.job(job_id)).state is J.LOCKED
 
 
+async def test_a_job_that_steps_back_goes_behind_its_equals_without_penalty(bench: Bench) -> None:
+    jobs = []
+    for _ in range(3):
+        jobs.append(await bench.enqueue())
+        await bench.jump(1)
+    first = await bench.lease()
+    move = states.step_back(first.holder.job_id, first.holder.epoch)
+    await bench.database.run(lambda tx: bench.queue.move_in(tx, move, "page", None))
+    await bench.jump(1)
+    order = [(await bench.lease()).holder.job_id for _ in range(3)]
+    assert order == [*jobs[1:], jobs[0]]
+    job = await bench.job(jobs[0])
+    assert (job.attempts, job.crash_count, job.priority) == (0, 0, 50)
+    assert [grant["ended"] for grant in await bench.grants(jobs[0])] == ["released", None]
+
+
+async def test_a_job_that_was_handed_back_keeps_its_place(bench: Bench) -> None:
+    first = await bench.enqueue()
+    await bench.jump(1)
+    await bench.enqueue()
+    lease = await bench.lease()
+    await bench.queue.release(lease, "shutdown")
+    assert (await bench.lease()).holder.job_id == first
+
+
 async def test_a_job_that_stalled_counts_a_crash_and_says_so_to_the_end(bench: Bench) -> None:
     job_id = await bench.enqueue()
     for crashes in range(1, 4):

@@ -293,8 +293,8 @@ def _pages_are_the_expected(books: Books, expected: Expected) -> Iterator[str]:
 
 def key_of(url: str, crawl_number: int) -> tuple[int, int]:
     """The key that a URL has in a crawl, worked out here once more."""
-    digest = xxhash.xxh3_128_intdigest(url.encode(), crawl_number)
-    return digest % 2**64 - 2**63, (digest >> 64) % 2**32 - 2**31
+    digest = xxhash.xxh3_128_digest(url.encode(), crawl_number)
+    return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:12], "little", signed=True)
 
 
 def _key(row: Row) -> tuple[int, int]:

@@ -111,6 +111,7 @@ class Engine:
         self._budget = budget
         self._window = window
         self._settings = settings
+        self._slice_seconds = settings.slice.total_seconds()
         self._clock = clock
         self._alive = alive  # false once our lease may have run out: then nothing more is taken
         self._told = settled  # is given what each commit made durable
@@ -119,6 +120,7 @@ class Engine:
         self._keeper = keeper  # brings the bodies of each commit to their store before it
         self._report = Report()
         self._reported_at = clock.monotonic()
+        self._began_at = clock.monotonic()
         self._moved_at = clock.monotonic()  # when something was settled last, or nothing was due
         self._held = 0  # taken and not yet reported
         self._fetching: dict[int, Cancel] = {}
@@ -181,6 +183,8 @@ class Engine:
                 return await self._end(self._budget.spent)
             if self._asked is not None:
                 return await self._hand_back(self._asked)
+            if turn.others_wait:
+                return await self._step_back()
             self._accept(turn)
             await self._pause(turn)
             turn = await self._commit()
@@ -190,7 +194,7 @@ class Engine:
             raise LeaseLost(self._walk.holder.job_id, self._walk.holder.epoch)
         report = self._next_report()
         self._held -= len(report.settled)
-        ask = Ask(want=self._room(), in_flight=self._held)
+        ask = Ask(self._room(), self._held, self._slice_over())
         self._budget.reported()
         if self._keeper is not None:
             await self._keeper.write()
@@ -213,6 +217,9 @@ class Engine:
         report.walked = round((now - self._reported_at) * 1e6)
         self._reported_at = now
         return report
+
+    def _slice_over(self) -> bool:
+        return self._clock.monotonic() - self._began_at >= self._slice_seconds
 
     def _room(self) -> int:
         """How many more URLs to hold: the window, and what will finish while the next commit is made."""
@@ -404,23 +411,27 @@ class Engine:
             timer.cancel()
 
     async def _leave(self, control: Control) -> Ending:
-        await self._last(self._walk.close, control.value)
+        await self._last(lambda report: self._walk.close(report, control.value))
         return Ending.PAUSED if control is Control.PAUSE else Ending.STOPPED
 
     async def _end(self, reason: str) -> Ending:
-        await self._last(self._walk.close, reason)
+        await self._last(lambda report: self._walk.close(report, reason))
         return Ending.BUDGET
 
     async def _hand_back(self, reason: str) -> Ending:
-        await self._last(self._walk.hand_back, reason)
+        await self._last(lambda report: self._walk.hand_back(report, reason))
         return Ending.HANDED_BACK
 
-    async def _last(self, commit: Callable[[Report, str], Awaitable[None]], reason: str) -> None:
+    async def _step_back(self) -> Ending:
+        await self._last(self._walk.step_back)
+        return Ending.HANDED_BACK
+
+    async def _last(self, commit: Callable[[Report], Awaitable[None]]) -> None:
         self._drop_all()
         report = self._next_report()
         if self._keeper is not None:
             await self._keeper.write()
-        await commit(report, reason)
+        await commit(report)
         self._told(report.settled)
 
     def _forget(self) -> None:

@@ -133,6 +133,7 @@ class Turn:
     holds: dict[int, float] = field(default_factory=dict)  # for how many seconds hosts of the report are held
     wait_seconds: float = 0.0
     drained: bool = False
+    others_wait: bool = False  # another run waits for a worker, and this walker has had its slice
 
 
 __all__ = ["Control", "Holder", "Kind", "NewUrl", "Report", "Settled", "Task", "Turn", "key_of"]

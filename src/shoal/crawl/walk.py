@@ -25,10 +25,12 @@ IDLE_SECONDS = 1.0  # how often a walker with nothing to do asks whether others 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a walker wants of one turn. `in_flight` counts what it still has after this report."""
+    """What a walker wants of one turn. `in_flight` counts what it still has after this report; `slice_over`: it has
+    walked for as long as it may when others wait."""
 
     want: int
     in_flight: int
+    slice_over: bool = False
 
 
 class Walk:
@@ -79,6 +81,8 @@ class Walk:
             holds = await self._settle(tx, report, worth=WORTH_COUNTING)
             if control is not Control.GO:
                 return Turn(control, holds=holds)
+            if not last and await self._others_wait(tx, ask):
+                return Turn(control, holds=holds, others_wait=True)
             counts = await self._spent(tx)
             want = await self._affordable(tx, ask, counts)
             work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
@@ -88,6 +92,7 @@ class Walk:
                 await self._queue.store.mark_settled(tx, self.holder)
             if last and not work:
                 await self._idle(tx, turn)
+                turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
             return turn
 
         report.walked += self._uncounted
@@ -104,6 +109,10 @@ class Walk:
     async def hand_back(self, report: Report, reason: str) -> None:
         """The last commit of a walker that somebody else takes over: no penalty, the run goes on."""
         await self._leave(report, job_states.release(self.holder.job_id, self.holder.epoch, reason))
+
+    async def step_back(self, report: Report) -> None:
+        """The last commit of a walker that leaves its worker to another run: no penalty, the end of the line."""
+        await self._leave(report, job_states.step_back(self.holder.job_id, self.holder.epoch))
 
     async def _leave(self, report: Report, move: Move) -> None:
         async def commit(tx: Tx) -> None:
@@ -181,6 +190,11 @@ class Walk:
         taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight
         most = room(self._crawl.config, counts, taken)
         return ask.want if most is None else min(ask.want, most)
+
+    async def _others_wait(self, tx: Tx, ask: Ask) -> bool:
+        if not ask.slice_over:
+            return False
+        return await self._queue.store.other_run_waits(tx, self.holder.job_id, self._queue.settings.poll_every)
 
     async def _spent(self, tx: Tx) -> Counts | None:
         return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None

@@ -58,6 +58,7 @@ class Move:
     counts_attempt: bool = False
     counts_crash: bool = False
     priority_drop: int = 0
+    to_the_back: bool = False  # of the line, behind others of its priority
 
 
 def finish(job_id: JobId, epoch: int, reason: str | None = None) -> Move:
@@ -84,6 +85,11 @@ def fail(job_id: JobId, epoch: int, error: str) -> Move:
 
 def release(job_id: JobId, epoch: int, reason: str) -> Move:
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason)
+
+
+def step_back(job_id: JobId, epoch: int) -> Move:
+    """Its slice of time is over and others wait: handed back without penalty, to the end of the line."""
+    return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, "slice", to_the_back=True)
 
 
 WORKER_LOST = "worker_lost"

@@ -18,8 +18,9 @@ class JobStore(Protocol):
     async def lease(
         self, tx: Tx, holder: str, kinds: list[str], lanes: list[str], limit: int, ttl: timedelta
     ) -> list[Lease]:
-        """Grant up to `limit` due jobs, higher priority first, then older; each grant raises the job's epoch and opens
-        a history row. An empty answer does not mean that no job waits: others may have the lock on it just now."""
+        """Grant up to `limit` due jobs, higher priority first, then those longer in line; each grant raises the job's
+        epoch and opens a history row. An empty answer does not mean that no job waits: others may have the lock on it
+        just now."""
         ...
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
@@ -40,6 +41,11 @@ class JobStore(Protocol):
 
     async def apply(self, tx: Tx, move: Move) -> bool:
         """Carry out one move of a locked job and close its history row; False if the job moved on."""
+        ...
+
+    async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
+        """Whether a job of another run, as important as this one, has been due in the same lane for longer than that:
+        then no worker was free for it."""
         ...
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:

@@ -59,6 +59,9 @@ class SqlJobStore:
             )
         return moved
 
+    async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
+        return await tx.one("other_run_waits", id=job_id, patience=span(patience)) is not None
+
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
         return await tx.execute("cancel_waiting_jobs", run_id=run_id, reason=reason)
 
@@ -93,10 +96,8 @@ class SqlJobStore:
 
     async def _return(self, tx: Tx, move: Move) -> bool:
         values = {"attempt": int(move.counts_attempt), "crash": int(move.counts_crash)}
-        return (
-            await tx.execute("return_job", **_common(move), **values, wait=span(move.wait), drop_by=move.priority_drop)
-            == 1
-        )
+        values |= {"wait": span(move.wait), "drop_by": move.priority_drop, "to_the_back": int(move.to_the_back)}
+        return await tx.execute("return_job", **_common(move), **values) == 1
 
 
 def _common(move: Move) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 -- name: insert_job
 -- Store a pending job, unless a live one has its dedupe key.
-INSERT INTO job (id, kind, state, run_id, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at)
-VALUES (:id, :kind, 'pending', :run_id, :payload, :lane, :dedupe_key, :priority, shoal_now(), :max_attempts, shoal_now())
+INSERT INTO job (id, kind, state, run_id, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at, line_at)
+VALUES (:id, :kind, 'pending', :run_id, :payload, :lane, :dedupe_key, :priority, shoal_now(), :max_attempts, shoal_now(),
+        shoal_now())
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
 
 -- name: lease_job
@@ -37,6 +38,7 @@ UPDATE job
 SET state = 'pending', state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
     not_before = shoal_now() + :wait, due = CASE WHEN :wait > 0 THEN 0 ELSE 1 END,
     attempts = attempts + :attempt,
+    line_at = CASE WHEN :to_the_back = 1 THEN shoal_now() ELSE line_at END,
     priority = CASE WHEN priority > :drop_by THEN priority - :drop_by ELSE 0 END,
     crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
                        THEN :crash ELSE crash_count + :crash END
@@ -51,6 +53,13 @@ SET state = :state, state_reason = :reason, error = coalesce(:error, error), lea
     crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
                        THEN :crash ELSE crash_count + :crash END
 WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
+
+-- name: other_run_waits
+-- Whether a job of another run, as important as this one, has stood in its line for a while.
+SELECT 1 FROM job AS mine JOIN job AS other ON other.lane = mine.lane AND other.kind = mine.kind
+WHERE mine.id = :id AND other.state = 'pending' AND other.due = 1 AND other.priority >= mine.priority
+      AND other.run_id <> mine.run_id AND other.line_at < shoal_now() - :patience
+LIMIT 1;
 
 -- name: cancel_waiting_jobs
 -- Cancel the pending jobs of a run.

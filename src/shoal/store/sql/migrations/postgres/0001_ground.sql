@@ -71,6 +71,7 @@ CREATE TABLE job (
     lease_until     BIGINT,
     error           TEXT,
     created_at      BIGINT NOT NULL,
+    line_at         BIGINT NOT NULL DEFAULT 0,  -- its place among equals: when it was made, or stepped back
     finished_at     BIGINT,
     CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
     CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
@@ -79,7 +80,7 @@ CREATE TABLE job (
 );
 -- A change of state or epoch waits for a fence that is held FOR KEY SHARE; extending the lease does not.
 CREATE UNIQUE INDEX job_fence ON job (id, state, lease_epoch);
-CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_waiting ON job (lane, kind, priority DESC, line_at, id) WHERE state = 'pending' AND due = 1;
 CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
 CREATE INDEX job_run ON job (run_id);

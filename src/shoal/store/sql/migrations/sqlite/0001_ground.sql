@@ -64,13 +64,14 @@ CREATE TABLE job (
     lease_until     INTEGER,
     error           TEXT,
     created_at      INTEGER NOT NULL,
+    line_at         INTEGER NOT NULL DEFAULT 0,  -- its place among equals: when it was made, or stepped back
     finished_at     INTEGER,
     CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
     CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
     CHECK ((state IN ('pending', 'locked')) = (finished_at IS NULL)),
     CHECK (attempts <= max_attempts)
 );
-CREATE INDEX job_waiting ON job (lane, kind, priority DESC, created_at, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_waiting ON job (lane, kind, priority DESC, line_at, id) WHERE state = 'pending' AND due = 1;
 CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
 CREATE INDEX job_run ON job (run_id);

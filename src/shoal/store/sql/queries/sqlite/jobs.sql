@@ -2,7 +2,7 @@
 -- The due jobs of one kind in one lane, best first. The write lock is held already: nobody else takes.
 SELECT id FROM job
 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
-ORDER BY priority DESC, created_at, id
+ORDER BY priority DESC, line_at, id
 LIMIT :limit;
 
 -- name: fence_job
