@@ -5,12 +5,14 @@ from datetime import timedelta
 
 import pytest
 
+from shoal.base.url import Url
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Report, Settled
+from shoal.crawl.frontier import Report, Settled, key_of
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
-from shoal.hosts.pace import Grant, Standing, Wish
+from shoal.hosts.pace import Grant, HeldHost, Standing, Wish
 from shoal.hosts.watch import HostNews
+from shoal.store.sql.archive import SqlArchive
 from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench
 
 SECOND = 1_000_000
@@ -222,3 +224,33 @@ async def test_a_suspect_at_a_held_host_keeps_nobody_waiting(bench: Bench) -> No
     await bench.sql(f"UPDATE frontier SET crashes = 2 WHERE host = {await host_of(bench)}")
     await hear(bench, await host_of(bench), throttled(60))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
+
+
+async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/", "http://other.example/")
+    elsewhere = await host_of(bench, "http://elsewhere.example")
+    for host in (elsewhere, await host_of(bench)):
+        await hear(bench, host, throttled(60))
+    [held] = await bench.crawls.held_hosts(crawl.id)
+    assert (held.origin, held.status) == (SITE, 429)
+    await bench.jump(61)
+    assert await bench.crawls.held_hosts(crawl.id) == []
+
+
+async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a")
+    await hear(bench, await host_of(bench), throttled(60))
+    archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
+    key = key_of(Url(f"{SITE}/a"), crawl.key_seed)
+
+    async def held() -> HeldHost | None:
+        facts = await bench.database.read(lambda tx: archive.fate_of(tx, crawl.number, key, SITE))
+        assert facts is not None
+        assert facts.waiting is not None
+        return facts.waiting.held
+
+    told = await held()
+    assert told is not None
+    assert (told.origin, told.status) == (SITE, 429)
+    await bench.jump(61)
+    assert await held() is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.app import opened
-from shoal.base.clock import to_micros
+from shoal.base.clock import from_micros, to_micros
 from shoal.base.ids import CrawlId, JobId
 from shoal.base.url import Refusal, Url
 from shoal.cli.main import main
@@ -19,6 +19,7 @@ from shoal.crawl.explain import PLAIN, Explanation, UrlState, explain_refusal, e
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.states import CrawlState
+from shoal.hosts.pace import HeldHost
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
 from shoal.settings import load
@@ -39,6 +40,14 @@ def asked(facts: UrlFacts | None, crawl: Crawl | None = None, url: Url = URL) ->
 
 def waiting(**facts: Any) -> UrlFacts:
     return UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2, **facts), parent_url=f"{SITE}/"))
+
+
+def test_a_url_whose_host_is_held_is_told_with_the_answer_and_the_end() -> None:
+    kept = KeptUrl(URL, 2, attempts=1, due=AT)
+    said = asked(UrlFacts(Fate.OPEN, Waiting(kept, held=HeldHost(SITE, AT, 429))))
+    assert (said.state, said.reason) == (UrlState.WAITING, "host_held")
+    assert said.sentence == "Its host answered 429 and asked us to wait: nobody asks it before 2026-02-03T04:05:06Z."
+    assert (said.facts["host_held_until"], said.facts["host_status"]) == (from_micros(AT), 429)
 
 
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate.skipped])

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from shoal.app import App, opened
+from shoal.base.clock import from_micros
 from shoal.cli.frame import Group
 from shoal.cli.output import note, print_json, print_table
 from shoal.cli.summary import REASONS, in_bytes, print_rows
@@ -15,6 +16,7 @@ from shoal.cli.watching import quiet
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
+from shoal.hosts.pace import HeldHost
 from shoal.settings import load
 
 T = TypeVar("T")
@@ -58,19 +60,21 @@ def list_crawls(state: str | None, limit: int, after: str | None, store: str | N
 @_store
 @_json
 def show(crawl_id: str, store: str | None, as_json: bool) -> None:
-    """Show one crawl: its state, its options, what it has done so far, and the patterns in quarantine."""
+    """Show one crawl: its state, its options, what it did so far, patterns in quarantine, hosts that it waits for."""
 
-    async def look(app: App) -> tuple[Seen, list[Trap]]:
-        return await app.crawls.get(crawl_id), await app.crawls.traps(crawl_id)
+    async def look(app: App) -> tuple[Seen, list[Trap], list[HeldHost]]:
+        crawls = app.crawls
+        return await crawls.get(crawl_id), await crawls.traps(crawl_id), await crawls.held_hosts(crawl_id)
 
-    seen, traps = _on_store(store, look)
+    seen, traps, held = _on_store(store, look)
     if as_json:
-        print_json(_answer(seen) | {"traps": [asdict(trap) for trap in traps]})
+        told = {"traps": [asdict(trap) for trap in traps], "held_hosts": [host.answer() for host in held]}
+        print_json(_answer(seen) | told)
     else:
-        told = [
+        rows = [
             (trap.state.capitalize(), f"{trap.pattern} ({trap.count} URLs, such as {trap.sample})") for trap in traps
         ]
-        print_rows(_rows(seen) + told, to_stdout=True)
+        print_rows([*_rows(seen), *rows, *[("Held", _held(host)) for host in held]], to_stdout=True)
 
 
 @crawls.command()
@@ -176,6 +180,11 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def _held(host: HeldHost) -> str:
+    until = from_micros(host.until).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{host.origin} until {until} (it answered {host.status})"
 
 
 def _trap(trap: Trap) -> str:

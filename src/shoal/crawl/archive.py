@@ -14,6 +14,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
+from shoal.hosts.pace import HeldHost
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
 
@@ -78,6 +79,7 @@ class Waiting:
     taken_by: Holder | None = None
     parent_url: str | None = None
     host_ready_at: int | None = None
+    held: HeldHost | None = None  # its host, if that is held just now
 
 
 @dataclass(frozen=True, slots=True)

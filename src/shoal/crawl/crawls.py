@@ -21,12 +21,14 @@ from shoal.egress.address import AddressRule, endpoint, literal
 from shoal.egress.proxy import Proxy
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
+from shoal.hosts.pace import HeldHost
 from shoal.queue.job import SHARED_LANE, NewJob, local_lane
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 from shoal.settings import CrawlSettings
 
 KIND = "crawl"
+MOST_HELD = 100  # held hosts that are told
 LIVE = states.WALKED | {CrawlState.QUEUED}
 
 
@@ -155,6 +157,11 @@ class Crawls:
         """Every pattern that was ever quarantined, with how many URLs it held and one of them."""
         number = (await self.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._frontier.traps(tx, number))
+
+    async def held_hosts(self, crawl_id: str) -> list[HeldHost]:
+        """Hosts that asked us to wait, and at which something of the crawl waits; those held longest, if many are."""
+        number = (await self.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._frontier.held_hosts(tx, number, MOST_HELD))
 
     async def release(self, crawl_id: str, pattern: str) -> int:
         """Let the URLs of a quarantined pattern wait again; how many. It is not quarantined a second time."""

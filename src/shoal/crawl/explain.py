@@ -92,11 +92,18 @@ def _because(crawl: Crawl) -> str:
 def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
     if crawl.state is not CrawlState.RUNNING:
         return crawl.state.value
+    if waiting is not None and waiting.held is not None:
+        return "host_held"
     return "retry" if waiting is not None and waiting.kept.attempts else "turn"
 
 
 def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
     match _why_waiting(crawl, waiting):
+        case "host_held":
+            assert waiting is not None
+            assert waiting.held is not None
+            until = _at(waiting.held.until)
+            return f"Its host answered {waiting.held.status} and asked us to wait: nobody asks it before {until}."
         case "retry":
             assert waiting is not None
             tries, due = _times(waiting.kept.attempts), _at(waiting.kept.due)
@@ -121,6 +128,8 @@ def _open_facts(waiting: Waiting) -> dict[str, Any]:
         "due_at": moment(waiting.kept.due or None),
         "host_ready_at": moment(waiting.host_ready_at or None),
     }
+    if waiting.held is not None:
+        facts["host_held_until"], facts["host_status"] = moment(waiting.held.until), waiting.held.status
     if waiting.taken_by is not None:
         facts["job_id"], facts["epoch"] = waiting.taken_by.job_id, waiting.taken_by.epoch
     return facts

@@ -11,7 +11,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier import NewUrl, Report, Task
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.traps import Trap
-from shoal.hosts.pace import Standing
+from shoal.hosts.pace import HeldHost, Standing
 from shoal.queue.job import Holder
 
 
@@ -100,6 +100,10 @@ class FrontierStore(Protocol):
 
     async def recover(self, tx: Tx, crawl: int) -> int:
         """Put back what holders that no longer hold their job had taken; how many."""
+        ...
+
+    async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
+        """Hosts that are held just now although something waits there, the longest held first; up to `most`."""
         ...
 
     async def next_in(self, tx: Tx, crawl: int) -> float | None:

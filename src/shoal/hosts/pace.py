@@ -2,6 +2,9 @@
 store's, and how many connections are open at once is each holder's own business."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from shoal.base.clock import moment
 
 AHEAD = 2.0
 """Seconds: how far ahead of their time slots are reserved. A kill wastes no more, and others wait no longer."""
@@ -21,6 +24,19 @@ class Standing:
     def free_in(self, delay: float) -> float:
         """When it may be asked with this delay: who keeps none waits for no slot, but for the hold."""
         return self.busy_for if delay else self.held_for
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHost:
+    """A host that asked everybody to wait: until when, and by which answer."""
+
+    origin: str
+    until: int
+    status: int
+
+    def answer(self) -> dict[str, Any]:
+        """The host as the API and the CLI show it."""
+        return {"origin": self.origin, "held_until": moment(self.until), "status": self.status}
 
 
 @dataclass(frozen=True, slots=True)

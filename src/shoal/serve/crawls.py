@@ -52,7 +52,9 @@ class CrawlRoutes:
         )
 
     async def show(self, request: Request) -> Json:
-        return Json(answer(await self._crawls.get(request.path_params["crawl_id"])))
+        crawl_id = request.path_params["crawl_id"]
+        held = [host.answer() for host in await self._crawls.held_hosts(crawl_id)]
+        return Json(answer(await self._crawls.get(crawl_id)) | {"held_hosts": held})
 
 
 def answer(seen: Seen) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind
 from shoal.crawl.traps import Trap
+from shoal.hosts.pace import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
@@ -182,7 +183,9 @@ def _kept(row: Any) -> KeptUrl:
 
 def _waiting(row: Any) -> Waiting:
     holder = None if row["job_id"] is None else Holder(JobId(row["job_id"]), row["epoch"])
-    return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"])
+    until = row["held_until"]
+    held = None if until is None else HeldHost(row["origin"], until, row["held_status"])
+    return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"], held)
 
 
 def _row(crawl: int, numbers: dict[str, int], key: Key, one: KeptUrl) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import SUSPECT_FROM, Kind, NewUrl, Report, Settled, SkippedUrl, Task
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
-from shoal.hosts.pace import Grant, Wish, slots_within
+from shoal.hosts.pace import Grant, HeldHost, Wish, slots_within
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
@@ -120,6 +120,10 @@ class SqlFrontier:
 
     async def taken(self, tx: Tx, crawl: int) -> int:
         return int(await tx.value("taken_count", crawl=crawl))
+
+    async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
+        rows = await tx.all("held_hosts", crawl=crawl, most=most)
+        return [HeldHost(row["origin"], row["held_until"], row["held_status"]) for row in rows]
 
     async def next_in(self, tx: Tx, crawl: int) -> float | None:
         row = await tx.one("next_ready", crawl=crawl)

@@ -5,3 +5,11 @@ SELECT robots_state, robots, robots_at FROM host WHERE origin = :origin;
 -- name: keep_robots
 -- Keep what a host's robots.txt said.
 UPDATE host SET robots_state = :state, robots = :body, robots_at = :fetched_at, delay = :delay WHERE origin = :origin;
+
+-- name: held_hosts
+-- Hosts of a crawl that are held just now although something waits there, the longest held first.
+SELECT h.origin, h.held_until, h.held_status
+FROM host AS h JOIN frontier_host AS fh ON fh.crawl = :crawl AND fh.host = h.number
+WHERE h.held_until > shoal_now() AND fh.ready_at IS NOT NULL
+ORDER BY h.held_until DESC
+LIMIT :most;
