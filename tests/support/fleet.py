@@ -127,6 +127,10 @@ class Fleet:
     def worker(self, name: str = "worker-1") -> Shoal:
         return self._add(name, ["worker"], GRPC_NODE_ID=name)
 
+    def command(self, name: str, *words: str) -> Shoal:
+        """Any other command, under a name of its own."""
+        return self._add(name, list(words))
+
     def wait_ready(self) -> None:
         wait_for(lambda: self._ask("/readyz") is not None, "a controller that is ready")
 

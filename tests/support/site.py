@@ -41,6 +41,9 @@ class Site:
         self._bodies = {path_of(number): _body(number, pages) for number in range(pages)}
         self._distinct: set[str] = set()
         self._calls: dict[str, Callable[[], None]] = {}
+        self._refusals: dict[str, int] = {}
+        self._under_way = 0
+        self.most_at_once = 0
         self._news = threading.Condition()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="site", daemon=True)
         self._connections: set[asyncio.Task[None]] = set()
@@ -67,6 +70,10 @@ class Site:
     def call_at(self, path: str, call: Callable[[], None]) -> None:
         """Call this, in the site's thread, each time the path is asked for, before it is answered."""
         self._calls[path] = call
+
+    def refuse_once(self, path: str, retry_after: int) -> None:
+        """Answer this path with 429 and a Retry-After, the next time that it is asked for."""
+        self._refusals[path] = retry_after
 
     def times_asked(self, path: str) -> int:
         return sum(visit.path == path for visit in self.visits)
@@ -133,8 +140,14 @@ class Site:
         self._note(path)
         if path in self._calls:
             self._calls[path]()
-        await asyncio.sleep(self.delay)
-        writer.write(_reply(self._bodies.get(path)))
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
+        try:
+            await asyncio.sleep(self.delay)
+        finally:
+            self._under_way -= 1
+        refusal = self._refusals.pop(path, None)
+        writer.write(_reply(self._bodies.get(path)) if refusal is None else _refusal(refusal))
         await writer.drain()
 
     def _note(self, path: str) -> None:
@@ -157,6 +170,11 @@ def _body(number: int, pages: int) -> str:
     links.append(f"http://elsewhere.invalid/{number % ELSEWHERE}")
     items = "".join(f'<li><a href="{link}">{link}</a></li>' for link in links)
     return f"<!doctype html><html lang=en><title>Page {number}</title><h1>Page {number}</h1><ul>{items}</ul></html>"
+
+
+def _refusal(retry_after: int) -> bytes:
+    head = f"HTTP/1.1 429 Too Many Requests\r\nRetry-After: {retry_after}\r\nContent-Length: 0\r\n\r\n"
+    return head.encode()
 
 
 def _reply(body: str | None) -> bytes:

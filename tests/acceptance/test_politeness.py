@@ -1,0 +1,59 @@
+"""Politeness is shared: three processes crawl one host on one store, and the site's own log is the judge."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from tests.support.fleet import Fleet
+from tests.support.site import Site, Visit
+
+PROCESSES = 3
+PAGES = 6  # of each
+DELAY = 0.4
+LATE = 0.25  # seconds by which a request may come after its slot, on a machine that has other things to do
+AHEAD = 2.0  # seconds: what was reserved before somebody was told to wait is still asked for
+
+
+@contextmanager
+def three_crawls(folder: Path, store_url: str, site: Site, *flags: str) -> Iterator[None]:
+    """Three processes that crawl the site at once, to their ends."""
+    with Fleet(folder, store_url) as fleet:
+        words = ["crawl", site.address, "--max-pages", str(PAGES), *flags]
+        crawls = [fleet.command(f"crawl-{number}", *words) for number in range(PROCESSES)]
+        yield
+        assert [crawl.wait() for crawl in crawls] == [0] * PROCESSES
+
+
+def paced(site: Site) -> list[Visit]:
+    """What was asked for in the host's slots: everything but robots.txt."""
+    return [visit for visit in site.visits if visit.path != "/robots.txt"]
+
+
+def test_three_processes_keep_one_pace(store_url: str, tmp_path: Path) -> None:
+    with Site() as site, three_crawls(tmp_path, store_url, site, "--delay", str(DELAY), "--concurrency", "2"):
+        pass
+    moments = [visit.at for visit in paced(site)]
+    assert len(moments) >= PROCESSES * PAGES
+    assert min(later - earlier for earlier, later in pairwise(moments)) >= DELAY - LATE
+    assert moments[-1] - moments[0] >= (len(moments) - 1) * DELAY - LATE
+    assert site.times_asked("/robots.txt") <= PROCESSES
+
+
+def test_each_process_keeps_to_its_connections(store_url: str, tmp_path: Path) -> None:
+    flags = ("--speed", "max", "--concurrency", "2")
+    with Site(delay=0.1) as site, three_crawls(tmp_path, store_url, site, *flags):
+        pass
+    assert site.most_at_once <= PROCESSES * 2
+
+
+def test_what_one_process_was_told_holds_for_all(store_url: str, tmp_path: Path) -> None:
+    wait = 4
+    with Site() as site:
+        site.refuse_once("/p/2", wait)
+        with three_crawls(tmp_path, store_url, site, "--delay", "0.2"):
+            pass
+    [told, *_] = [visit.at for visit in paced(site) if visit.path == "/p/2"]
+    late = [visit for visit in paced(site) if told + AHEAD + LATE < visit.at < told + wait]
+    assert not late
+    assert site.times_asked("/p/2") > 1
