@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.base.errors import InvalidInput
 from shoal.crawl.crawl import CrawlConfig
@@ -98,5 +99,5 @@ async def test_a_proxy_inside_is_not_for_a_crawl_that_came_from_outside(crawler:
     config = CrawlConfig(seeds=["http://example.com/"], proxy="http://127.0.0.1:3128")
     with pytest.raises(InvalidInput, match="proxy is at an address that may not be reached"):
         await crawler.app.crawls.submit(config)
-    crawl = await crawler.app.crawls.submit(config.model_copy(update={"proxy": "http://8.8.8.8:3128"}))
+    crawl = await crawler.app.crawls.submit(replace(config, proxy="http://8.8.8.8:3128"))
     assert crawl.state is CrawlState.QUEUED

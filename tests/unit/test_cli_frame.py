@@ -60,7 +60,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException]:
 def test_the_version_is_answered_without_importing_anything_heavy() -> None:
     code = (
         "import sys; from shoal.cli.main import main; main(['--version']);"
-        "heavy = {'click', 'pydantic', 'asyncio', 'rich', 'json', 're'} & set(sys.modules);"
+        "heavy = {'click', 'msgspec', 'asyncio', 'rich', 'json', 're'} & set(sys.modules);"
         "print(sorted(heavy), file=sys.stderr)"
     )
     done = subprocess.run(

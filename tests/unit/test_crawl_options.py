@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from shoal.base.errors import InvalidInput
+from shoal.base.form import fields_of
 from shoal.cli import crawl as command
 from shoal.cli.options import FLAGS, Flag, flag_of, given_values, read_header, read_seconds
 from shoal.crawl.crawl import CrawlConfig
@@ -49,7 +50,7 @@ def test_help_is_what_the_fields_say() -> None:
     told = re.sub(r"\s+", " ", CliRunner().invoke(command.crawl, ["--help"], terminal_width=400).output)
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told
-        assert str(CrawlConfig.model_fields[field].description) in told
+        assert fields_of(CrawlConfig)[field].says in told
     assert "--depth N How many links away from a seed a page may be. [default: 3]" in told
     assert "--scope page|prefix|host|domain|any" in told
 
@@ -57,9 +58,9 @@ def test_help_is_what_the_fields_say() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--depth", "x"], "--depth cannot be 'x'; it should be a valid integer"),
-        (["--depth", "-1"], "--depth cannot be '-1'; it should be greater than or equal to 0"),
-        (["--scope", "planet"], "--scope cannot be 'planet'; it should be 'page'"),
+        (["--depth", "x"], "--depth cannot be 'x'; give a whole number from 0 to 10000"),
+        (["--depth", "-1"], "--depth cannot be '-1'; give a whole number from 0 to 10000"),
+        (["--scope", "planet"], "--scope cannot be 'planet'; give page, prefix, host, domain or any"),
         (["--delay", "-1"], "--delay cannot be"),
         (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
         (["--drop-param", "a=b"], '--drop-param has the name "a=b", which no parameter has'),

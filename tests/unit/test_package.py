@@ -11,7 +11,7 @@ import shoal
 from shoal import library
 
 SRC = Path(__file__).parents[2] / "src"
-HEAVY = ("asyncio", "click", "pycurl", "pydantic", "rich", "sqlite3", "typing", "uvloop")
+HEAVY = ("asyncio", "click", "pycurl", "msgspec", "rich", "sqlite3", "typing", "uvloop")
 
 
 @pytest.mark.parametrize("name", shoal.__all__)

@@ -181,8 +181,8 @@ def test_toml_and_json_say_the_same() -> None:
 
 
 def test_a_crawl_refuses_a_bad_rule_set() -> None:
-    with pytest.raises(ValueError, match=r"fields\.a\.css is 'p\['"):
-        CrawlConfig(seeds=["http://a.example/"], rules={"fields": {"a": {"css": "p["}}})
+    with pytest.raises(InvalidInput, match=r"rules fields\.a\.css is 'p\['"):
+        CrawlConfig.read({"seeds": ["http://a.example/"], "rules": {"fields": {"a": {"css": "p["}}}})
 
 
 def test_long_lists_and_much_data_are_cut() -> None:

@@ -92,7 +92,7 @@ class Tour:
 
     async def _crawl(self, *, as_json: bool) -> Seen:
         # The person who started the demo named this host and port by it; no other of loopback is open to the crawl.
-        config = CrawlConfig.model_validate({"seeds": [self._seed], "speed": "max", "project": "demo"})
+        config = CrawlConfig(seeds=[self._seed], speed="max", project="demo")
         crawl = await self._app.crawls.submit(config, named=[self._seed])
         note(f"Crawling a demo site on {self._seed}")
         seen = await self._ended(crawl.id)

@@ -3,20 +3,21 @@
 Help, choices and defaults come from `CrawlConfig`, which also judges the values. To offer another field: one line.
 """
 
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from shoal.base.errors import InvalidInput
+from shoal.base.form import fields_of
 from shoal.base.reading import read_duration, read_size
 from shoal.base.text import shorten
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 
+FIELDS = fields_of(CrawlConfig)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -67,17 +68,14 @@ class Flag:
     @property
     def kind(self) -> Any:
         """The field's type, without the None of one that may be absent."""
-        annotation = CrawlConfig.model_fields[self.field].annotation
-        if get_origin(annotation) in (Union, types.UnionType):
-            return next(part for part in get_args(annotation) if part is not type(None))
-        return annotation
+        return FIELDS[self.field].kind
 
     @property
     def help(self) -> str:
-        field = CrawlConfig.model_fields[self.field]
+        field = FIELDS[self.field]
         default = "" if field.default in (None, False) or not field.default else f"  [default: {field.default}]"
         again = "  May be given again." if self.repeated else ""
-        return f"{field.description}{again}{default}"
+        return f"{field.says}{again}{default}"
 
     @property
     def repeated(self) -> bool:
@@ -145,7 +143,7 @@ PROMISED = (
     Flag("--hook", "hooks", "NAME", read_hook),
     Flag("--keep-bodies", "keep_bodies"),
 )
-FLAGS = {flag.field: flag for flag in PROMISED if flag.field in CrawlConfig.model_fields}
+FLAGS = {flag.field: flag for flag in PROMISED if flag.field in FIELDS}
 
 
 def crawl_flags(command: Command) -> Command:

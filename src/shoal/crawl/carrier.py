@@ -214,6 +214,6 @@ def _checked(head: Head) -> Head:
     begun = run.started_at is not None or run.state is not CrawlState.COMPLETED
     if run.state not in AT_REST or ended != (run.finished_at is not None) or not begun:
         raise InvalidInput("line 1", f"has a crawl that cannot be {run.state}", FIX)
-    if not ended and hides(run.config.model_dump()):
+    if not ended and hides(run.config.plain()):
         raise InvalidInput("line 1", "lacks the secrets that the crawl goes on with", "dump it with its secrets")
     return head

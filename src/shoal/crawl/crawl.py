@@ -5,76 +5,113 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import xxhash
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from msgspec import Meta
 
 from shoal.base.clock import moment
+from shoal.base.form import Form, says
 from shoal.base.ids import CrawlId
 from shoal.base.params import SESSION, TRACKING, read_name
 from shoal.base.url import DEFAULT_RULES, UrlRules
-from shoal.crawl.credentials import MOST_HEADERS, GivenCookie, check_headers, check_proxy, hidden
+from shoal.crawl.credentials import MOST_HEADERS, SECRET_FIELDS, GivenCookie, check_headers, check_proxy, hidden
 from shoal.crawl.states import CrawlState
 from shoal.settings import Speed
 
 Scope = Literal["page", "prefix", "host", "domain", "any"]
-Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
-Param = Annotated[str, BeforeValidator(read_name)]
-Params = Annotated[list[Param], Field(max_length=1000)]
+Count = Annotated[int, Meta(ge=1, le=10**12)]
+Size = Annotated[int, Meta(ge=1, le=10**15)]
+Seconds = Annotated[float, Meta(gt=0, le=10**9)]
+Fetches = Annotated[int, Meta(ge=1, le=1000)]
+Pause = Annotated[float, Meta(ge=0, le=3600)]
+Text = Annotated[str, Meta(max_length=10_000)]
+Line = Annotated[str, Meta(min_length=1, max_length=500)]
+Proxied = Annotated[str, Meta(min_length=1, max_length=2000)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+Patterns = Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=1000)]
+Params = Annotated[list[Text], Meta(max_length=1000)]
+HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
 
-def _usable(rules: dict[str, Any]) -> dict[str, Any]:
+def patterns_that_compile(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression ({error})") from None
+    return patterns
+
+
+def parameter_names(names: list[str] | None) -> list[str] | None:
+    return None if names is None else [read_name(name) for name in names]
+
+
+def one_line(text: str | None) -> str | None:
+    if text is not None and not text.isprintable():
+        raise ValueError("must be one line of printable text")
+    return text
+
+
+def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
     from shoal.extract.rules import read_rules  # what few crawls have is not worth everybody's start-up time
 
-    read_rules(rules)
+    if rules is not None:
+        read_rules(rules)
     return rules
 
 
-Rules = Annotated[dict[str, Any], AfterValidator(_usable)]
-HookName = Annotated[str, Field(min_length=1, max_length=100)]
+class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller asks for."""
 
+    seeds: Annotated[list[Text], says("Where the crawl begins.", min_length=1, max_length=10_000)]
+    depth: Annotated[int, says("How many links away from a seed a page may be.", ge=0, le=10_000)] = 3
+    max_pages: Annotated[Count | None, says("Pages after which the crawl completes.")] = None
+    max_bytes: Annotated[Size | None, says("Bytes after which the crawl completes.")] = None
+    max_seconds: Annotated[Seconds | None, says("Time of work after which it completes.")] = None
+    max_pages_per_host: Annotated[Count | None, says("Pages taken from one host.")] = None
+    scope: Annotated[Scope, says("What belongs to the crawl, seen from its seeds.")] = "host"
+    include: Annotated[Patterns, says("Only URLs that match one of these are crawled.")] = []
+    exclude: Annotated[Patterns, says("URLs that match one of these are skipped.")] = []
+    sort_query: Annotated[bool, says("The order of query parameters makes no other page.")] = False
+    drop_params: Annotated[Params, says("A query parameter that makes no other page; `NAME*` is any rest.")] = []
+    keep_params: Annotated[Params, says("A parameter that is kept whatever the lists say; `NAME*` is any rest.")] = []
+    tracking_params: Annotated[Params | None, says("Tracking parameters, instead of the listed ones.")] = None
+    session_params: Annotated[Params | None, says("Session parameters, instead of the listed ones.")] = None
+    speed: Annotated[Speed, says("How hard one host is asked.")] = "normal"
+    concurrency: Annotated[Fetches | None, says("Fetches in flight; beats the speed profile.")] = None
+    delay_seconds: Annotated[Pause | None, says("Pause between requests to one host.")] = None
+    robots: Annotated[Literal["obey", "ignore"], says("Whether robots.txt decides what may be fetched.")] = "obey"
+    user_agent: Annotated[Line | None, says("How Shoal names itself.")] = None
+    headers: Annotated[
+        dict[str, Text], says("Headers of your own; all but Accept… go only to the origins of the seeds.")
+    ] = {}
+    cookies: Annotated[
+        list[GivenCookie],
+        says("Cookies to begin with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
+    ] = []
+    proxy: Annotated[Proxied | None, says("A proxy to go through: http, https, socks5 or socks5h.")] = None
+    keep_bodies: Annotated[bool, says("Keep every answer as it was sent.")] = False
+    rules: Annotated[dict[str, Any] | None, says("A rule set: which data to take from each page.")] = None
+    hooks: Annotated[list[HookName], says("Functions of installed packages that read each page.", max_length=20)] = []
+    analyze: Annotated[bool, says("Keep what analyses need of each page, beyond its record.")] = False
+    project: Annotated[Name, says("What the crawl is filed under.")] = "default"
+    labels: Annotated[dict[Text, Text], says("Words of your own.", max_length=64)] = {}
+    workers: Annotated[int, says("Walkers over the one frontier.", ge=1, le=64)] = 1
+    priority: Annotated[int, says("Higher first.", ge=0, le=100)] = 50
+    start: Annotated[bool, says("False: store it, and start it later.")] = True
 
-class CrawlConfig(BaseModel):
-    """What a caller asks for. Unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, str_max_length=10_000)
-
-    seeds: list[str] = Field(min_length=1, max_length=10_000, description="Where the crawl begins.")
-    depth: int = Field(3, ge=0, le=10_000, description="How many links away from a seed a page may be.")
-    max_pages: int | None = Field(None, ge=1, le=10**12, description="Pages after which the crawl completes.")
-    max_bytes: int | None = Field(None, ge=1, le=10**15, description="Bytes after which the crawl completes.")
-    max_seconds: float | None = Field(None, gt=0, le=10**9, description="Time of work after which it completes.")
-    max_pages_per_host: int | None = Field(None, ge=1, le=10**12, description="Pages taken from one host.")
-    scope: Scope = Field("host", description="What belongs to the crawl, seen from its seeds.")
-    include: list[Pattern] = Field([], max_length=1000, description="Only URLs that match one of these are crawled.")
-    exclude: list[Pattern] = Field([], max_length=1000, description="URLs that match one of these are skipped.")
-    sort_query: bool = Field(False, description="The order of query parameters makes no other page.")
-    drop_params: Params = Field([], description="A query parameter that makes no other page; `NAME*` is any rest.")
-    keep_params: Params = Field([], description="A parameter that is kept whatever the lists say; `NAME*` is any rest.")
-    tracking_params: Params | None = Field(None, description="Tracking parameters, instead of the listed ones.")
-    session_params: Params | None = Field(None, description="Session parameters, instead of the listed ones.")
-    speed: Speed = Field("normal", description="How hard one host is asked.")
-    concurrency: int | None = Field(None, ge=1, le=1000, description="Fetches in flight; beats the speed profile.")
-    delay_seconds: float | None = Field(None, ge=0, le=3600, description="Pause between requests to one host.")
-    robots: Literal["obey", "ignore"] = Field("obey", description="Whether robots.txt decides what may be fetched.")
-    user_agent: str | None = Field(None, min_length=1, max_length=500, description="How Shoal names itself.")
-    headers: dict[str, str] = Field(
-        {}, description="Headers of your own; all but Accept… go only to the origins of the seeds."
-    )
-    cookies: list[GivenCookie] = Field(
-        [], max_length=MOST_HEADERS, description="Cookies to begin with: {name, value, domain, path, secure}."
-    )
-    proxy: str | None = Field(
-        None, min_length=1, max_length=2000, description="A proxy to go through: http, https, socks5 or socks5h."
-    )
-    rules: Rules | None = Field(None, description="A rule set: which data to take from each page.")
-    hooks: list[HookName] = Field([], max_length=20, description="Functions of installed packages that read each page.")
-    analyze: bool = Field(False, description="Keep what analyses need of each page, beyond its record.")
-    keep_bodies: bool = Field(False, description="Keep every answer as it was sent.")
-    project: str = Field("default", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="What the crawl is filed under.")
-    labels: dict[str, str] = Field({}, max_length=64, description="Words of your own.")
-    workers: int = Field(1, ge=1, le=64, description="Walkers over the one frontier.")
-    priority: int = Field(50, ge=0, le=100, description="Higher first.")
-    start: bool = Field(True, description="False: store it, and start it later.")
+    secret = SECRET_FIELDS
+    checks = {
+        "include": patterns_that_compile,
+        "exclude": patterns_that_compile,
+        "drop_params": parameter_names,
+        "keep_params": parameter_names,
+        "tracking_params": parameter_names,
+        "session_params": parameter_names,
+        "headers": check_headers,
+        "proxy": check_proxy,
+        "user_agent": one_line,
+        "rules": usable_rules,
+    }
 
     @property
     def has_budget(self) -> bool:
@@ -90,36 +127,6 @@ class CrawlConfig(BaseModel):
             keep=tuple(self.keep_params),
             sort_query=self.sort_query,
         )
-
-    @field_validator("include", "exclude")
-    @classmethod
-    def _patterns_compile(cls, patterns: list[str]) -> list[str]:
-        for pattern in patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is not a regular expression ({error})") from None
-        return patterns
-
-    @field_validator("headers")
-    @classmethod
-    def _headers_can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
-        check_headers(headers)
-        return headers
-
-    @field_validator("proxy")
-    @classmethod
-    def _proxy_has_an_address(cls, proxy: str | None) -> str | None:
-        if proxy is not None:
-            check_proxy(proxy)
-        return proxy
-
-    @field_validator("user_agent")
-    @classmethod
-    def _one_line(cls, text: str | None) -> str | None:
-        if text is not None and not text.isprintable():
-            raise ValueError("must be one line of printable text")
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +192,5 @@ class Crawl:
             "skipped": counts.skipped,
             "bytes": counts.bytes,
             "depth_reached": counts.depth_reached,
-            "config": hidden(self.config.model_dump(mode="json", exclude=SHOWN_APART)),
+            "config": hidden({name: value for name, value in self.config.plain().items() if name not in SHOWN_APART}),
         }

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId, JobId, new_id
@@ -283,7 +285,7 @@ class Crawls:
         lists = {"tracking_params": settings.tracking_params, "session_params": settings.session_params}
         built_in = {"tracking_params": TRACKING, "session_params": SESSION}
         ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
-        return config.model_copy(update={name: names for name, names in ours.items() if getattr(config, name) is None})
+        return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
     def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
         return [

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from shoal.base.errors import BadConfig
 from shoal.base.text import HIDDEN, redact_url, shorten
@@ -41,53 +42,37 @@ _RESERVED: Final = {
 }
 
 
-class GivenCookie(BaseModel):
+class GivenCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cookie that the crawl begins with. Without a domain it is for the hosts of the seeds alone."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(min_length=1, max_length=256)
-    value: str = Field("", max_length=LONGEST)
-    domain: str | None = Field(None, min_length=1, max_length=253)
-    path: str = Field("/", max_length=1024)
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    value: Annotated[str, Meta(max_length=LONGEST)] = ""
+    domain: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    path: Annotated[str, Meta(max_length=1024)] = "/"
     secure: bool = False
 
-    @field_validator("name", "value", "path")
-    @classmethod
-    def _is_plain(cls, text: str) -> str:
-        if _COOKIE_UNSAFE.search(text):
+    def __post_init__(self) -> None:
+        if any(_COOKIE_UNSAFE.search(text) for text in (self.name, self.value, self.path)):
             raise ValueError("must not contain control characters or a semicolon")
-        return text
-
-    @field_validator("name")
-    @classmethod
-    def _names_one(cls, name: str) -> str:
-        if "=" in name or name != name.strip():
-            raise ValueError("must not contain = or begin or end with a space")
-        return name
-
-    @field_validator("path")
-    @classmethod
-    def _is_a_path(cls, path: str) -> str:
-        if not path.startswith("/"):
-            raise ValueError("must begin with /")
-        return path
-
-    @field_validator("domain")
-    @classmethod
-    def _is_a_domain(cls, written: str | None) -> str | None:
-        if written is None:
-            return None
-        url = canonical(f"http://{written.removeprefix('.')}/")
-        if isinstance(url, Refusal) or any(mark in written for mark in "/@:?#"):
-            raise ValueError("must be a host name such as example.com")
-        domain = hostname(url)
-        if literal(domain) is None and is_public_suffix(domain):
-            raise ValueError("must not be a public suffix: leave it out, and the cookie is for the seeds' hosts")
-        return domain
+        if "=" in self.name or self.name != self.name.strip():
+            raise ValueError("must have a name without = and without a space at its ends")
+        if not self.path.startswith("/"):
+            raise ValueError("must have a path that begins with /")
+        if self.domain is not None:
+            force_setattr(self, "domain", _domain(self.domain))
 
 
-def check_headers(headers: Mapping[str, str]) -> None:
+def _domain(written: str) -> str:
+    url = canonical(f"http://{written.removeprefix('.')}/")
+    if isinstance(url, Refusal) or any(mark in written for mark in "/@:?#"):
+        raise ValueError("must have a host name such as example.com as its domain")
+    domain = hostname(url)
+    if literal(domain) is None and is_public_suffix(domain):
+        raise ValueError("must not have a public suffix as its domain: leave it out, and it is for the seeds' hosts")
+    return domain
+
+
+def check_headers(headers: dict[str, str]) -> dict[str, str]:
     """Refuse what would break a request or speak for Shoal; `ValueError` with the end of a sentence."""
     if len(headers) > MOST_HEADERS:
         raise ValueError(f"must not be more than {MOST_HEADERS}")
@@ -106,16 +91,20 @@ def check_headers(headers: Mapping[str, str]) -> None:
         if len(value) > LONGEST_HEADER:
             raise ValueError(f"have a value of {called} that is longer than {LONGEST_HEADER} characters")
         seen.add(lowered)
+    return headers
 
 
-def check_proxy(text: str) -> None:
+def check_proxy(text: str | None) -> str | None:
     """Refuse what is no proxy's address."""
+    if text is None:
+        return None
     if not text.isprintable() or " " in text:
         raise ValueError("must be one word of printable text")
     try:
         Proxy.parse(text, AddressRule())
     except BadConfig:
         raise ValueError("is not a proxy's address: write it as http://[user:password@]host:port") from None
+    return text
 
 
 def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:

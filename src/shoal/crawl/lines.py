@@ -10,14 +10,14 @@
 Of most URLs only the hash is known, so the seed of the hashes goes along and the keys stay what they are.
 """
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import Counter
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from msgspec import Meta, Struct, convert, to_builtins
 
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.errors import InvalidInput
@@ -39,34 +39,23 @@ KINDS = {kind.name.lower(): kind for kind in Kind}
 ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # what another store's rules let through is let through
 
 _SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
-_KEY_PATTERN = r"^[0-9a-f]{24}$"
-_HALF_PATTERN = r"^[0-9a-f]{16}$"
 
-_COUNTS: TypeAdapter[Counts] = TypeAdapter(Counts)
-_PAGE: TypeAdapter[Page] = TypeAdapter(Page)
-_TRAP: TypeAdapter[Trap] = TypeAdapter(Trap)
-
-Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
-Small = Annotated[int, Field(ge=0, le=32_767)]
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Small = Annotated[int, Meta(ge=0, le=32_767)]
+Moment = Annotated[datetime, Meta(tz=True)]
+Half = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _Line(Struct, frozen=True, forbid_unknown_fields=True):
+    """One line, or a part of one."""
 
 
-def _read_moment(value: Any) -> Any:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_read_moment)]
-
-
-class Head(_Line):
+class Head(_Line, frozen=True):
     """The first line: the crawl, its keys' seed, and what it had done."""
 
-    class Run(_Line):
-        id: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-        state: Annotated[CrawlState, BeforeValidator(CrawlState)]
+    class Run(_Line, frozen=True):
+        id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+        state: CrawlState
         state_reason: str | None
         config: CrawlConfig
         named: list[str]
@@ -74,22 +63,25 @@ class Head(_Line):
         started_at: Moment | None
         finished_at: Moment | None
 
+        def __post_init__(self) -> None:
+            CrawlConfig.read(self.config.plain())
+
     shoal_frontier: Literal[1]
-    key_seed: str = Field(pattern=_HALF_PATTERN)
+    key_seed: Half
     crawl: Run
-    counts: Annotated[Counts, BeforeValidator(_COUNTS.validate_python)]
+    counts: Counts
 
     @property
     def seed(self) -> int:
         return int(self.key_seed, 16) & (_SIGN_64 - 1)
 
 
-class _Url(_Line):
+class _Url(_Line, frozen=True):
     url: str
     fate: Literal["open", "quarantined"]
     depth: Small
     due: Moment | None
-    parent: str | None = Field(pattern=_HALF_PATTERN)
+    parent: Half | None
     attempts: Small
     crashes: Small
     kind: Literal["page", "sitemap"] = "page"
@@ -107,8 +99,8 @@ class _Url(_Line):
         )
 
 
-class _Key(_Line):
-    key: str = Field(pattern=_KEY_PATTERN)
+class _Key(_Line, frozen=True):
+    key: Annotated[str, Meta(pattern=r"^[0-9a-f]{24}\Z")]
     fate: str
 
     def value(self) -> KnownKey:
@@ -118,7 +110,7 @@ class _Key(_Line):
         return KnownKey(int(self.key[:16], 16) - _SIGN_64, int(self.key[16:], 16) - _SIGN_32, fate)
 
 
-class End(_Line):
+class End(_Line, frozen=True):
     """The last line: how much there was."""
 
     urls: Natural
@@ -136,7 +128,7 @@ Line = Head | Item | End
 
 
 def head_line(crawl: Crawl, counts: Counts, *, secrets: bool = False) -> bytes:
-    config = crawl.config.model_dump(mode="json")
+    config = crawl.config.plain()
     run = {
         "id": crawl.id,
         "state": crawl.state,
@@ -184,52 +176,39 @@ def _url(one: KeptUrl) -> dict[str, Any]:
 
 
 def end_line(end: End) -> bytes:
-    return orjson.dumps({"end": end.model_dump()})
+    return orjson.dumps({"end": to_builtins(end)})
 
 
 def read(line: bytes | str, number: int) -> Line:
     """What a line says; refused by its number if it says nothing that we know."""
     try:
         return _read(orjson.loads(line))
-    except ValueError as error:
-        raise InvalidInput(f"line {number}", f"cannot be read ({_first(error)})", FIX) from None
+    except (ValueError, InvalidInput) as error:
+        raise InvalidInput(f"line {number}", f"cannot be read ({error})", FIX) from None
 
 
 def _read(values: Any) -> Line:
     match values:
         case {"key": _}:
-            return _Key.model_validate(values).value()
+            return convert(values, _Key).value()
         case {"url": _}:
-            return _Url.model_validate(values).value()
+            return convert(values, _Url).value()
         case {"trap": trap}:
-            return _TRAP.validate_python(trap)
+            return convert(trap, Trap)
         case {"page": page}:
-            return _checked(_PAGE.validate_python(_with_links(page)))
+            return _checked(convert(page, Page))
         case {"shoal_frontier": _}:
-            return Head.model_validate(values)
+            return convert(values, Head)
         case {"end": end}:
-            return End.model_validate(end)
+            return convert(end, End)
         case _:
             raise ValueError("it is none of head, url, key, trap, page and end")
 
 
-def _first(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)
-
-
-def _with_links(values: Any) -> Any:
-    if not isinstance(values, dict) or not isinstance(values.get("links"), str):
-        return values
-    blob = b64decode(values["links"], validate=True)
-    unpack(blob)
-    return {**values, "links": blob}
-
-
 def _checked(page: Page) -> Page:
     _whole_url(page.url)
+    if page.links is not None:
+        unpack(page.links)
     return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies stay where they were kept
 
 

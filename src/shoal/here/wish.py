@@ -3,10 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
-
-from pydantic import ValidationError
 
 from shoal.app import App
 from shoal.base.errors import InvalidInput
@@ -14,7 +11,6 @@ from shoal.base.ids import CrawlId
 from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import seeds_of
-from shoal.crawl.credentials import SECRET_FIELDS
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -44,35 +40,6 @@ def read_id(text: str, called: str) -> CrawlId:
 
 def read_config(values: Mapping[str, Any], called: Callable[[str], str] = str) -> CrawlConfig:
     """The options of a crawl; the first that cannot be taken is refused by the name that the caller knows it by."""
-    for name in values:
-        if name not in CrawlConfig.model_fields:
-            raise InvalidInput(called(name), "is not an option of a crawl", _nearest(name))
-    try:
-        config = CrawlConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise _refused(error, called) from None
+    config = CrawlConfig.read(values, strict=False, called=called)
     seeds_of(config)
     return config
-
-
-def _nearest(name: str) -> str:
-    close = get_close_matches(name, CrawlConfig.model_fields, n=1, cutoff=0.5)
-    return f"the nearest one is {close[0]}" if close else f"use one of {', '.join(CrawlConfig.model_fields)}"
-
-
-def _refused(error: ValidationError, called: Callable[[str], str]) -> InvalidInput:
-    first = error.errors(include_url=False, include_context=False)[0]
-    field, *places = first["loc"]
-    is_secret = field in SECRET_FIELDS
-    name = called(str(field)) + (_place(places) if is_secret else "")
-    if first["type"] == "value_error":  # our own words
-        return InvalidInput(name, first["msg"].removeprefix("Value error, "), "correct it")
-    if is_secret:
-        return InvalidInput(name, "cannot be taken as it is", first["msg"])
-    wanted = first["msg"].replace("Input should", "it should", 1)
-    return InvalidInput(name, f"cannot be {shorten(first['input'])!r}", wanted[:1].lower() + wanted[1:])
-
-
-def _place(places: list[int | str]) -> str:
-    """Where inside an option, as its author would write it."""
-    return "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places)

@@ -1,19 +1,20 @@
 """REST for crawls."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.routing import Route
 
 from shoal.base.errors import InvalidInput, TooLarge
+from shoal.base.form import Form
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
-from shoal.serve.problems import Json, invalid
+from shoal.serve.problems import Json
 
+F = TypeVar("F", bound=Form)
 MOST_ITEMS = 200
 
 
@@ -70,17 +71,14 @@ async def read_body(request: Request, limit: int) -> bytes:
     return body
 
 
-def parse(model: type[CrawlConfig], body: bytes) -> CrawlConfig:
+def parse(form: type[F], body: bytes) -> F:
     try:
         values = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidInput("the body", f"is not JSON ({error})", "send one JSON object") from None
     if not isinstance(values, dict):
         raise InvalidInput("the body", "is not a JSON object", "send one JSON object")
-    try:
-        return model.model_validate(values, strict=True)
-    except ValidationError as error:
-        raise invalid(error, model.model_fields) from None
+    return form.read(values)
 
 
 def _limit(text: str | None) -> int:

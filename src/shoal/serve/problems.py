@@ -1,16 +1,13 @@
 """Errors as RFC 9457 problem documents."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shoal.base.errors import InvalidInput, RateLimited, ShoalError
+from shoal.base.errors import RateLimited, ShoalError
 
 
 class Json(Response):
@@ -58,21 +55,3 @@ async def unexpected(request: Request, error: Exception) -> Response:
         "detail": "Shoal did not expect this; its log has the details.",
     }
     return Problem(body, status_code=500)
-
-
-def invalid(error: ValidationError, fields: Iterable[str]) -> InvalidInput:
-    """The first thing that is wrong with a body, as one sentence that names the field."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = _path(first["loc"])
-    if first["type"] == "extra_forbidden":
-        close = get_close_matches(field, list(fields), n=1, cutoff=0.5)
-        fix = f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(fields)}"
-        return InvalidInput(field, "is not a known field", fix)
-    said = first["msg"].removeprefix("Value error, ")
-    return InvalidInput(field, f"cannot be taken: {said[:1].lower()}{said[1:]}", "correct it and send it again")
-
-
-def _path(places: tuple[int | str, ...]) -> str:
-    """Where in the body, as the body's author would write it."""
-    text = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places)
-    return text.removeprefix(".") or "the body"

@@ -76,7 +76,7 @@ class SqlArchive:
             id=crawl_id,
             reason=LOADING,
             project=config.project,
-            config=config.model_dump_json(),
+            config=config.text(),
             named=orjson.dumps(named).decode(),
             priority=config.priority,
             key_seed=key_seed,

@@ -24,7 +24,7 @@ class SqlCrawlStore:
             id=crawl_id,
             state=state,
             project=config.project,
-            config=config.model_dump_json(),
+            config=config.text(),
             named=orjson.dumps(named).decode(),
             priority=config.priority,
             key_seed=secrets.randbits(62),
@@ -59,6 +59,6 @@ class SqlCrawlStore:
 def _crawl(row: Any) -> Crawl:
     values = {name: row[name] for name in Crawl.__slots__}
     values["state"] = CrawlState(values["state"])
-    values["config"] = CrawlConfig.model_validate_json(values["config"])
+    values["config"] = CrawlConfig.stored(values["config"])
     values["named"] = frozenset(orjson.loads(values["named"]))
     return Crawl(**values)

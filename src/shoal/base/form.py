@@ -1,0 +1,177 @@
+"""Forms: what a caller asks for, as JSON or as flags; judged field by field, refused in words that name the field.
+
+A form is a struct whose annotations say what each field takes. What a form means is left to its room.
+"""
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+
+from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, json, to_builtins
+from msgspec.structs import fields
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import shorten
+
+Check = Callable[[Any], Any]
+"""Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
+
+_PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list"}
+
+
+def says(sentence: str, **limits: Any) -> Meta:
+    """What a field is for, in one sentence, and its limits; for an annotation."""
+    return Meta(description=sentence, **limits)
+
+
+class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller fills in. Made by its own name it trusts its values; `read` judges them."""
+
+    checks: ClassVar[Mapping[str, Check]] = {}
+    """What the type of a field cannot say, by its name."""
+    secret: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose values are never quoted back."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
+        """The form as filled in; the first field that cannot be taken is refused by the name that the caller knows.
+
+        Strict is for JSON, where a number is a number; else text may stand for anything.
+        """
+        known = fields_of(cls)
+        for name in values:
+            if name not in known:
+                raise InvalidInput(called(shorten(name)), "is not a known field", _nearest(name, list(known)))
+        for name, field in known.items():
+            if field.required and name not in values:
+                raise InvalidInput(called(name), "is missing", f"give {field.accepts}")
+        return cls(**{name: cls._read(known[name], value, strict, called(name)) for name, value in values.items()})
+
+    @classmethod
+    def stored(cls, text: str) -> Self:
+        """The form that `text` was made from."""
+        return json.decode(text, type=cls)
+
+    def text(self) -> str:
+        """The form as JSON, to be stored."""
+        return json.encode(self).decode()
+
+    def plain(self) -> dict[str, Any]:
+        """The form as plain values."""
+        values: dict[str, Any] = to_builtins(self)
+        return values
+
+    @classmethod
+    def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
+        try:
+            taken = convert(value, field.annotation, strict=strict)
+            json.encode(taken)  # whatever is taken can be stored
+            check = cls.checks.get(field.name)
+            return taken if check is None else check(taken)
+        except ValidationError as error:
+            raise _refused(field, value, str(error), called, quoted=field.name not in cls.secret) from None
+        except UnicodeEncodeError:
+            raise InvalidInput(called, "cannot be taken: it has half a character in it", "send it as UTF-8") from None
+        except ValueError as error:
+            raise InvalidInput(called, str(error), "correct it") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a form."""
+
+    name: str
+    annotation: Any
+    default: Any
+    required: bool
+
+    @property
+    def says(self) -> str:
+        """Its one sentence."""
+        return next((mark.description for mark in _marks(self.annotation) if mark.description), "")
+
+    @property
+    def kind(self) -> Any:
+        """Its type, without the None of one that may be absent."""
+        return _bare(self.annotation)
+
+    @property
+    def accepts(self) -> str:
+        """What it takes, in words."""
+        return accepts(self.annotation)
+
+
+@cache
+def fields_of(form: type[Form]) -> dict[str, Field]:
+    """The fields of a form by name, in its order."""
+    known = {}
+    for one in fields(form):
+        default = one.default if one.default_factory is NODEFAULT else one.default_factory()
+        known[one.name] = Field(one.name, form.__annotations__[one.name], default, one.required)
+    return known
+
+
+def accepts(annotation: Any) -> str:
+    """What an annotation takes, in words."""
+    kind = _bare(annotation)
+    if get_origin(kind) is Literal:
+        *most, last = map(str, get_args(kind))
+        return f"{', '.join(most)} or {last}" if most else last
+    named = _NAMES.get(get_origin(kind) or kind, "an object")
+    limits = _limits(_marks(annotation))
+    return f"{named} {limits}" if limits else named
+
+
+def _limits(marks: list[Meta]) -> str:
+    said = {
+        name: next((value for mark in marks if (value := getattr(mark, name)) is not None), None)
+        for name in ("ge", "gt", "le", "min_length", "max_length")
+    }
+    if said["ge"] is not None and said["le"] is not None:
+        return f"from {said['ge']} to {said['le']}"
+    if said["gt"] is not None and said["le"] is not None:
+        return f"above {said['gt']} and at most {said['le']}"
+    if said["max_length"] is not None:
+        return f"of {said['min_length'] or 0} to {said['max_length']}"
+    return ""
+
+
+def _marks(annotation: Any) -> list[Meta]:
+    """What is said of a type and of the parts that it may be."""
+    marks = [mark for mark in getattr(annotation, "__metadata__", ()) if isinstance(mark, Meta)]
+    inner = get_args(annotation)[:1] if get_origin(annotation) is Annotated else ()
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else inner
+    return marks + [mark for part in parts for mark in _marks(part)]
+
+
+def _bare(annotation: Any) -> Any:
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            annotation = next(part for part in get_args(annotation) if part is not type(None))
+        else:
+            return annotation
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
+
+
+def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
+    """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
+    match = _PLACE.fullmatch(error)
+    said, place = (match[1], match[2] or "") if match else (error, "")
+    if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
+        return InvalidInput(called + place, said, "correct it")
+    if place:
+        return InvalidInput(called + place, "cannot be taken as it is", said[:1].lower() + said[1:])
+    problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"
+    return InvalidInput(called, problem, f"give {field.accepts}")
