@@ -17,7 +17,7 @@ from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Settled
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
-from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint, is_local, listening
+from shoal.egress import AddressRule, Egress, Endpoint, Limits, Proxy, endpoint, is_local, listening
 from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
@@ -142,7 +142,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         frontier,
         queue,
         SqlOutbox(),
-        AddressRule(allow=settings.egress.allow_networks),
+        _rule_of(settings),
         signals,
         settings.crawl,
     )
@@ -182,14 +182,22 @@ async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
     return walker_of(app, seen.crawl, lease.holder, alive)
 
 
+def _rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:
+    """What crawls may reach: never a controller that runs with these settings, unless a person at this machine named
+    it; then something else may be listening there."""
+    listen = settings.serve.listen
+    ours = (listen.host, f"[{listen.host}]", "localhost")
+    own = listening([] if any((host, listen.port) in named for host in ours) else [listen])
+    return AddressRule(allow=settings.egress.allow_networks, named=named, own=own, is_local=is_local)
+
+
 def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
     """The crawl's proxy. It may be inside only if whoever asked sat at this machine, as for the seeds."""
     if crawl.config.proxy is None:
         return None
-    allow = app.settings.egress.allow_networks
-    proxy = Proxy.parse(crawl.config.proxy, AddressRule(allow=allow))
+    proxy = Proxy.parse(crawl.config.proxy, AddressRule())
     named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
-    return replace(proxy, rule=AddressRule(allow=allow, named=named))
+    return replace(proxy, rule=_rule_of(app.settings, named))
 
 
 def walker_of(
@@ -202,10 +210,7 @@ def walker_of(
 ) -> Walker:
     """A walker of a crawl in this process, going out under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    # A controller that runs with these settings is not to be crawled, unless a person here named it.
-    listen = app.settings.serve.listen
-    own = listening([] if listen in named else [listen])
-    rule = AddressRule(allow=app.settings.egress.allow_networks, named=named, own=own, is_local=is_local)
+    rule = _rule_of(app.settings, named)
     egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     return Walker(
         app.database,

@@ -57,3 +57,15 @@ def test_what_one_process_was_told_holds_for_all(store_url: str, tmp_path: Path)
     late = [visit for visit in paced(site) if told + AHEAD + LATE < visit.at < told + wait]
     assert not late
     assert site.times_asked("/p/2") > 1
+
+
+def test_a_controller_counts_holds_and_never_crawls_itself(store_url: str, tmp_path: Path) -> None:
+    with Site(pages=20) as site, Fleet(tmp_path, store_url) as fleet:
+        controller = fleet.controller(workers=1)
+        site.refuse_once("/p/2", 1)
+        assert fleet.wait_for_state(fleet.submit(site), "completed", "failed")["pages"] == 20
+        assert 'shoal_host_holds_total{why="retry_after"} 1.0' in fleet.metrics()
+        itself = fleet.submit(site, seeds=[f"http://localhost:{fleet.port}/healthz"])
+        found = fleet.wait_for_state(itself, "completed", "failed")
+        assert (found["state_reason"], found["pages"], found["errors"]) == ("no_seed_gave_a_page", 0, 1)
+        assert "self_connection" in controller.said()

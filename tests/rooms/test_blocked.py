@@ -1,7 +1,11 @@
 """What is refused by rule: the crawl's record says that it was, operators learn which address, nothing is touched."""
 
+import pytest
+
 from shoal.app import opened
+from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signals
+from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.walker import FetchBlocked
 from shoal.settings import load
 from tests.rooms.conftest import Crawler, ScriptedSite, html, serving
@@ -24,6 +28,25 @@ async def test_a_link_inside_is_blocked_and_only_operators_learn_where_it_led(cr
     ]
     assert "127.0.0.1" in told[0].detail
     assert inside.asked == []
+
+
+async def test_a_crawl_of_the_controller_itself_is_refused_when_it_is_submitted(sqlite_url: str) -> None:
+    names = {"DATABASE_URL": sqlite_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", "SHOAL_LISTEN": "127.0.0.1:18700"}
+    async with opened(load(names, env={}).settings, Signals()) as app:
+        with pytest.raises(InvalidInput, match="names this controller itself"):
+            await app.crawls.submit(CrawlConfig(seeds=["http://127.0.0.1:18700/"]))
+        with pytest.raises(InvalidInput, match="proxy"):
+            await app.crawls.submit(CrawlConfig(seeds=["http://127.0.0.1/"], proxy="http://127.0.0.1:18700"))
+        assert await app.crawls.submit(CrawlConfig(seeds=["http://127.0.0.1:18701/"]))
+
+
+async def test_a_person_at_this_machine_may_name_what_listens_there(store_url: str) -> None:
+    """Without a controller, something else may have its port."""
+    async with serving(ScriptedSite(lambda path: html("mine"))) as site:
+        names = {"DATABASE_URL": store_url, "SHOAL_LISTEN": f"127.0.0.1:{site.port}"}
+        async with opened(load(names, env={}).settings, Signals()) as app:
+            seen = await Crawler(app).crawl(site)
+    assert seen.counts.pages == 1
 
 
 async def test_the_controllers_own_address_is_not_crawled_even_in_an_allowed_network(store_url: str) -> None:

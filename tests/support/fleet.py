@@ -119,8 +119,14 @@ class Fleet:
         self._members: list[Shoal] = []
         self._port = free_port()
 
-    def controller(self) -> Shoal:
-        member = self._add("controller", ["serve", "--listen", f"127.0.0.1:{self._port}"])
+    @property
+    def port(self) -> int:
+        """Where the controller listens."""
+        return self._port
+
+    def controller(self, workers: int = 0) -> Shoal:
+        words = ["serve", "--listen", f"127.0.0.1:{self._port}", "--workers", str(workers)]
+        member = self._add("controller", words)
         self.wait_ready()
         return member
 
@@ -176,6 +182,10 @@ class Fleet:
         member = Shoal(name, words, self._env | env, self.folder).start()
         self._members.append(member)
         return member
+
+    def metrics(self) -> str:
+        with urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as response:
+            return str(response.read(), "utf-8")
 
     def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any] | None:
         request = Request(f"http://127.0.0.1:{self._port}{path}", body, {"Content-Type": "application/json"})

@@ -12,7 +12,7 @@ from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.reading import Address
 from shoal.cli.output import note, print_json
-from shoal.cli.serve import Controller, open_door
+from shoal.cli.serve import Controller, address_of, open_door
 from shoal.cli.summary import summary
 from shoal.cli.watching import watched
 from shoal.crawl.crawl import CrawlConfig
@@ -39,8 +39,9 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         "DATABASE_URL": f"sqlite:///{folder}/shoal.db",
         "SHOAL_LOG_LEVEL": "warning",
     }
+    door = _door(load(flags).settings.serve.listen)
+    flags["SHOAL_LISTEN"] = address_of(door)
     settings = load(flags).settings
-    door = _door(settings.serve.listen)
     _say_address(door, as_json=as_json)
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app, DemoSite(app.clock) as site:

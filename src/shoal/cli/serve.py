@@ -34,8 +34,9 @@ def serve(listen: str | None, workers: int, store: str | None) -> None:
 
 
 async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
+    door = open_door(load(flags).settings.serve.listen)
+    flags = {**flags, "SHOAL_LISTEN": address_of(door)}
     settings = load(flags).settings
-    door = open_door(settings.serve.listen)
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app:
         controller = Controller(app, metrics, door, flags, workers)
@@ -43,6 +44,11 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
         if app.database.warning:
             note(app.database.warning)
         await controller.run()
+
+
+def address_of(door: socket.socket) -> str:
+    """Where a door really is, whatever port was asked for. Crawls must know it, to leave it alone."""
+    return str(Address(*door.getsockname()[:2]))
 
 
 def open_door(listen: Address) -> socket.socket:
@@ -85,8 +91,7 @@ class Controller:
 
     @property
     def address(self) -> str:
-        host, port = self._door.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{address_of(self._door)}"
 
     async def run(self) -> None:
         on_stop(self.stop)

@@ -113,8 +113,11 @@ class Crawls:
         for place, seed in enumerate(seeds):
             host, port = endpoint(seed)
             address = literal(host)
-            if address is not None and self._rule.judge(address, port, host) is not None:
-                raise InvalidInput(f"seeds[{place}]", "names an address that may not be crawled", ADDRESS_FIX)
+            refusal = None if address is None else self._rule.judge(address, port, host)
+            if refusal is not None:
+                is_ours = refusal.code == "self_connection"
+                problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
+                raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
 
     def _check_proxy(self, config: CrawlConfig) -> None:
         proxy = None if config.proxy is None else Proxy.parse(config.proxy, self._rule)
@@ -327,6 +330,7 @@ def seeds_of(config: CrawlConfig) -> list[Url]:
     return found
 
 
+OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
 ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
 SEED_FIX = "write it as http://host/path or https://host/path"
 

@@ -84,6 +84,13 @@ class HookRan(Signal):
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldsBegun(Signal):
+    """How many hosts one commit found held, by what decides: `retry_after` or `backoff`."""
+
+    holds: dict[str, int]
+
+
 class Walker:
     """The run of one crawl job in this process."""
 
@@ -206,12 +213,16 @@ class Walker:
         return HostWatch(self._settings.hosts, self._clock, ease=self._pace.ease, delay=delay)
 
     def _notice(self, news: dict[int, HostNews], holds: dict[int, float]) -> None:
+        count: Counter[str] = Counter()
         for host, seconds in holds.items():
             told = news[host]
             why = "retry_after" if told.hold else "backoff"
+            count[why] += 1
             self._signals.emit(
                 HostHeld(crawl_id=self._crawl.id, origin=told.origin, status=told.status, why=why, seconds=seconds)
             )
+        if count:
+            self._signals.emit(HoldsBegun(holds=dict(count)))
 
     def _blocked(self, failure: Failure) -> None:
         detail = failure.operator_detail or failure.message

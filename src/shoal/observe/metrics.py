@@ -45,7 +45,7 @@ class Metrics:
             "JobLeased": self._job_leased,
             "JobMoved": self._job_moved,
             "PagesSettled": self._pages_settled,
-            "HostHeld": self._host_held,
+            "HoldsBegun": self._holds_begun,
             "ChildLost": self._child_lost,
             "StoreOutOfReach": self._store_out_of_reach,
             "CrawlMoved": self._crawl_moved,
@@ -90,8 +90,9 @@ class Metrics:
         for status_class, count in signal.bytes.items():
             self._page_bytes.labels(status_class).inc(count)
 
-    def _host_held(self, signal: Any) -> None:
-        self._holds.labels(signal.why).inc()
+    def _holds_begun(self, signal: Any) -> None:
+        for why, count in signal.holds.items():
+            self._holds.labels(why).inc(count)
 
     def _child_lost(self, _: Any) -> None:
         self._children_lost.inc()

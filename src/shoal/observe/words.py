@@ -78,6 +78,7 @@ WORDS: Mapping[str, Wording] = {
     ),
     "HookRan": Wording(Level.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
+    "HoldsBegun": Wording(Level.DEBUG, "hosts held"),
     "HostHeld": Wording(
         Level.WARNING,
         "{origin} answered {status}: not asked for {seconds:.1f} s",

@@ -12,10 +12,10 @@ from typing import Protocol
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.walker import PagesSettled
+from shoal.crawl.walker import HoldsBegun, PagesSettled
 from shoal.queue.job import Lease
 from shoal.settings import Settings
-from shoal.work.talk import Done, Leave, Message, Renewed, Stored, Tick, Work, decode, encode
+from shoal.work.talk import Done, Held, Leave, Message, Renewed, Stored, Tick, Work, decode, encode
 from shoal.work.trust import Trust
 
 TICK_SECONDS = 0.5
@@ -109,9 +109,11 @@ class Child:
 
 
 def _relay(signal: Signal) -> None:
-    """Pages are counted where metrics are asked for: in the parent."""
+    """Pages and holds are counted where metrics are asked for: in the parent."""
     if isinstance(signal, PagesSettled):
         _say(Stored(signal.pages, signal.bytes))
+    elif isinstance(signal, HoldsBegun):
+        _say(Held(signal.holds))
 
 
 def _say(message: Message) -> None:

@@ -8,8 +8,8 @@ from asyncio.subprocess import PIPE, Process
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
-from shoal.crawl.walker import PagesSettled
-from shoal.work.talk import Done, Message, Stored, Tick, decode, encode
+from shoal.crawl.walker import HoldsBegun, PagesSettled
+from shoal.work.talk import Done, Held, Message, Stored, Tick, decode, encode
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")
 
@@ -84,6 +84,8 @@ class ChildProcess:
             self._words.put_nowait(message)
         elif isinstance(message, Stored):
             self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
+        elif isinstance(message, Held):
+            self._signals.emit(HoldsBegun(holds=message.holds))
 
     def kill(self) -> None:
         if not self.gone:

@@ -52,8 +52,15 @@ class Stored:
     bytes: dict[str, int]
 
 
-Message = Work | Renewed | Leave | Tick | Done | Stored
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Work, Renewed, Leave, Tick, Done, Stored)}
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Child to parent: how many hosts one commit found held, by what decides."""
+
+    holds: dict[str, int]
+
+
+Message = Work | Renewed | Leave | Tick | Done | Stored | Held
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Work, Renewed, Leave, Tick, Done, Stored, Held)}
 
 
 def encode(message: Message) -> bytes:
