@@ -68,6 +68,12 @@ def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_
     assert all(record["data"]["title"] == record["h1"] and record["data"]["links"] for record in records)
 
 
+def test_the_commands_of_the_guide_on_outputs_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("outputs.md", site, tmp_path) == 3
+    made = {"pages.parquet", "site.warc.gz", "site.cdxj", "site.md", "fish.parquet", "broken.csv"}
+    assert made <= {path.name for path in tmp_path.iterdir()}
+
+
 def test_the_command_of_the_guide_on_equal_pages_works(site: Site, tmp_path: Path) -> None:
     assert run_commands("same-page.md", site, tmp_path) == 1
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from warcio.archiveiterator import ArchiveIterator
 
 from tests.support import ledger
 from tests.support.fleet import clean_environment
@@ -30,14 +32,21 @@ def site() -> Iterator[Site]:
         yield site
 
 
+def limited(size: int | None) -> list[str]:
+    """The words that run a program whose files may not grow past a size."""
+    set_limit = f"import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size}))"
+    text = f"{set_limit}; os.execv(sys.argv[1], sys.argv[1:])"
+    return [] if size is None else [sys.executable, "-c", text]
+
+
 @pytest.fixture
 def crawl(tmp_path: Path) -> Iterator[Crawl]:
     """Starts crawls; none is left running."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, **env: str) -> "subprocess.Popen[str]":
+    def start(*words: str, limit: int | None = None, **env: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            [sys.executable, "-m", "shoal", "crawl", *words],
+            [*limited(limit), sys.executable, "-m", "shoal", "crawl", *words],
             cwd=tmp_path,
             env=clean_environment(tmp_path) | env,
             stdin=subprocess.DEVNULL,
@@ -53,6 +62,26 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
         process.kill()
         with suppress(ValueError):  # a test closed a pipe itself
             process.communicate(timeout=DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def shoal(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Any other command, to its end."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal", *words],
+            cwd=tmp_path,
+            env=clean_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
 @pytest.fixture
@@ -81,21 +110,105 @@ def wait_for_silence(site: Site) -> None:
             pass
 
 
+NAMES = ["a.jsonl", "a.csv", "a.parquet", "a.warc.gz", "a.md"]
+WRITTEN = {*NAMES, "a.cdxj"}
+
+
+def answers_in(archive: Path) -> Counter[str]:
+    with archive.open("rb") as file:
+        records = [(record.rec_type, record.rec_headers["WARC-Target-URI"]) for record in ArchiveIterator(file)]
+    return Counter(url for kind, url in records if kind == "response")
+
+
+def urls_in(folder: Path) -> dict[str, Counter[str]]:
+    """The URLs in each output, read by the tools of those who use it."""
+    with (folder / "a.csv").open(newline="") as file:
+        table = Counter(row["url"] for row in csv.DictReader(file))
+    index = [json.loads(line.split(" ", 2)[2]) for line in (folder / "a.cdxj").read_text().splitlines()]
+    heads = [path.read_text().split("\n")[1] for path in (folder / "a.md").rglob("*.md") if path.name != "index.md"]
+    return {
+        "a.jsonl": urls_of((folder / "a.jsonl").read_text()),
+        "a.csv": table,
+        "a.parquet": Counter(pq.read_table(folder / "a.parquet").column("url").to_pylist()),
+        "a.warc.gz": answers_in(folder / "a.warc.gz"),
+        "a.cdxj": Counter(line["url"] for line in index),
+        "a.md": Counter(json.loads(head.removeprefix("url: ")) for head in heads),
+    }
+
+
 def test_several_outputs_hold_the_same_pages_also_after_a_kill(
     crawl: Crawl, site: Site, whole: list[str], sqlite_url: str, tmp_path: Path
 ) -> None:
-    outputs = ["--output", "a.jsonl", "--output", "a.csv"]
+    outputs = [word for name in NAMES for word in ("--output", name)]
     first = crawl(*whole, *outputs)
     site.wait_for_pages(PAGES // 3)
     first.kill()
     first.communicate(timeout=DEADLINE_SECONDS)
-    assert {path.name for path in tmp_path.glob("a.*")} <= {"a.jsonl.part", "a.csv.part"}
+    assert {path.name for path in tmp_path.glob("a.*")} <= {f"{name}.part" for name in WRITTEN}
     code, _, err = ended(crawl("--resume", ID, "--store", sqlite_url, *outputs))
     assert code == 0, err
-    with (tmp_path / "a.csv").open(newline="") as file:
-        rows = Counter(row["url"] for row in csv.DictReader(file))
-    assert rows == urls_of((tmp_path / "a.jsonl").read_text()) == Counter(site.urls)
-    assert {path.name for path in tmp_path.glob("a.*")} == {"a.jsonl", "a.csv"}
+    assert {path.name for path in tmp_path.glob("a.*")} == WRITTEN
+    assert urls_in(tmp_path) == {name: Counter(site.urls) for name in WRITTEN}
+
+
+def test_an_export_of_a_running_crawl_has_what_is_there_so_far_and_a_later_one_has_all(
+    crawl: Crawl,
+    site: Site,
+    whole: list[str],
+    sqlite_url: str,
+    tmp_path: Path,
+    shoal: Callable[..., tuple[int, str, str]],
+) -> None:
+    site.delay = 0.2
+    running = crawl(*whole, "--keep-bodies")
+    site.wait_for_pages(PAGES // 15)
+    export = ["crawls", "export", ID, "--store", sqlite_url, *[word for name in NAMES for word in ("--output", name)]]
+    code, _, err = shoal(*export)
+    assert code == 0, err
+    early = urls_in(tmp_path)
+    assert early["a.jsonl"] == early["a.parquet"] == early["a.warc.gz"] == early["a.md"]
+    assert 0 < sum(early["a.jsonl"].values()) < PAGES
+    site.delay = 0
+    code, _, err = ended(running)
+    assert code == 0, err
+    assert shoal(*export)[0] == 0
+    assert urls_in(tmp_path) == {name: Counter(site.urls) for name in WRITTEN}
+
+
+def test_a_removed_crawl_leaves_neither_pages_nor_bodies(
+    crawl: Crawl, whole: list[str], sqlite_url: str, tmp_path: Path, shoal: Callable[..., tuple[int, str, str]]
+) -> None:
+    assert ended(crawl(*whole, "--keep-bodies", "--max-pages", "5"))[0] == 0
+    assert list((tmp_path / "bodies").rglob("*.warc.gz"))
+    assert shoal("crawls", "rm", ID, "--store", sqlite_url)[0] == 0
+    assert list((tmp_path / "bodies").rglob("*.warc.gz")) == []
+    assert shoal("crawls", "show", ID, "--store", sqlite_url)[0] == 5
+
+
+def test_an_archive_of_a_crawl_that_kept_no_bodies_is_refused_in_words(
+    crawl: Crawl, whole: list[str], sqlite_url: str, tmp_path: Path, shoal: Callable[..., tuple[int, str, str]]
+) -> None:
+    assert ended(crawl(*whole, "--max-pages", "5"))[0] == 0
+    code, _, err = shoal("crawls", "export", ID, "--store", sqlite_url, "--output", "a.warc.gz")
+    assert code == 2
+    assert "--keep-bodies" in err
+    assert list(tmp_path.glob("a.*")) == []
+
+
+def test_bodies_without_room_pause_the_crawl_and_say_so(
+    crawl: Crawl, site: Site, whole: list[str], postgres_url: str, tmp_path: Path
+) -> None:
+    whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands for a full disk
+    code, _, err = ended(crawl(*whole, "--keep-bodies", limit=400_000, SHOAL_BODIES=str(tmp_path / "kept")))
+    assert code == 8
+    assert f"{tmp_path / 'kept'} has no room left to write" in err
+    assert f"shoal crawl --resume {ID}" in err
+    assert state_of(postgres_url) == ("paused", "storage_full")
+    outputs = ["--output", "a.warc.gz", "--output", "a.jsonl"]
+    again = crawl("--resume", ID, "--store", postgres_url, *outputs, SHOAL_BODIES=str(tmp_path / "kept"))
+    code, _, err = ended(again)
+    assert code == 0, err
+    assert answers_in(tmp_path / "a.warc.gz") == urls_of((tmp_path / "a.jsonl").read_text()) == Counter(site.urls)
 
 
 def test_an_output_without_room_pauses_the_crawl_and_says_so(

@@ -14,12 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, InvalidInput, StorageFull
 from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
-from shoal.export.output import Output, Outputs
+from shoal.export.output import Outputs, output_of
+from shoal.export.wanted import Wanted
 from shoal.pages.page import RECORD_FIELDS, Page
+from shoal.store.bodies.folder import FolderBodies
 
 CRAWL = "crl_1"
+NO_BODIES = FolderBodies(Path("nowhere"), SystemClock())
 FETCHED_AT = 1_790_000_000_123_456
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
@@ -136,15 +140,19 @@ def test_every_page_is_one_row_whatever_is_in_it(texts: list[tuple[str, str]]) -
     assert [orjson.loads(row["data"]) for row in rows] == [{title: description} for title, description in texts]
 
 
-def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     names = [str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")]
     outputs = Outputs(names)
-    outputs.open()
-    outputs.write(CRAWL, [full_page(), page()])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv.part", "a.jsonl.part"]
+    outputs.open(CRAWL, FETCHED_AT)
+    await outputs.write([full_page(), page()], NO_BODIES)
+    assert names_in(tmp_path) == ["a.csv.part", "a.jsonl.part"]
     assert outputs.whereabouts == [f"{name}.part" for name in names]
-    outputs.complete()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.jsonl"]
+    await outputs.complete()
+    assert names_in(tmp_path) == ["a.csv", "a.jsonl"]
     assert outputs.whereabouts == names
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
 
@@ -152,45 +160,66 @@ def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None
 def test_what_an_earlier_run_left_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.part").write_text("half a li")
     (tmp_path / "a.jsonl").write_text("old\n")
-    output = Output(str(tmp_path / "a.jsonl"))
+    output = output_of(str(tmp_path / "a.jsonl"))
     assert (tmp_path / "a.jsonl.part").read_text() == "half a li"  # not before it is opened
-    output.open()
-    output.write(CRAWL, [page()])
+    output.open(CRAWL, FETCHED_AT)
+    output.write([page()], {})
     output.leave()
     assert (tmp_path / "a.jsonl").read_text() == "old\n"
     assert (tmp_path / "a.jsonl.part").read_bytes() == b"".join(JsonLines().pages(CRAWL, [page()]))
 
 
-def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) -> None:
+async def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) -> None:
     outputs = Outputs([str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")])
-    outputs.open()
-    outputs.complete()
+    outputs.open(CRAWL, FETCHED_AT)
+    await outputs.complete()
     assert (tmp_path / "a.jsonl").read_bytes() == b""
     assert (tmp_path / "a.csv").read_bytes() == Csv().head()
 
 
 def test_a_full_disk_is_said_and_nothing_gets_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.part").symlink_to("/dev/full")
-    output = Output(str(tmp_path / "a.jsonl"))
-    output.open()
+    output = output_of(str(tmp_path / "a.jsonl"))
+    output.open(CRAWL, FETCHED_AT)
     with pytest.raises(StorageFull) as told:
-        output.write(CRAWL, [full_page()] * 1000)
+        output.write([full_page()] * 1000, {})
     assert told.value.__cause__ is not None
     assert getattr(told.value.__cause__, "errno", None) == errno.ENOSPC
     output.leave()
     assert not (tmp_path / "a.jsonl").exists()
 
 
-@pytest.mark.parametrize("name", ["pages", "pages.doc", "pages.jsonl.gz", ".csv", ""])
+@pytest.mark.parametrize("name", ["pages", "pages.doc", "pages.jsonl.gz", ".csv", ".warc.gz", "pages.gz", ""])
 def test_an_ending_that_means_nothing_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"\.jsonl, \.csv, or -"):
-        Output(name)
+    with pytest.raises(InvalidInput, match=r"\.jsonl, \.csv, \.parquet, \.warc\.gz, \.md, or -"):
+        output_of(name)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_crawled(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for name in ("nowhere/a.csv", "folder.csv"):
         with pytest.raises(BadConfig, match="cannot be written"):
-            Output(str(tmp_path / name))
+            output_of(str(tmp_path / name))
     with pytest.raises(InvalidInput, match="twice"):
         Outputs(["a.csv", "a.csv"])
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [([], "abcd"), (["2xx"], "a"), (["404", "200"], "ab"), (["error"], "cd"), (["5xx", "error"], "cd"), (["301"], "")],
+)
+def test_an_export_takes_the_pages_whose_status_is_named(words: list[str], taken: str) -> None:
+    pages = {
+        "a": page(status=200),
+        "b": page(status=404),
+        "c": page(error_code="dns"),
+        "d": page(status=500, error_code="decoding"),
+    }
+    wanted = Wanted(words)
+    assert "".join(name for name, one in pages.items() if wanted(one)) == taken
+
+
+@pytest.mark.parametrize("word", ["2x", "ok", "2000", "", "xxx"])
+def test_a_word_that_is_no_status_is_refused(word: str) -> None:
+    with pytest.raises(InvalidInput, match="404, 4xx, or error"):
+        Wanted([word])

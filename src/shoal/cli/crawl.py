@@ -19,7 +19,7 @@ from shoal.base.errors import (
     StorageFull,
     UsageError,
 )
-from shoal.cli.options import crawl_flags, flag_of, given_values, names_of
+from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import note
 from shoal.cli.progress import Progress, Screen, screen
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
@@ -41,7 +41,7 @@ NO_PAGE = "no_seed_gave_a_page"
 @click.command()
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
-@click.option("--output", multiple=True, metavar="FILE", help="Where pages go: .jsonl, .csv, or - (JSONL on stdout).")
+@click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
 @click.option("--id", "crawl_id", metavar="ID", help="An id of your own: letters, digits, `_`, `.` and `-`.")
 @click.option("--resume", metavar="ID", help="Go on with a crawl that was paused or whose process is gone.")
 @click.option("--store", metavar="URL", help="sqlite:////absolute, sqlite:///relative or postgresql://…")
@@ -56,8 +56,12 @@ def crawl(
     **options: Any,
 ) -> int:
     """Crawl a site here and now. Ctrl-C pauses it, and says how to go on; a second one ends it at once."""
-    wish = _wish(urls, crawl_id, resume, given_values(options))
-    return uvloop.run(_crawl(wish, store, Outputs(output), output, as_json))
+    outputs = Outputs(output)
+    given = given_values(options)
+    if outputs.from_bodies and resume is None:
+        given["keep_bodies"] = True
+    wish = _wish(urls, crawl_id, resume, given)
+    return uvloop.run(_crawl(wish, store, outputs, output, as_json))
 
 
 def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> Wish:
@@ -78,6 +82,7 @@ async def _crawl(wish: Wish, store: str | None, outputs: Outputs, names: Sequenc
     outputs.check()
     async with opened(settings, quiet(settings)) as app:
         crawl = await wish.find(app)
+        outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         return await Session(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
 
 
@@ -121,11 +126,11 @@ class Session:
     async def _walk(self) -> None:
         async with CrawlHere(self._app, self._crawl) as here:
             self._here = here
-            self._outputs.open()
+            self._outputs.open(self._crawl.id, self._app.clock.micros())
             try:
                 await self._follow(here)
                 if (await here.seen()).crawl.state in TERMINAL:
-                    await asyncio.to_thread(self._outputs.complete)
+                    await self._outputs.complete()
             finally:
                 self._outputs.leave()
 
@@ -133,8 +138,8 @@ class Session:
         self._screen = screen()
         async with Progress(here, self._app.clock, self._screen):
             while pages := await here.next():
-                if self._outputs:  # in a thread: whoever reads a pipe may be slow, and the lease has to be kept
-                    await asyncio.to_thread(self._outputs.write, self._crawl.id, pages)
+                if self._outputs:
+                    await self._outputs.write(pages, self._app.bodies)
         if self._pausing is not None:
             await self._pausing
 

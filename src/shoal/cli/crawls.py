@@ -1,7 +1,7 @@
 """`shoal crawls`: list and manage crawls, straight on the store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -10,8 +10,9 @@ import click
 from shoal.app import App, opened
 from shoal.base.clock import from_micros
 from shoal.cli.frame import Group
+from shoal.cli.options import OUTPUT_HELP
 from shoal.cli.output import note, print_json, print_table
-from shoal.cli.summary import REASONS, in_bytes, print_rows
+from shoal.cli.summary import REASONS, in_bytes, print_line, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
@@ -125,6 +126,43 @@ def release(crawl_id: str, pattern: str, store: str | None, as_json: bool) -> No
         print_json({"crawl_id": crawl_id, "pattern": pattern, "released": freed})
     else:
         print(f"{freed} URLs of {pattern} wait again.")
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@click.option("--output", multiple=True, required=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option(
+    "--status", multiple=True, metavar="S", help="Only pages with this status: 404, 4xx, or error. Repeatable."
+)
+@_store
+@_json
+def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: str | None, as_json: bool) -> None:
+    """Write the pages of a crawl to files, also while it goes on: then what is there so far."""
+    from shoal.export.output import Outputs
+    from shoal.export.wanted import Wanted
+    from shoal.here.export import export as write
+
+    outputs, wanted = Outputs(output), Wanted(status)
+    outputs.check()
+    pages = _on_store(store, lambda app: write(app, crawl_id, outputs, wanted))
+    told = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.whereabouts}
+    if as_json:
+        print_line(told, to_stdout=not outputs.to_stdout)
+    else:
+        note(f"{pages:,} pages of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@_store
+@_json
+def rm(crawl_id: str, store: str | None, as_json: bool) -> None:
+    """Remove a crawl that has ended: its pages, its URLs, its kept bodies, and itself."""
+    _on_store(store, lambda app: app.archivist().erase(crawl_id))
+    if as_json:
+        print_json({"crawl_id": crawl_id, "removed": True})
+    else:
+        print(f"{crawl_id} is removed.")
 
 
 def _move(store: str | None, crawl_id: str, as_json: bool, verb: Callable[[App], Awaitable[CrawlState]]) -> None:

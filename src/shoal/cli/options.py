@@ -18,6 +18,8 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 
 FIELDS = fields_of(CrawlConfig)
+OUTPUT_HELP = "Where pages go: .jsonl, .csv, .parquet, .warc.gz, .md (a folder), or - (JSONL on stdout)."
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

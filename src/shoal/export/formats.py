@@ -1,4 +1,4 @@
-"""How pages become bytes: JSONL and CSV. Where the bytes go is the output's."""
+"""How pages become bytes: JSONL and CSV here, Parquet beside. Where the bytes go is the output's."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +27,10 @@ class Format(Protocol):
 
     def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]: ...
 
+    def tail(self) -> Iterable[bytes]:
+        """What stands behind the last page."""
+        ...
+
 
 class JsonLines:
     """One JSON object a line."""
@@ -38,6 +42,9 @@ class JsonLines:
         option = _JSON | orjson.OPT_APPEND_NEWLINE
         return (orjson.dumps(page.record(crawl_id), option=option) for page in pages)
 
+    def tail(self) -> Iterable[bytes]:
+        return ()
+
 
 class Csv:
     """RFC 4180, text always in quotes, numbers never; text that a spreadsheet would run as a formula stays text."""
@@ -47,6 +54,9 @@ class Csv:
 
     def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
         yield _rows([cell(value) for value in page.record(crawl_id).values()] for page in pages)
+
+    def tail(self) -> Iterable[bytes]:
+        return ()
 
 
 def _rows(rows: Iterable[Sequence[Cell]]) -> bytes:
@@ -78,6 +88,3 @@ def safe_text(text: str) -> str:
     if text.startswith(FORMULA):
         text = "'" + text
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(CLIPPED)] + CLIPPED
-
-
-FORMATS: dict[str, type[Format]] = {".jsonl": JsonLines, ".csv": Csv}

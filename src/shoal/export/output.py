@@ -4,104 +4,84 @@ A file has the name FILE.part until it is complete. Only committed pages are giv
 the store; whoever resumes a crawl begins its outputs anew. Which pages, and when, is the caller's.
 """
 
-import errno
-import os
-import sys
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
-from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput, ShoalError, StorageFull
-from shoal.export.formats import FORMATS, Format, JsonLines
+from shoal.base.errors import InvalidInput
+from shoal.export.formats import Csv, Format, JsonLines
+from shoal.export.part import PartFile, Stdout
+from shoal.pages.bodies import BodyStore, Place, place_of, read_all
 from shoal.pages.page import Page
 
 STDOUT = "-"
-BUFFER = 1 << 18
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MOST_BODIES = 32_000_000  # bytes that are in memory at once, packed
+
+Bodies = Mapping[Place, bytes]
 
 
-class Output:
-    """One output of one crawl. Nothing is touched before it is opened."""
+class Output(Protocol):
+    """One output of one crawl."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._format = format_of(name)
-        self._part = Path(f"{name}.part")
-        self._file: BinaryIO | None = None
-        _check_place(name)
-
-    @property
-    def to_stdout(self) -> bool:
-        return self.name == STDOUT
+    name: str
 
     @property
     def whereabouts(self) -> str:
         """Where its pages are now, in words."""
-        if self.to_stdout:
-            return "stdout"
-        return self.name if self._file is None else str(self._part)
+        ...
 
     def check(self) -> None:
         """Refuse a place that cannot be written, before anything else is done."""
-        if self.to_stdout:
-            return
-        was_there = self._part.exists()
-        try:
-            self._part.open("ab").close()
-        except OSError as error:
-            raise _unusable(self.name, error.strerror or str(error)) from None
-        if not was_there:
-            self._part.unlink()
+        ...
 
-    def open(self) -> None:
-        """Begin from nothing."""
-        try:
-            self._file = sys.stdout.buffer if self.to_stdout else self._part.open("wb", buffering=BUFFER)
-        except OSError as error:
-            raise _unusable(self.name, error.strerror or str(error)) from None
-        self._guarded([self._format.head()])
+    def open(self, crawl_id: str, at: int) -> None:
+        """Begin from nothing, at this time."""
+        ...
 
-    def write(self, crawl_id: str, pages: Iterable[Page]) -> None:
-        self._guarded(self._format.pages(crawl_id, pages))
+    def write(self, pages: Sequence[Page], bodies: Bodies) -> None:
+        """Add pages; `bodies` has what was kept of them, if this output needs it."""
+        ...
 
     def complete(self) -> None:
-        """Everything is there: the file gets its name."""
-        assert self._file is not None
-        try:
-            self._file.flush()
-            if not self.to_stdout:
-                os.fsync(self._file.fileno())
-                self._file.close()
-                self._part.replace(self.name)
-        except OSError as error:
-            raise self._translate(error) from error
-        self._file = None
+        """Everything is there: the output gets its name."""
+        ...
 
     def leave(self) -> None:
         """Not complete: what is there stays under its temporary name."""
-        if self._file is None or self.to_stdout:
-            return
-        try:
-            self._file.close()
-        except OSError:  # why it cannot be written was said when it was
-            return
+        ...
 
-    def _guarded(self, pieces: Iterable[bytes]) -> None:
-        assert self._file is not None
-        try:
-            self._file.writelines(pieces)
-            if self.to_stdout:
-                self._file.flush()  # whoever reads the pipe gets each commit at once
-        except OSError as error:
-            raise self._translate(error) from error
 
-    def _translate(self, error: OSError) -> Exception:
-        if isinstance(error, BrokenPipeError):
-            return error  # the reader went away: the frame knows what that means
-        place = "stdout" if self.to_stdout else str(self._part)
-        if error.errno in NO_ROOM:
-            return StorageFull(place)
-        return BackendUnavailable(place, error.strerror or type(error).__name__, "check the disk and try again")
+class FileOutput:
+    """Records as one file, or on stdout."""
+
+    def __init__(self, name: str, made: Format) -> None:
+        self.name = name
+        self._format = made
+        self._file: PartFile | Stdout = Stdout() if name == STDOUT else PartFile(name)
+        self._crawl_id = ""
+
+    @property
+    def whereabouts(self) -> str:
+        return self._file.whereabouts
+
+    def check(self) -> None:
+        self._file.check()
+
+    def open(self, crawl_id: str, at: int) -> None:
+        self._crawl_id = crawl_id
+        self._file.begin()
+        self._file.write([self._format.head()])
+
+    def write(self, pages: Sequence[Page], bodies: Bodies) -> None:
+        self._file.write(self._format.pages(self._crawl_id, pages))
+
+    def complete(self) -> None:
+        self._file.write(self._format.tail())
+        self._file.complete()
+
+    def leave(self) -> None:
+        self._file.leave()
 
 
 class Outputs:
@@ -111,14 +91,19 @@ class Outputs:
         for name in names:
             if names.count(name) > 1:
                 raise InvalidInput("--output", f"names {name!r} twice", "name each file once")
-        self._outputs = [Output(name) for name in names]
+        self._outputs = [output_of(name) for name in names]
 
     def __bool__(self) -> bool:
         return bool(self._outputs)
 
     @property
     def to_stdout(self) -> bool:
-        return any(output.to_stdout for output in self._outputs)
+        return any(output.name == STDOUT for output in self._outputs)
+
+    @property
+    def from_bodies(self) -> list[str]:
+        """The names of those that are made from kept bodies."""
+        return [output.name for output in self._outputs if output.name.endswith(FROM_BODIES)]
 
     @property
     def whereabouts(self) -> list[str]:
@@ -128,46 +113,90 @@ class Outputs:
         for output in self._outputs:
             output.check()
 
-    def open(self) -> None:
-        for output in self._outputs:
-            output.open()
+    def check_bodies(self, crawl_id: str, kept: bool) -> None:
+        """Refuse outputs that are made from bodies of a crawl that kept none."""
+        if self.from_bodies and not kept:
+            problem = f"{self.from_bodies[0]!r} is made from kept bodies, and crawl {crawl_id} keeps none"
+            raise InvalidInput("--output", problem, "crawl again with --keep-bodies")
 
-    def write(self, crawl_id: str, pages: Sequence[Page]) -> None:
+    def open(self, crawl_id: str, at: int) -> None:
         for output in self._outputs:
-            output.write(crawl_id, pages)
+            output.open(crawl_id, at)
 
-    def complete(self) -> None:
-        for output in self._outputs:
-            output.complete()
+    async def write(self, pages: Sequence[Page], store: BodyStore) -> None:
+        """Add pages; in a thread, since a disk or whoever reads a pipe may be slow, and others wait for the loop."""
+        if not self.from_bodies:
+            await asyncio.to_thread(self._write, pages, {})
+            return
+        for some in _within(pages, MOST_BODIES):
+            bodies = await read_all(store, [place for page in some if (place := place_of(page))])
+            await asyncio.to_thread(self._write, some, bodies)
+
+    async def complete(self) -> None:
+        await asyncio.to_thread(self._each, lambda output: output.complete())
 
     def leave(self) -> None:
+        self._each(lambda output: output.leave())
+
+    def _write(self, pages: Sequence[Page], bodies: Bodies) -> None:
+        self._each(lambda output: output.write(pages, bodies))
+
+    def _each(self, act: Callable[[Output], None]) -> None:
         for output in self._outputs:
-            output.leave()
+            act(output)
 
 
-def format_of(name: str) -> Format:
-    """The format that a file's ending names."""
+def output_of(name: str) -> Output:
+    """The output that a name's ending asks for."""
     if name == STDOUT:
-        return JsonLines()
-    for ending, kind in FORMATS.items():
+        return FileOutput(name, JsonLines())
+    for ending, make in OUTPUTS.items():
         if name.endswith(ending) and Path(name).name != ending:
-            return kind()
-    raise InvalidInput("--output", f"{name!r} has no known ending", f"use one of {', '.join(FORMATS)}, or -")
+            return make(name)
+    raise InvalidInput("--output", f"{name!r} has no known ending", f"use one of {', '.join(OUTPUTS)}, or -")
 
 
-def _check_place(name: str) -> None:
-    """Refuse a place that cannot be written before anything is crawled for it."""
-    path = Path(name)
-    if name == STDOUT:
-        return
-    if path.is_dir():
-        raise _unusable(name, "it is a folder")
-    if not path.parent.is_dir():
-        raise _unusable(name, "its folder does not exist")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise _unusable(name, "its folder cannot be written")
+def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
+    """The pages in their order, in parts whose bodies fit into memory together."""
+    part: list[Page] = []
+    size = 0
+    for page in pages:
+        length = page.body_length or 0
+        if part and size + length > most:
+            yield part
+            part, size = [], 0
+        part.append(page)
+        size += length
+    if part:
+        yield part
 
 
-def _unusable(name: str, why: str) -> ShoalError:
-    problem = f"{name!r} cannot be written ({why})"
-    return BadConfig("--output", problem, "name a file in a folder that exists and can be written")
+# What few crawls ask for is imported where it is used.
+
+
+def _parquet(name: str) -> Output:
+    from shoal.export.parquet import Parquet
+
+    return FileOutput(name, Parquet())
+
+
+def _warc(name: str) -> Output:
+    from shoal.export.warc import WarcOutput
+
+    return WarcOutput(name)
+
+
+def _markdown(name: str) -> Output:
+    from shoal.export.markdown import MarkdownFolder
+
+    return MarkdownFolder(name)
+
+
+OUTPUTS: dict[str, Callable[[str], Output]] = {
+    ".jsonl": lambda name: FileOutput(name, JsonLines()),
+    ".csv": lambda name: FileOutput(name, Csv()),
+    ".parquet": _parquet,
+    ".warc.gz": _warc,
+    ".md": _markdown,
+}
+FROM_BODIES = (".warc.gz", ".md")

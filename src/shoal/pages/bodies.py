@@ -5,6 +5,7 @@ before the commit that stores the row: whoever dies in between leaves bytes that
 without its bytes.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from shoal.base.errors import NotFound
@@ -59,6 +60,29 @@ def place_of(page: Page) -> Place | None:
     if page.body_file is None or page.body_offset is None or page.body_length is None:
         return None
     return Place(page.body_file, page.body_offset, page.body_length)
+
+
+async def read_all(store: BodyStore, places: Sequence[Place]) -> dict[Place, bytes]:
+    """What is kept at these places. Neighbours are read in one go: those of one commit stand side by side."""
+    found = {}
+    for run in _runs(places):
+        first, last = run[0], run[-1]
+        kept = await store.read(Place(first.file, first.offset, last.offset + last.length - first.offset))
+        for place in run:
+            start = place.offset - first.offset
+            found[place] = kept[start : start + place.length]
+    return found
+
+
+def _runs(places: Sequence[Place]) -> Iterator[list[Place]]:
+    run: list[Place] = []
+    for place in places:
+        if run and (place.file, place.offset) != (run[-1].file, run[-1].offset + run[-1].length):
+            yield run
+            run = []
+        run.append(place)
+    if run:
+        yield run
 
 
 async def answer_of(store: BodyStore, page: Page) -> Response | None:

@@ -1,0 +1,151 @@
+"""Pages as a folder of Markdown: a file for each, its facts on top, its main text below, and an index of all.
+
+The folder has the name x.md.part until it is complete. Only a folder that was made so is ever replaced.
+"""
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+from urllib.parse import unquote, urlsplit
+
+import orjson
+import xxhash
+
+from shoal.egress import Failure, Response
+from shoal.export.part import check_place, translated, unusable
+from shoal.extract.maintext import main_text
+from shoal.extract.source import Source
+from shoal.pages.bodies import Place, answer_in, place_of
+from shoal.pages.page import Page
+
+INDEX: Final = "index.md"
+MARK: Final = "<!-- made by shoal -->"
+LEFT_OUT: Final = frozenset({"crawl_id", "bytes", "duration_ms", "attempt", "rendered"})
+LONGEST_NAME: Final = 80
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_SPECIAL: Final = re.compile(r"([\\`*_\[\]<>])")
+
+
+class MarkdownFolder:
+    """`x.md/`, with a folder for each host."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._folder = Path(name)
+        self._part = Path(f"{name}.part")
+        self._index: TextIO | None = None
+        self._crawl_id = ""
+        check_place(name)
+        self._check_replaceable(self._folder)
+
+    @property
+    def whereabouts(self) -> str:
+        return self.name if self._index is None else str(self._part)
+
+    def check(self) -> None:
+        self._check_replaceable(self._part)
+
+    def open(self, crawl_id: str, at: int) -> None:
+        self._crawl_id = crawl_id
+        try:
+            if self._part.exists():
+                shutil.rmtree(self._part)
+            self._part.mkdir()
+            self._index = (self._part / INDEX).open("w", encoding="utf-8", errors="replace")
+            self._index.write(f"{MARK}\n# {crawl_id}\n\n")
+            self._index.flush()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def write(self, pages: Sequence[Page], bodies: Mapping[Place, bytes]) -> None:
+        assert self._index is not None
+        try:
+            for page in pages:
+                self._index.write(self._write_page(page, bodies))
+            self._index.flush()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def complete(self) -> None:
+        assert self._index is not None
+        try:
+            self._index.close()
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+            self._part.replace(self._folder)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._index = None
+
+    def leave(self) -> None:
+        if self._index is None:
+            return
+        try:
+            self._index.close()
+        except OSError:  # why it cannot be written was said when it was
+            return
+
+    def _write_page(self, page: Page, bodies: Mapping[Place, bytes]) -> str:
+        """Write a page's file; its line in the index."""
+        name = file_name(page.url)
+        path = self._part / name
+        path.parent.mkdir(exist_ok=True)
+        place = place_of(page)
+        text = "" if place is None else text_of(answer_in(bodies[place], place))
+        path.write_text(f"{front_matter(page, self._crawl_id)}\n{text}", encoding="utf-8", errors="replace")
+        return f"- [{_escaped(page.title or page.url)}]({name})\n"
+
+    def _check_replaceable(self, folder: Path) -> None:
+        """Refuse what is there, unless it is empty or was made here."""
+        if not folder.exists():
+            return
+        fix = "Markdown is written as a folder: name one that does not exist"
+        if not folder.is_dir():
+            raise unusable(self.name, f"{folder} is a file", fix)
+        if any(folder.iterdir()) and not _is_ours(folder):
+            raise unusable(self.name, f"{folder} has other files in it", fix)
+
+    def _failed(self, error: OSError) -> Exception:
+        return translated(str(self._part), error)
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        with (folder / INDEX).open("rb") as index:
+            return index.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def file_name(url: str) -> str:
+    """A path for a page, below its host's: readable, safe on every system, and another one for every URL."""
+    parts = urlsplit(url)
+    words = _UNSAFE.sub("-", unquote(parts.path)).strip("-.") or "index"
+    host = _UNSAFE.sub("_", parts.netloc.rpartition("@")[2]).strip(".") or "_"
+    return f"{host[:LONGEST_NAME]}/{words[:LONGEST_NAME]}-{xxhash.xxh3_64_hexdigest(url.encode('utf-8', 'replace'))}.md"
+
+
+def front_matter(page: Page, crawl_id: str) -> str:
+    """The record's facts as YAML, of which JSON is a part: foreign text cannot break out of its quotes."""
+    facts = {name: value for name, value in page.record(crawl_id).items() if value not in (None, [], "")}
+    lines = [f"{name}: {_value(value)}" for name, value in facts.items() if name not in LEFT_OUT]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def text_of(answer: Response) -> str:
+    """What a page is about, as Markdown; nothing for what is no page."""
+    body = answer.body()
+    kind = answer.headers.get("content-type")
+    if isinstance(body, Failure) or "html" not in (kind or "html").lower():
+        return ""
+    return main_text(Source(answer.url, body, kind)).markdown.strip() + "\n"
+
+
+def _value(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_UTC_Z).decode()
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -1,0 +1,69 @@
+"""Pages as a WARC file with its index: what was kept of each, copied as it is, and where to find it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from shoal import __version__
+from shoal.export.cdxj import SortedLines, line_of
+from shoal.export.part import PartFile
+from shoal.pages import warc
+from shoal.pages.bodies import Place, place_of
+from shoal.pages.page import Page
+
+ENDING = ".warc.gz"
+INDEX_ENDING = ".cdxj"
+INDEXED = ("response", "revisit")
+
+
+class WarcOutput:
+    """`x.warc.gz` and beside it `x.cdxj`. Pages that no server answered have nothing in them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._file = PartFile(name)
+        self._index = PartFile(name.removesuffix(ENDING) + INDEX_ENDING)
+        self._lines = SortedLines(Path(name).parent)
+        self._end = 0
+
+    @property
+    def whereabouts(self) -> str:
+        return self._file.whereabouts
+
+    def check(self) -> None:
+        self._file.check()
+        self._index.check()
+
+    def open(self, crawl_id: str, at: int) -> None:
+        self._file.begin()
+        self._index.begin()
+        self._lines = SortedLines(Path(self.name).parent)
+        facts = [("software", f"Shoal/{__version__}"), ("isPartOf", crawl_id)]
+        info = warc.info_member(self._file_name, at, facts)
+        self._file.write([info])
+        self._end = len(info)
+
+    def write(self, pages: Sequence[Page], bodies: Mapping[Place, bytes]) -> None:
+        runs = [bodies[place] for page in pages if (place := place_of(page))]
+        self._lines.add(self._indexed(runs))
+        self._file.write(runs)
+
+    def complete(self) -> None:
+        self._index.write(self._lines.all())
+        self._index.complete()
+        self._file.complete()
+
+    def leave(self) -> None:
+        self._index.leave()
+        self._file.leave()
+
+    @property
+    def _file_name(self) -> str:
+        return Path(self.name).name
+
+    def _indexed(self, runs: list[bytes]) -> Iterator[bytes]:
+        for run in runs:
+            for piece in warc.pieces(run):
+                record = warc.read_head(run[piece.offset : piece.offset + piece.length])
+                if record.fields["warc-type"] in INDEXED:
+                    yield line_of(record, self._file_name, self._end + piece.offset, piece.length)
+            self._end += len(run)

@@ -1,0 +1,38 @@
+"""An export: what the store has of a crawl, written to outputs, whether the crawl has ended or not."""
+
+from collections.abc import AsyncIterator, Callable
+
+from shoal.app import App
+from shoal.base.database import Tx
+from shoal.export.output import Outputs
+from shoal.pages.page import Page
+
+PAGES_AT_ONCE = 500
+
+
+async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
+    """Write the pages that are wanted; how many. A crawl that goes on meanwhile is written as far as it is read."""
+    crawl = (await app.crawls.get(crawl_id)).crawl
+    outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
+    outputs.open(crawl.id, app.clock.micros())
+    written = 0
+    try:
+        async for pages in _stored(app, crawl.number):
+            chosen = [page for page in pages if wanted(page)]
+            await outputs.write(chosen, app.bodies)
+            written += len(chosen)
+        await outputs.complete()
+    finally:
+        outputs.leave()
+    return written
+
+
+async def _stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
+    last = 0
+
+    async def look(tx: Tx) -> list[tuple[int, Page]]:
+        return await app.pages.after(tx, crawl, last, PAGES_AT_ONCE)
+
+    while rows := await app.database.read(look):
+        last = rows[-1][0]
+        yield [page for _, page in rows]
