@@ -124,6 +124,25 @@ def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+def test_a_crawl_by_sitemaps_that_was_killed_twice_has_each_page_once(
+    start: Start, store_url: str, tmp_path: Path
+) -> None:
+    with Site(delay=DELAY_SECONDS, listed=True) as site:
+        options = ("--store", store_url, "--output", "out.jsonl")
+        first = start(site.address, "--id", ID, "--sitemap", "only", "--speed", "max", "--concurrency", "4", *options)
+        site.wait_for_pages(PAGES // 10)
+        first.kill()
+        second = start("--resume", ID, *options)
+        site.wait_for_pages(PAGES // 2)
+        second.kill()
+        code, _, err = start("--resume", ID, *options).finish()
+        assert code == 0, err
+        assert records(tmp_path / "out.jsonl") == once_each(site)
+        assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+        assert len(ledger.read(store_url, ID).sitemaps) == 1 + PAGES // 25
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
 def test_several_processes_bring_exactly_as_many_pages_as_they_may(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:

@@ -153,7 +153,9 @@ class Bench:
         await self.janitor().run_once()
 
     async def submit(self, *seeds: str, **config: Any) -> Crawl:
-        return await self.crawls.submit(CrawlConfig(seeds=list(seeds) or [f"{SITE}/"], **config))
+        return await self.crawls.submit(
+            CrawlConfig(**{"seeds": list(seeds) or [f"{SITE}/"], "sitemap": "off", **config})
+        )
 
     async def state(self, crawl: Crawl) -> CrawlState:
         return (await self.crawls.get(crawl.id)).crawl.state

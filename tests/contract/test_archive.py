@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from pathlib import Path
 
 import orjson
 import pytest
 
-from shoal.base.clock import from_micros
+from shoal.base.clock import SystemClock, from_micros
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
 from shoal.base.url import Url
 from shoal.crawl.archive import FrontierStats
@@ -20,6 +21,7 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap, TrapState
 from shoal.crawl.walk import Ask
 from shoal.queue.job import Holder
+from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.archive import SqlArchive
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
 
@@ -39,7 +41,8 @@ def archive_of(bench: Bench) -> SqlArchive:
 
 
 def archivist_of(bench: Bench) -> Archivist:
-    return Archivist(bench.database, bench.crawls, bench.queue, archive_of(bench))
+    bodies = FolderBodies(Path("there are none"), SystemClock())
+    return Archivist(bench.database, bench.crawls, bench.queue, archive_of(bench), bodies)
 
 
 def carrier_of(bench: Bench) -> Carrier:

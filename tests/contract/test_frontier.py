@@ -15,8 +15,8 @@ from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import CRASHES_ALONE, Control, Kind, NewUrl, Report, Settled, Task, key_of
+from shoal.crawl.fates import REOPENING, Fate
+from shoal.crawl.frontier import CRASHES_ALONE, Control, Kind, NewUrl, Report, Settled, SitemapRecord, Task, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
@@ -149,6 +149,36 @@ async def test_a_sitemap_and_a_page_of_one_url_are_two_and_keep_their_kind(bench
     await bench.lose()
     after = await bench.walker(crawl)
     assert [task.kind for task in await after.take()] == [Kind.SITEMAP]
+
+
+async def test_what_a_sitemap_lists_names_it_as_its_parent(bench: Bench) -> None:
+    crawl = await grown(bench)
+    map_url = new_url(crawl, "/map", kind=Kind.SITEMAP)
+    await add(bench, crawl, map_url)
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    listed = new_url(crawl, "/listed")
+    listed.parent_key = task.key
+    record = SitemapRecord(task.url, 1, 200, listed=1, problem="is short")
+    await walker.turn(Settled(task, Fate.FETCHED, sitemap=record), found=[listed], want=0)
+    [found] = await walker.take()
+    assert (found.parent, found.kind) == (task.url, Kind.PAGE)
+    [row] = await bench.sql("SELECT url, status, listed, problem FROM sitemap")
+    assert dict(row) == {"url": f"{SITE}/map", "status": 200, "listed": 1, "problem": "is short"}
+    await check_counters(bench, crawl)
+
+
+@pytest.mark.parametrize("fate", sorted(REOPENING))
+async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_another(bench: Bench, fate: Fate) -> None:
+    crawl = await grown(bench, "/seed")
+    others = [new_url(crawl, "/other", fate=other) for other in sorted(REOPENING)][:1]
+    await add(bench, crawl, new_url(crawl, "/a", fate=fate), *others, new_url(crawl, "/b", fate=Fate.SKIPPED_EXCLUDED))
+    before = (await bench.counts(crawl)).skipped
+    assert await add(bench, crawl, new_url(crawl, "/a"), new_url(crawl, "/b")) == 1
+    after = (await bench.counts(crawl)).skipped
+    assert Counter(before) - Counter(after) == {fate.word: 1}
+    assert await add(bench, crawl, new_url(crawl, "/a", fate=fate)) == 0
+    await check_counters(bench, crawl)
 
 
 # Taking

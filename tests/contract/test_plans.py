@@ -23,7 +23,7 @@ from shoal.base.clock import FakeClock
 from shoal.base.database import Database, Rows, Tx, Work
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Report, Settled
+from shoal.crawl.frontier import Report, Settled, SitemapRecord
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import pattern_of
 from shoal.settings import DatabaseSettings
@@ -249,6 +249,8 @@ async def crawl_on(bench: Bench, crawl: Crawl) -> None:
     await walker.turn(found=links, want=100)
     done = [fetched(task) for task in walker.held[:60]] + [later(task, 5) for task in walker.held[60:90]]
     await walker.turn(*done, found=[*links[200:], new_url(crawl, "/new"), new_url(crawl, "/out", fate=SKIP)], want=100)
+    record = SitemapRecord(walker.held[0].url, 1)
+    await walker.turn(Settled(walker.held[0], Fate.FETCHED, sitemap=record), want=0)
     other = await bench.walker(crawl, "w2", pace=SHARED)
     await walker.turn(want=100)  # leaves some of its hosts to the other
     await other.turn(want=100)

@@ -98,7 +98,7 @@ class Crawler:
 
     async def submit(self, site: ScriptedSite, *paths: str, **config: Any) -> Crawl:
         seeds = [site.url + path for path in paths or ("/",)]
-        options = CrawlConfig(seeds=seeds, **{"speed": "max", **config})
+        options = CrawlConfig(seeds=seeds, **{"speed": "max", "sitemap": "off", **config})
         return await self.app.crawls.submit(options, named=[f"{site.url}/"])
 
     async def walk(self, crawl: Crawl) -> str:

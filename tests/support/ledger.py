@@ -40,6 +40,7 @@ SKIPS = {
     28: "repeating_path",
     29: "too_many_segments",
     30: "host_budget",
+    31: "not_in_sitemap",
 }
 COUNTED_ENDS = ("retried", "failed")  # the ends of a grant that count as an attempt
 LOST_ENDS = ("expired", "crashed")
@@ -60,6 +61,7 @@ QUERIES = {
     "fates": "SELECT * FROM fate WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "frontier": "SELECT * FROM frontier WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "pages": "SELECT * FROM page WHERE crawl = (SELECT number FROM crawl WHERE id = $1) ORDER BY number",
+    "sitemaps": "SELECT * FROM sitemap WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "jobs": "SELECT * FROM job WHERE run_id = $1 ORDER BY created_at, id",
     "grants": "SELECT * FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = $1) ORDER BY job_id, epoch",
     "live_keys": "SELECT dedupe_key FROM job WHERE finished_at IS NULL AND dedupe_key IS NOT NULL",
@@ -79,6 +81,7 @@ class Books:
     fates: list[Row]
     frontier: list[Row]
     pages: list[Row]
+    sitemaps: list[Row]
     jobs: list[Row]
     grants: list[Row]
     live_keys: list[str]
@@ -132,6 +135,7 @@ def violations(books: Books, expected: Expected | None = None) -> list[str]:
         _live_keys_are_unique,
         _jobs_have_their_history,
         _pages_are_stored_once,
+        _sitemaps_are_settled,
         _frontier_is_what_is_open,
         _counters_equal_a_recount,
     ]
@@ -214,9 +218,19 @@ def _pages_are_stored_once(books: Books) -> Iterator[str]:
         wanted = FAILED if page["status"] is None else FETCHED
         if fates.get(key) != wanted:
             yield f"{page['url']} has the fate {fates.get(key)}, its page says {wanted}"
-    lost = [key for key, fate in fates.items() if fate in (FETCHED, FAILED) and key not in pages]
+    known = pages.keys() | {_key(sitemap) for sitemap in books.sitemaps}
+    lost = [key for key, fate in fates.items() if fate in (FETCHED, FAILED) and key not in known]
     if lost:
         yield f"{len(lost)} URLs are settled as fetched or failed and have no page"
+
+
+def _sitemaps_are_settled(books: Books) -> Iterator[str]:
+    fates = {_key(fate): fate["fate"] for fate in books.fates}
+    for sitemap in books.sitemaps:
+        if _key(sitemap) != key_of(f"sitemap:{sitemap['url']}", books.crawl["key_seed"]):
+            yield f"the sitemap {sitemap['url']} is stored under the key of another URL"
+        if fates.get(_key(sitemap)) not in (FETCHED, FAILED):
+            yield f"the sitemap {sitemap['url']} is stored, but has the fate {fates.get(_key(sitemap))}"
 
 
 def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
@@ -243,6 +257,7 @@ def _counters_equal_a_recount(books: Books) -> Iterator[str]:
     kept: Counter[str] = Counter()
     for row in books.skips:
         kept[row["reason"]] += int(row["count"])
+    kept = +kept  # what opened after all leaves a count of nothing
     skipped = Counter(SKIPS.get(fate["fate"], "?") for fate in books.fates if fate["fate"] >= FIRST_SKIP)
     if kept != skipped:
         yield f"the skips are {dict(kept)}, a recount gives {dict(skipped)}"

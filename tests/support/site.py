@@ -17,6 +17,7 @@ from typing import Self
 PAGES = 300
 CHILDREN = 5  # of a page: 300 pages are four links deep
 ELSEWHERE = 20  # places outside that are linked to
+PAGES_OF_A_SITEMAP = 25
 START_SECONDS = 10.0
 
 
@@ -31,14 +32,16 @@ class Visit:
 class Site:
     """The site, served by a thread of its own while the context is open.
 
-    `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody.
+    `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody. `listed`: no
+    page has a link, and all of them are in sitemaps.
     """
 
-    def __init__(self, *, pages: int = PAGES, delay: float = 0.0) -> None:
+    def __init__(self, *, pages: int = PAGES, delay: float = 0.0, listed: bool = False) -> None:
         self.delay = delay
+        self._listed = pages if listed else 0
         self.port = 0
         self.visits: list[Visit] = []
-        self._bodies = {path_of(number): _body(number, pages) for number in range(pages)}
+        self._bodies = {path_of(number): _body(number, 0 if listed else pages) for number in range(pages)}
         self._distinct: set[str] = set()
         self._calls: dict[str, Callable[[], None]] = {}
         self._refusals: dict[str, int] = {}
@@ -147,8 +150,25 @@ class Site:
         finally:
             self._under_way -= 1
         refusal = self._refusals.pop(path, None)
-        writer.write(_reply(self._bodies.get(path)) if refusal is None else _refusal(refusal))
+        body = self._sitemap(path) if "sitemap" in path else self._bodies.get(path)
+        writer.write(_reply(body) if refusal is None else _refusal(refusal))
         await writer.drain()
+
+    def _sitemap(self, path: str) -> str | None:
+        """An index at `/sitemap.xml`, and its sitemaps as `/sitemap/0` and so on."""
+        if path == "/sitemap.xml" and self._listed:
+            places = range(-(-self._listed // PAGES_OF_A_SITEMAP))
+            return "".join(
+                [
+                    "<sitemapindex>",
+                    *(f"<sitemap><loc>{self.address}sitemap/{place}</loc></sitemap>" for place in places),
+                    "</sitemapindex>",
+                ]
+            )
+        if not path.startswith("/sitemap/"):
+            return None
+        first = int(path.removeprefix("/sitemap/")) * PAGES_OF_A_SITEMAP
+        return "\n".join(self.url(number) for number in range(first, min(first + PAGES_OF_A_SITEMAP, self._listed)))
 
     def _note(self, path: str) -> None:
         with self._news:
@@ -163,6 +183,8 @@ def path_of(number: int) -> str:
 
 
 def _body(number: int, pages: int) -> str:
+    if not pages:
+        return f"<!doctype html><title>Page {number}</title><p>Page {number}"
     first = number * CHILDREN + 1
     down = [child for child in range(first, first + CHILDREN) if child < pages]
     across = [0, max(0, number - 1) // CHILDREN, (number * 37 + 11) % pages, (number * 101 + 7) % pages]

@@ -31,7 +31,7 @@ def _three_crawls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def _submit(*ids: str) -> None:
     async with opened(load().settings) as app:
         for crawl_id in ids:
-            config = CrawlConfig(seeds=[f"https://{crawl_id}.test/", "https://other.test/"])
+            config = CrawlConfig(seeds=[f"https://{crawl_id}.test/", "https://other.test/"], sitemap="off")
             await app.crawls.submit(config, crawl_id=CrawlId(crawl_id))
 
 

@@ -8,6 +8,10 @@ Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
 """The rows of a batch: tuples in the order that their query names, or, where nothing hurries, values by name."""
 
 
+class Conflict(Exception):
+    """Raised by a store inside a transaction: somebody else's commit came between; the unit of work is run again."""
+
+
 class Tx(Protocol):
     """An open transaction. Rooms pass it on to their stores; only stores call the query verbs."""
 

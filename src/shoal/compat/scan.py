@@ -83,7 +83,7 @@ class Scan:
         """Make the scan, unless it exists or has no seed; whether it was made."""
         if not seeds:
             return False
-        config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth}, _called)
+        config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _called)
         try:
             await self._app.crawls.submit(config, crawl_id=self.id, named=[], here=True)
         except AlreadyExists:

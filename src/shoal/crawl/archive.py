@@ -11,7 +11,7 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind
+from shoal.crawl.frontier import Kind, SitemapRecord
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
 from shoal.hosts.pace import HeldHost
@@ -89,6 +89,14 @@ class UrlFacts:
     fate: Fate
     waiting: Waiting | None = None
     page: Page | None = None
+    sitemap: SitemapRecord | None = None
+
+    @property
+    def parent(self) -> str | None:
+        """The page, or the sitemap, that led there."""
+        if self.page is not None:
+            return self.page.parent
+        return None if self.waiting is None else self.waiting.parent_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,10 @@ class FrontierArchive(Protocol):
 
     async def fate_of(self, tx: Tx, crawl: int, key: Key, origin: str) -> UrlFacts | None:
         """What became of a URL; None if the crawl never saw it. `origin` is where an open one is looked for."""
+        ...
+
+    async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
+        """What is kept of a sitemap; None if there is none of this key, or it was not asked for yet."""
         ...
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:

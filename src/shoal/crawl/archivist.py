@@ -5,11 +5,11 @@ from collections.abc import Set as AbstractSet
 
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
-from shoal.base.url import Refusal, canonical, origin
+from shoal.base.url import Refusal, Url, canonical, origin
 from shoal.crawl.archive import FrontierArchive, FrontierStats, UrlFacts
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, Seen
-from shoal.crawl.explain import Explanation, explain_refusal, explain_url
+from shoal.crawl.explain import Explanation, explain_refusal, explain_url, found_in_sitemap
 from shoal.crawl.frontier import Kind, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.pages.bodies import BodyStore
@@ -49,6 +49,11 @@ class Archivist:
 
         async def look(tx: Tx) -> Explanation:
             found = await facts_of(tx, Kind.PAGE) or await facts_of(tx, Kind.SITEMAP)
+            parent = None if found is None else found.parent
+            if parent is not None:
+                key = key_of(Url(parent), crawl.key_seed, Kind.SITEMAP)
+                if await self._archive.sitemap(tx, crawl.number, key) is not None:
+                    return found_in_sitemap(explain_url(crawl, url, found), parent)
             return explain_url(crawl, url, found)
 
         return await self._database.read(look)

@@ -80,6 +80,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     concurrency: Annotated[Fetches | None, says("Fetches in flight; beats the speed profile.")] = None
     delay_seconds: Annotated[Pause | None, says("Pause between requests to one host.")] = None
     robots: Annotated[Literal["obey", "ignore"], says("Whether robots.txt decides what may be fetched.")] = "obey"
+    sitemap: Annotated[
+        Literal["on", "off", "only"],
+        says("Whether sitemaps are read; `only`: nothing but the seeds and what sitemaps list is fetched."),
+    ] = "on"
     user_agent: Annotated[Line | None, says("How Shoal names itself.")] = None
     headers: Annotated[
         dict[str, Text], says("Headers of your own; all but Accept… go only to the origins of the seeds.")

@@ -16,6 +16,7 @@ from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.crawl.traps import Trap
@@ -97,7 +98,7 @@ class Crawls:
             crawl = await self.store.insert(tx, wanted, config, list(named or []), state)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
-            await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed))
+            await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed, config))
             for job in jobs:
                 await self._queue.enqueue_in(tx, job)
             return crawl
@@ -335,5 +336,6 @@ ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOA
 SEED_FIX = "write it as http://host/path or https://host/path"
 
 
-def _as_urls(seeds: list[Url], key_seed: int) -> list[NewUrl]:
-    return [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
+def _as_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
+    found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
+    return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found

@@ -18,11 +18,14 @@ from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.url import Url, origin
 from shoal.crawl.budget import Budget
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
+from shoal.crawl.frontier import Control, Kind, Report, Settled, Task, Turn
 from shoal.crawl.gate import NoRobots, Verdict
 from shoal.crawl.reader import PageReader
+from shoal.crawl.sitemap_reader import SitemapReader
+from shoal.crawl.sitemaps import is_guess
 from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
+from shoal.fetch.sitemap import FetchedSitemap
 from shoal.hosts.watch import THROTTLED, Answer, HostNews, HostWatch
 from shoal.pages.bodies import Captured
 from shoal.pages.page import Page
@@ -41,8 +44,14 @@ class Fetcher(Protocol):
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancel: ...
 
 
+class SitemapSource(Protocol):
+    def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancel: ...
+
+
 class Gate(Protocol):
     def judge(self, url: Url) -> Verdict: ...
+
+    def sitemaps(self, url: Url) -> list[str]: ...
 
     def ask(self, url: Url, then: Callable[[], None]) -> None: ...
 
@@ -97,6 +106,8 @@ class Engine:
         settings: CrawlSettings,
         clock: Clock,
         *,
+        sitemap_fetcher: SitemapSource,
+        sitemap_reader: SitemapReader,
         alive: Callable[[], bool] = lambda: True,
         settled: Callable[[list[Settled]], None] = lambda settled: None,
         hungry: Callable[[], bool] = lambda: True,
@@ -108,6 +119,8 @@ class Engine:
         self._gate = gate
         self._reader = reader
         self._watch = watch
+        self._sitemap_fetcher = sitemap_fetcher
+        self._sitemap_reader = sitemap_reader
         self._budget = budget
         self._window = window
         self._settings = settings
@@ -263,6 +276,9 @@ class Engine:
         if self._watch.is_attentive and self._watch.holds(task.host):
             self._put_back(task)
             return
+        if task.kind is Kind.SITEMAP:
+            self._admit_sitemap(task)
+            return
         if self._reader.traps.holds(task.url):
             self._add(Settled(task, Fate.QUARANTINED))
             return
@@ -275,6 +291,23 @@ class Engine:
                 self._add(self._reader.without_robots(task, self._gate.why(task.url)))
             case Verdict.UNKNOWN:
                 self._park(task)
+
+    def _admit_sitemap(self, task: Task) -> None:
+        """A sitemap waits for its host's rules, too, because they name others. They forbid only one that we guessed."""
+        verdict = self._gate.judge(task.url)
+        if verdict is Verdict.UNKNOWN:
+            self._park(task)
+            return
+        if verdict is Verdict.UNREACHABLE:
+            self._add(self._sitemap_reader.without_robots(task, self._gate.why(task.url)))
+            return
+        guessed = is_guess(task)
+        if guessed:
+            self._sitemap_reader.add_named(self._gate.sitemaps(task.url), self._report)
+        if verdict is Verdict.DENIED and guessed:
+            self._add(Settled(task, Fate.SKIPPED_ROBOTS))
+        else:
+            self._line_up(task)
 
     def _park(self, task: Task) -> None:
         home = origin(task.url)
@@ -312,6 +345,9 @@ class Engine:
             self._start(task)
 
     def _start(self, task: Task) -> None:
+        if task.kind is Kind.SITEMAP:
+            self._fetching[task.seq] = self._sitemap_fetcher.submit(task.url, partial(self._fetched, task))
+            return
         self._fetching[task.seq] = self._fetcher.submit(task.url, partial(self._fetched, task))
 
     def _fetched(self, task: Task, fetched: Fetched) -> None:
@@ -353,12 +389,17 @@ class Engine:
 
     def _read(self, task: Task, fetched: Fetched) -> Settled:
         try:
+            if isinstance(fetched, FetchedSitemap):
+                return self._sitemap_reader.read(task, fetched, self._report)
             return self._reader.read(task, fetched, self._report)
         except Exception as error:  # one odd page must not end the crawl of all others
-            return self._reader.unexpected(task, error)
+            return self._reader_of(task).unexpected(task, error)
 
     def _give_up(self, task: Task) -> None:
-        self._add(self._reader.killer(task))
+        self._add(self._reader_of(task).killer(task))
+
+    def _reader_of(self, task: Task) -> PageReader | SitemapReader:
+        return self._sitemap_reader if task.kind is Kind.SITEMAP else self._reader
 
     def _add(self, settled: Settled) -> None:
         results = self._report.settled

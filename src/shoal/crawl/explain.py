@@ -1,7 +1,7 @@
 """Why a URL is where it is, in words. Pure: the crawl and what the store knows of the URL go in."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +12,7 @@ from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import seeds_of
 from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.traps import pattern_of
@@ -55,9 +56,33 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> Explanation:
         return _open(crawl, url, facts.waiting)
     if facts.fate is Fate.QUARANTINED:
         return _quarantined(url, facts.waiting)
+    if facts.sitemap is not None:
+        return _sitemap(url, facts.fate, facts.sitemap)
     if facts.fate.skipped:
         return Explanation(url, UrlState.SKIPPED, facts.fate.word, _skipped(crawl.config, url, facts.fate))
     return _settled(url, facts)
+
+
+def found_in_sitemap(said: Explanation, sitemap: str) -> Explanation:
+    """The same of a URL that a sitemap led to."""
+    sentence = f"{said.sentence} It was found in the sitemap {sitemap}."
+    return replace(said, sentence=sentence, facts=said.facts | {"sitemap": sitemap})
+
+
+def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> Explanation:
+    facts: dict[str, Any] = {
+        "kind": "sitemap",
+        "status": record.status,
+        "listed": record.listed,
+        "problem": record.problem,
+    }
+    facts["fetched_at"] = moment(record.fetched_at)
+    if fate is Fate.FAILED:
+        said = f"It was asked for as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
+        return Explanation(url, UrlState.FAILED, "sitemap", said, facts)
+    but = f", but {record.problem}" if record.problem else ""
+    said = f"It was read as a sitemap at {_at(record.fetched_at)} and gave {record.listed} URLs{but}."
+    return Explanation(url, UrlState.FETCHED, "sitemap", said, facts)
 
 
 def _never_seen(crawl: Crawl, url: Url) -> str:
@@ -193,6 +218,7 @@ PLAIN = {
     Fate.SKIPPED_CONTROL_CHARACTERS: "It contains control characters.",
     Fate.SKIPPED_BACKSLASH: "It contains a backslash.",
     Fate.SKIPPED_INVALID_URL: "It is not a valid URL.",
+    Fate.SKIPPED_NOT_IN_SITEMAP: "Only what sitemaps list is fetched, and none that was read so far lists it.",
     Fate.SKIPPED_HOST_BUDGET: "Its host has given as many pages as the crawl takes from one host.",
 }
 

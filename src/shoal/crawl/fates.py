@@ -25,10 +25,16 @@ class Fate(IntEnum):
     SKIPPED_REPEATING_PATH = 28
     SKIPPED_TOO_MANY_SEGMENTS = 29
     SKIPPED_HOST_BUDGET = 30
+    SKIPPED_NOT_IN_SITEMAP = 31
 
     @property
     def skipped(self) -> bool:
         return self >= Fate.SKIPPED_DEPTH
+
+    @property
+    def reopens(self) -> bool:
+        """Whether the URL is fetched after all when it is found in another way."""
+        return self in REOPENING
 
     @property
     def waits(self) -> bool:
@@ -39,3 +45,7 @@ class Fate(IntEnum):
     def word(self) -> str:
         """The reason as records, summaries and people name it."""
         return self.name.removeprefix("SKIPPED_").lower()
+
+
+REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_NOT_IN_SITEMAP})
+"""Skipped for the way that led there, not for what they are."""

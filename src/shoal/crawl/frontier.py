@@ -80,6 +80,17 @@ class Task:
         return self.crashes >= SUSPECT_FROM + CRASHES_ALONE
 
 
+@dataclass(frozen=True, slots=True)
+class SitemapRecord:
+    """What is kept of one sitemap: what it listed, and what was wrong with it, to follow its name."""
+
+    url: str
+    fetched_at: int
+    status: int | None = None
+    listed: int = 0
+    problem: str | None = None
+
+
 @dataclass(slots=True)
 class Settled:
     """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least. One that
@@ -90,6 +101,7 @@ class Settled:
     page: Page | None = None
     retry_in: int = 0
     untried: bool = False
+    sitemap: SitemapRecord | None = None  # a sitemap has this, and never a page
 
     @property
     def url(self) -> Url:
@@ -136,4 +148,4 @@ class Turn:
     others_wait: bool = False  # another run waits for a worker, and this walker has had its slice
 
 
-__all__ = ["Control", "Holder", "Kind", "NewUrl", "Report", "Settled", "Task", "Turn", "key_of"]
+__all__ = ["Control", "Holder", "Kind", "NewUrl", "Report", "Settled", "SitemapRecord", "Task", "Turn", "key_of"]

@@ -37,6 +37,9 @@ class OpenGate:
     def judge(self, url: Url) -> Verdict:
         return Verdict.ALLOWED
 
+    def sitemaps(self, url: Url) -> list[str]:
+        return []
+
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         then()
 
@@ -73,6 +76,11 @@ class RobotsGate:
             return NoRobots("robots_unreachable", WITHOUT)
         is_hosts = rules.failure_code.startswith(FAILURES_OF_THE_HOST)
         return NoRobots(rules.failure_code if is_hosts else "robots_unreachable", f"{WITHOUT} {rules.why_none}")
+
+    def sitemaps(self, url: Url) -> list[str]:
+        """The sitemaps that the robots.txt of the URL's host names, if it is known."""
+        rules = self._rules.get(origin(url))
+        return [] if rules is None else rules.sitemaps
 
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         """Get the rules of the URL's host; `then` is called when they are known."""

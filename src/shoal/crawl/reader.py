@@ -1,17 +1,19 @@
 """What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
 
+from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
-from shoal.crawl.fates import Fate
+from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.gate import NoRobots
 from shoal.crawl.known import MOST, KnownUrls
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
+from shoal.extract.directives import combined, forbids_following
 from shoal.extract.page import Facts
 from shoal.fetch.fetch import Fetched
 from shoal.pages.links import LinkFlag, join, pack
@@ -44,6 +46,8 @@ class PageReader:
         clock: Clock,
         *,
         retries: Retries,
+        obey: bool = True,
+        follow: bool = True,
     ) -> None:
         self._key_seed = key_seed
         self._scope = scope
@@ -51,7 +55,10 @@ class PageReader:
         self._clock = clock
         self._retries = retries
         self._known = KnownUrls(key_seed)
-        self._too_deep: set[Url] = set()  # known, but to be looked at again when a shorter way leads there
+        self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
+        self._obey = obey  # what pages say to robots
+        self._follow = follow  # links at all
+        self.redirected: Callable[[Url, Report], None] = lambda url, report: None  # is told where a seed redirects to
         self.traps = TrapWatch()
 
     def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
@@ -70,7 +77,7 @@ class PageReader:
     def forget(self) -> None:
         """What was found may not have reached the store: ask it again."""
         self._known = KnownUrls(self._key_seed)
-        self._too_deep.clear()
+        self._again.clear()
 
     def killer(self, task: Task) -> Settled:
         """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
@@ -113,6 +120,7 @@ class PageReader:
         page.etag = fetched.etag
         page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
+        page.robots = fetched.robots
         page.redirects = [{"url": hop.url, "status": hop.status} for hop in fetched.redirects]
         if fetched.failure is not None:
             page.error_code = fetched.failure.code
@@ -125,32 +133,60 @@ class PageReader:
             return
         if task.depth == 0 and fetched.redirects:
             self._scope.widen(final)
+            self.redirected(final, report)
         facts_to_page(facts, page)
+        if fetched.robots:
+            page.robots = combined(facts.robots, fetched.robots)
         base = self._urls.base(final, facts.base)
-        followed = dict.fromkeys([url for url in self._urls.resolve(base, facts.links) if isinstance(url, str)])
+        links = facts.links if self._obey or not facts.nofollow else facts.links + facts.nofollow
+        followed = dict.fromkeys([url for url in self._urls.resolve(base, links) if isinstance(url, str)])
         insides = self._scope.insides(followed)
         inside = list(compress(followed, insides))
         page.links_internal = len(inside)
         page.links_external = len(followed) - len(inside)
-        # What an outsider links to is neither crawled nor said to be known.
-        ours = self._scope.inside(final)
-        keys = self._find(followed, inside, task, report) if ours else map(self._known.packed, followed)
-        page.links = pack(keys, bytes(insides))  # true is the flag INTERNAL
-        if facts.nofollow:
-            page.links = join(page.links, self._not_followed(base, facts.nofollow, followed))
+        known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
+        why_not = self._why_not(page)
+        if why_not is not None:
+            page.links = self._passed_over(followed, why_not, known)
+        elif known is None:
+            page.links = pack(map(self._known.packed, followed), bytes(insides))  # true is the flag INTERNAL
+        else:
+            page.links = pack(self._find(followed, inside, task.depth + 1, task.key, known), bytes(insides))
+        if facts.nofollow and self._obey:
+            marked = dict.fromkeys([url for url in self._urls.resolve(base, facts.nofollow) if isinstance(url, str)])
+            others = {url: None for url in marked if url not in followed}
+            page.links = join(page.links, self._passed_over(others, why_not or Fate.SKIPPED_NOFOLLOW, known))
 
-    def _not_followed(self, base: Url, hrefs: list[str], followed: dict[Url, None]) -> bytes:
-        """The blob of links that the page asked not to follow, but for those that it also has without asking."""
-        urls = dict.fromkeys([url for url in self._urls.resolve(base, hrefs) if isinstance(url, str)])
-        others = [url for url in urls if url not in followed]
-        flags = [LinkFlag.NOFOLLOW | (LinkFlag.INTERNAL if self._scope.inside(url) else 0) for url in others]
-        return pack(map(self._known.packed, others), bytes(flags))
+    def _why_not(self, page: Page) -> Fate | None:
+        """Why the links of a page are not followed; None if they are."""
+        if not self._follow:
+            return Fate.SKIPPED_NOT_IN_SITEMAP
+        return Fate.SKIPPED_NOFOLLOW if page.robots and self._obey and forbids_following(page.robots) else None
 
-    def _remember_depth(self, url: Url, fate: Fate) -> None:
-        if fate is Fate.SKIPPED_DEPTH:
-            if len(self._too_deep) >= MOST:
+    def _passed_over(self, urls: dict[Url, None], why_not: Fate, report: Report | None) -> bytes:
+        """The blob of links that are only recorded, in the report if there is one. What belongs to the crawl may still
+        be found in another way."""
+        flag = LinkFlag.NOFOLLOW if why_not is Fate.SKIPPED_NOFOLLOW else LinkFlag(0)
+        flags = bytes(flag | inside for inside in self._scope.insides(urls))
+        if report is None:
+            return pack(map(self._known.packed, urls), flags)
+        keys, unknown = self._known.add(urls)
+        for url, known_by in unknown.items():
+            judged = self._scope.judge(url, 0)
+            fate = why_not if judged is Fate.OPEN else judged
+            self._remember(url, fate)
+            report.skipped.append((*known_by, fate))
+        return pack(keys, flags)
+
+    def find(self, urls: dict[Url, None], depth: int, parent: int, report: Report) -> None:
+        """URLs that something else than a page led to."""
+        self._find(urls, list(compress(urls, self._scope.insides(urls))), depth, parent, report)
+
+    def _remember(self, url: Url, fate: Fate) -> None:
+        if fate in REOPENING:
+            if len(self._again) >= MOST:
                 self.forget()
-            self._too_deep.add(url)
+            self._again.add(url)
 
     def _notice(self, task: Task, facts: Facts, report: Report) -> None:
         if facts.text_hash is not None:
@@ -158,16 +194,15 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(self, urls: dict[Url, None], inside: list[Url], task: Task, report: Report) -> list[bytes]:
+    def _find(self, urls: dict[Url, None], inside: list[Url], depth: int, parent: int, report: Report) -> list[bytes]:
         """Report what is new; the packed keys of all."""
-        depth = task.depth + 1
         keys, unknown = self._known.add(urls)
-        if self._too_deep and self._scope.deep_enough(depth):  # found again, nearer to a seed
-            unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._too_deep}
+        if self._again and self._scope.deep_enough(depth):  # found again, nearer to a seed, or where it may be followed
+            unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._again}
         if unknown:
             for url in inside:  # in the page's order
                 if url in unknown:
-                    self._find_inside(url, unknown.pop(url), depth, task.key, report)
+                    self._find_inside(url, unknown.pop(url), depth, parent, report)
             report.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]
         return keys
 
@@ -175,10 +210,10 @@ class PageReader:
         fate = self._scope.judge_inside(url, depth)
         key, chk = known_by
         if fate is not Fate.OPEN:
-            self._remember_depth(url, fate)
+            self._remember(url, fate)
             report.skipped.append((key, chk, fate))
             return
-        self._too_deep.discard(url)
+        self._again.discard(url)
         if self.traps.holds(url):
             fate = Fate.QUARANTINED
         report.found.append(NewUrl(key, chk, url, depth, fate, parent))

@@ -15,11 +15,14 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
 from shoal.crawl.credentials import cookies_for, split
 from shoal.crawl.engine import Engine, Window
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
 from shoal.crawl.gate import OpenGate, RobotsGate
 from shoal.crawl.reader import PageReader
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
+from shoal.crawl.sitemap_reader import SitemapReader
+from shoal.crawl.sitemaps import is_guess, wants_sitemaps
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
@@ -27,7 +30,9 @@ from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import PageFetcher
 from shoal.fetch.headers import CrawlHeaders, homes_of
+from shoal.fetch.sitemap import SitemapFetcher
 from shoal.hosts.desk import RobotsDesk
+from shoal.hosts.robots import product_token
 from shoal.hosts.store import HostStore
 from shoal.hosts.watch import HostNews, HostWatch
 from shoal.pages.bodies import BodyStore
@@ -89,6 +94,17 @@ class HoldsBegun(Signal):
     """How many hosts one commit found held, by what decides: `retry_after` or `backoff`."""
 
     holds: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitemapSettled(Signal):
+    """A sitemap was asked for. `how`: `read`, `partly`, `failed`, or `absent` if we only guessed where one might be."""
+
+    crawl_id: str
+    url: str
+    how: str
+    listed: int
+    problem: str | None
 
 
 class Walker:
@@ -160,25 +176,31 @@ class Walker:
 
     def _make_engine(self) -> Engine:
         limits = Limits.of(self._settings.egress)
-        options = ExtractOptions(max_links=self._settings.crawl.max_links)
+        token = product_token(self._agent)
+        options = ExtractOptions(max_links=self._settings.crawl.max_links, agent=token)
+        headers = self._crawl_headers()
+        pages, sitemaps = self._make_readers()
         return Engine(
             self._walk,
             PageFetcher(
                 self._egress,
-                self._crawl_headers(),
+                headers,
                 limits,
                 options,
                 self._blocked,
                 self._make_further(),
                 capture=self._keeper is not None,
+                token=token,
             ),
             self._make_gate(),
-            self._make_reader(),
+            pages,
             self._make_watch(),
             Budget(self._crawl.config, self._clock),
             self._window,
             self._settings.crawl,
             self._clock,
+            sitemap_fetcher=SitemapFetcher(self._egress, headers, limits, self._blocked),
+            sitemap_reader=sitemaps,
             alive=self._alive,
             settled=self._tell,
             hungry=self._hungry,
@@ -200,7 +222,11 @@ class Walker:
     def _tell(self, settled: list[Settled]) -> None:
         pages: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for page in (done.page for done in settled if done.page is not None):
+        for done in settled:
+            page = done.page
+            if page is None:
+                self._tell_sitemap(done)
+                continue
             status = f"{page.status // 100}xx" if page.status else "error"
             pages[status] += 1
             sizes[status] += page.bytes
@@ -224,6 +250,19 @@ class Walker:
         if count:
             self._signals.emit(HoldsBegun(holds=dict(count)))
 
+    def _tell_sitemap(self, done: Settled) -> None:
+        record = done.sitemap
+        if record is None:
+            return
+        how = "read" if record.problem is None else "partly"
+        if done.fate is Fate.FAILED:
+            how = "absent" if is_guess(done.task) else "failed"
+        self._signals.emit(
+            SitemapSettled(
+                crawl_id=self._crawl.id, url=record.url, how=how, listed=record.listed, problem=record.problem
+            )
+        )
+
     def _blocked(self, failure: Failure) -> None:
         detail = failure.operator_detail or failure.message
         self._signals.emit(FetchBlocked(crawl_id=self._crawl.id, url=failure.url, code=failure.code, detail=detail))
@@ -239,11 +278,25 @@ class Walker:
     def _agent(self) -> str:
         return self._crawl.config.user_agent or self._settings.egress.user_agent
 
-    def _make_reader(self) -> PageReader:
-        rules = self._crawl.config.url_rules(self._settings.crawl.max_url_length)
-        scope = Scope(self._crawl.config, seeds_of(self._crawl.config))
+    def _make_readers(self) -> tuple[PageReader, SitemapReader]:
+        """Of pages and of sitemaps: both judge by one scope, and remember what they found in one place."""
+        config, key_seed = self._crawl.config, self._crawl.key_seed
+        urls = Canonicalizer(config.url_rules(self._settings.crawl.max_url_length))
+        scope = Scope(config, seeds_of(config))
         retries = Retries(self._settings.crawl.page_attempts, self._settings.crawl.page_backoff)
-        return PageReader(self._crawl.key_seed, scope, Canonicalizer(rules), self._clock, retries=retries)
+        pages = PageReader(
+            key_seed,
+            scope,
+            urls,
+            self._clock,
+            retries=retries,
+            obey=config.robots == "obey",
+            follow=config.sitemap != "only",
+        )
+        sitemaps = SitemapReader(key_seed, scope, urls, self._clock, pages, retries)
+        if wants_sitemaps(config):
+            pages.redirected = sitemaps.add_guess
+        return pages, sitemaps
 
     def _make_further(self) -> "FurtherReader | None":
         config = self._crawl.config

@@ -10,6 +10,7 @@ with rel next or prev, and the target of a `<meta>` refresh. Not followed is wha
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from turbohtml import Document, Element, Namespace
@@ -27,6 +28,7 @@ class ExtractOptions:
     max_links: int = 10_000
     max_tags: int = MAX_TAGS
     max_text: int = 2_000  # characters of a title, a description, …
+    agent: str = "robots"  # a second name for which `<meta>` may say something to robots: our product token
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEF
     document, whole = parse(text, options.max_tags)
     if not whole:
         facts.flags |= Flag.PARSE_LIMIT
-    _read_head(document, facts, options.max_text)
+    _read_head(document, facts, options.max_text, options.agent)
     _read_links(document, facts, options.max_links)
     _read_text(document, facts)
     return facts
@@ -84,7 +86,7 @@ def count_words(text: bytes) -> int:
     return (runs ^ runs << 8).bit_count() // 2
 
 
-def _read_head(document: Document, facts: Facts, longest: int) -> None:
+def _read_head(document: Document, facts: Facts, longest: int, agent: str) -> None:
     for title in document.find_all("title"):
         if title.namespace is Namespace.HTML:
             facts.title = _line((title.text,), longest)
@@ -95,7 +97,7 @@ def _read_head(document: Document, facts: Facts, longest: int) -> None:
     description = document.select_one('meta[name="description" i]')
     if description is not None:
         facts.description = _line((description.attr("content") or "",), longest)
-    robots = document.select('meta[name="robots" i][content]')
+    robots = document.select(_robots_selector(agent))
     if robots:
         facts.robots = _line((", ".join(_attributes(robots, "content")),), longest)
     heading = document.find("h1")
@@ -103,6 +105,11 @@ def _read_head(document: Document, facts: Facts, longest: int) -> None:
         facts.h1 = _line(heading.strings, longest)
     facts.canonical = _address(document.select_one('link[rel~="canonical" i][href]'))
     facts.base = _address(document.select_one("base[href]"))
+
+
+@lru_cache(maxsize=64)
+def _robots_selector(agent: str) -> str:
+    return f'meta:is([name="robots" i], [name="{agent}" i])[content]'
 
 
 def _read_links(document: Document, facts: Facts, most: int) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Hop, Limits, Outcome, Request, Response
+from shoal.extract.directives import of_headers
 from shoal.extract.flags import Flag
 from shoal.extract.page import ExtractOptions, Facts, extract
 from shoal.fetch.headers import CrawlHeaders
@@ -38,6 +39,7 @@ class Fetched:
     failure: Failure | None = None
     captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent, then those that redirected to it
     retry_after: str | None = None
+    robots: str | None = None  # what the headers say to us as a robot
 
     @property
     def retryable(self) -> bool:
@@ -58,6 +60,7 @@ class PageFetcher:
         further: "FurtherReader | None" = None,
         *,
         capture: bool = False,
+        token: str = "shoal",
     ) -> None:
         self._egress = egress
         self._blocked = blocked  # is told what was refused by rule, with the detail that is for operators
@@ -66,6 +69,7 @@ class PageFetcher:
         self._options = options
         self._further = further
         self._capture = capture
+        self._token = token  # our name, for headers that are meant for some robots only
 
     def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
@@ -107,6 +111,8 @@ class PageFetcher:
             fetched.last_modified = _validator(outcome.headers.get("last-modified"))
         elif outcome.status in THROTTLED:
             fetched.retry_after = outcome.headers.get("retry-after")
+        if tags := outcome.headers.all("x-robots-tag"):
+            fetched.robots = of_headers(tags, self._token) or None
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
         elif self._further is not None:

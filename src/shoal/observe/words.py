@@ -93,6 +93,16 @@ WORDS: Mapping[str, Wording] = {
             "True": (Level.WARNING, "robots.txt of {origin} asks for a longer delay; {delay_seconds:g} s is kept")
         },
     ),
+    "SitemapSettled": Wording(
+        Level.DEBUG,
+        "sitemap {url} lists {listed} URLs",
+        of="how",
+        choices={
+            "partly": (Level.WARNING, "sitemap {url} {problem}"),
+            "failed": (Level.WARNING, "sitemap {url} {problem}"),
+            "absent": (Level.DEBUG, "no sitemap at {url}"),
+        },
+    ),
     "WorkerStarted": Wording(Level.INFO, "Worker service starting"),
     "WorkerStopped": Wording(Level.INFO, "worker stopped"),
     "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),

@@ -22,7 +22,7 @@ from shoal.crawl.archive import (
 )
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind
+from shoal.crawl.frontier import Kind, SitemapRecord
 from shoal.crawl.traps import Trap
 from shoal.hosts.pace import HeldHost
 from shoal.hosts.store import HostStore
@@ -58,7 +58,12 @@ class SqlArchive:
         if fate is None:
             return None
         row = await tx.one("kept_url", crawl=crawl, key=key[0], chk=key[1], origin=origin)
-        return UrlFacts(Fate(fate), None if row is None else _waiting(row), await self._page(tx, crawl, key))
+        waiting = None if row is None else _waiting(row)
+        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+
+    async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
+        row = await tx.one("sitemap_of", crawl=crawl, key=key[0], chk=key[1])
+        return None if row is None else SitemapRecord(**dict(row))
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
         return [(_place(row), _kept(row)) for row in await self._rows_after(tx, crawl, after, limit)]
@@ -121,7 +126,7 @@ class SqlArchive:
         last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
-        for query in ("drop_frontier_hosts", "drop_traps"):
+        for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps"):
             await tx.execute(query, crawl=crawl)
         return 0
 

@@ -50,7 +50,7 @@ class SqlCrawlStore:
         row = await tx.one("crawl_counts", crawl=number)
         skips = await tx.all("crawl_skips", crawl=number)
         sums = {name: int(row[name]) for name in SUMS} if row else {}
-        return Counts(**sums, skipped={skip["reason"]: int(skip["count"]) for skip in skips})
+        return Counts(**sums, skipped={skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]})
 
     async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState:
         return CrawlState(await tx.value("crawl_state", id=crawl_id))

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from shoal.base.database import Tx
+from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
-from shoal.crawl.fates import Fate
+from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import SUSPECT_FROM, Kind, NewUrl, Report, Settled, SkippedUrl, Task
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
@@ -145,7 +145,7 @@ class SqlFrontier:
         skips = await _skip(tx, crawl, skipped)
         opened = [numbers[origin(url.url)] for url in fresh if url.fate is Fate.OPEN]
         added = Added(len(new) + skips.total(), len(opened), set(opened), skips)
-        skips[Fate.SKIPPED_DEPTH] -= reopened
+        skips.subtract(reopened)
         return added
 
     async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
@@ -160,6 +160,8 @@ class SqlFrontier:
         await tx.many("set_fates", sorted((*_key(done), crawl, int(done.fate)) for done in done_now))
         pages = [(done.task.key, done.task.chk, done.page) for done in done_now if done.page is not None]
         await self._pages.insert(tx, crawl, pages)
+        for (key, chk), record in [(_key(done), done.sitemap) for done in done_now if done.sitemap is not None]:
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **asdict(record))
         return done_now
 
     async def _take_at(self, tx: Tx, crawl: int, holder: Holder, host: Any, share: int, pace: Pace) -> list[Task]:
@@ -278,23 +280,27 @@ class SqlFrontier:
         await tx.many("count_host_pages", [(crawl, host, count) for host, count in sorted(per_host.items())])
 
 
-async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:
-    """Record what is not known; what that was, and how many of it had only been too deep until now.
+async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], Counter[Fate]]:
+    """Record what is not known; what that was, and why those of it had been skipped that are open from now on.
 
     SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
     rows = await tx.all("known_keys", crawl=crawl, keys=[url[0] for url in urls])
     known = {(row["key"], row["chk"]): row["fate"] for row in rows}
     fresh = [url for url in urls if (url[0], url[1]) not in known] if known else urls
-    deep = [url for url in urls if url[2] is Fate.OPEN and known.get((url[0], url[1])) == Fate.SKIPPED_DEPTH]
+    again = [url for url in urls if url[2] is Fate.OPEN and known.get((url[0], url[1])) in REOPENING] if known else []
     await tx.many("insert_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in fresh])
-    await tx.many("set_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in deep])
-    return {(key, chk) for key, chk, _ in [*fresh, *deep]}, len(deep)
+    await tx.many("set_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in again])
+    reopened = Counter(Fate(known[key, chk]) for key, chk, _ in again)
+    return {(key, chk) for key, chk, _ in [*fresh, *again]}, reopened
 
 
-async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], int]:
+async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], Counter[Fate]]:
     """The same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
     rows = await tx.batch("add_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in urls])
-    return {(row["key"], row["chk"]) for row in rows}, sum(row["reopened"] for row in rows)
+    reopened = [row["was"] for row in rows if row["reopened"]]
+    if None in reopened:  # another walker skipped it just now: why, only a new snapshot tells
+        raise Conflict
+    return {(row["key"], row["chk"]) for row in rows}, Counter(map(Fate, reopened))
 
 
 async def _skip(tx: Tx, crawl: int, urls: Sequence[SkippedUrl]) -> Counter[Fate]:

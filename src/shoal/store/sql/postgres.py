@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from shoal.base.database import Rows, Tx, Work
+from shoal.base.database import Conflict, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
@@ -24,7 +24,7 @@ SESSION = {
     "jit": "off",  # our statements are short; compiling one costs more than running it
 }
 # What a second try can cure: the unit of work is run again from its start.
-CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, Conflict)
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,

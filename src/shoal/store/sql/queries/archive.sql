@@ -21,11 +21,20 @@ SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 -- name: kept_url
 -- One kept URL: a walk over what its host has, for keys are not indexed there.
 SELECT h.origin, f.path, f.depth, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1) AS parent_url,
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,
        (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at,
        CASE WHEN h.held_until > shoal_now() THEN h.held_until END AS held_until, h.held_status
 FROM host AS h JOIN frontier AS f ON f.crawl = :crawl AND f.host = h.number
 WHERE h.origin = :origin AND f.key = :key AND f.chk = :chk;
+
+-- name: sitemap_of
+-- What is kept of a sitemap.
+SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
+-- name: drop_sitemaps
+-- Drop the sitemaps of a crawl.
+DELETE FROM sitemap WHERE crawl = :crawl;
 
 -- name: page_number
 -- The number of a URL's page.

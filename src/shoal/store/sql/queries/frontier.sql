@@ -22,6 +22,12 @@ RETURNING host;
 SELECT ready_at, shoal_now() AS now FROM frontier_host
 WHERE crawl = :crawl AND ready_at IS NOT NULL ORDER BY ready_at LIMIT 1;
 
+-- name: insert_sitemap
+-- A sitemap was asked for.
+INSERT INTO sitemap (crawl, key, chk, url, fetched_at, status, listed, problem)
+VALUES (:crawl, :key, :chk, :url, :fetched_at, :status, :listed, :problem)
+ON CONFLICT (crawl, key, chk) DO NOTHING;
+
 -- name: insert_trap
 -- A pattern goes into quarantine, unless somebody decided about it.
 INSERT INTO trap (crawl, pattern, state, sample) VALUES (:crawl, :pattern, 'quarantined', :sample)

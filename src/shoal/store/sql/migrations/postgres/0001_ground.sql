@@ -219,6 +219,19 @@ CREATE TABLE page (
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);
 
+-- The sitemaps of a crawl that were asked for: what they listed, and what was wrong.
+CREATE TABLE sitemap (
+    key        BIGINT NOT NULL,
+    fetched_at BIGINT NOT NULL,
+    crawl      INTEGER NOT NULL,
+    chk        INTEGER NOT NULL,
+    listed     INTEGER NOT NULL,
+    status     SMALLINT,
+    url        TEXT NOT NULL,
+    problem    TEXT,
+    PRIMARY KEY (crawl, key, chk)
+);
+
 -- What analyses need of a page beyond its record, compressed; only where it was asked for.
 CREATE TABLE page_detail (
     key    BIGINT NOT NULL,

@@ -210,6 +210,19 @@ CREATE TABLE page (
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);
 
+-- The sitemaps of a crawl that were asked for: what they listed, and what was wrong.
+CREATE TABLE sitemap (
+    key        INTEGER NOT NULL,
+    fetched_at INTEGER NOT NULL,
+    crawl      INTEGER NOT NULL,
+    chk        INTEGER NOT NULL,
+    listed     INTEGER NOT NULL,
+    status     INTEGER,
+    url        TEXT NOT NULL,
+    problem    TEXT,
+    PRIMARY KEY (crawl, key, chk)
+) WITHOUT ROWID;
+
 -- What analyses need of a page beyond its record, compressed; only where it was asked for.
 CREATE TABLE page_detail (
     key    INTEGER NOT NULL,

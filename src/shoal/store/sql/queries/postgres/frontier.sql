@@ -1,13 +1,16 @@
 -- name: add_fates
 -- Record new URLs, in key order so that two batches never wait for each other; which were new. One that was skipped
--- for its depth (16) and is found again nearer to a seed opens (0).
+-- for the way that led there (its depth 16, nofollow 21, not in a sitemap 31) and is found in another opens (0); `was` is
+-- what it had been, as this statement's snapshot knows it.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
 FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
 ORDER BY g.key, g.chk
-ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate = 16 AND excluded.fate = 0
-RETURNING key, chk, CASE WHEN xmax <> 0 THEN 1 ELSE 0 END AS reopened;
+ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate IN (16, 21, 31) AND excluded.fate = 0
+RETURNING key, chk, xmax <> 0 AS reopened,
+          CASE WHEN xmax <> 0 THEN (SELECT o.fate FROM fate AS o
+                                    WHERE o.crawl = fate.crawl AND o.key = fate.key AND o.chk = fate.chk) END AS was;
 
 -- name: keep_fates
 -- Record URLs that are not known, with what became of them.
@@ -48,9 +51,10 @@ ORDER BY fh.ready_at
 LIMIT :limit;
 
 -- name: due_at_host
--- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
+-- The waiting URLs of a host that are due, shallow first, with the URL of the page, or the sitemap, that led there.
 SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
 ORDER BY f.due, f.depth, f.seq
@@ -108,7 +112,8 @@ RETURNING f.host;
 -- A URL that was in flight in two crashes, the last one taken first; not at a host that is held.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
       AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())

@@ -43,9 +43,10 @@ ORDER BY fh.ready_at
 LIMIT :limit;
 
 -- name: due_at_host
--- The waiting URLs of a host that are due, shallow first, with the URL of the page that linked there.
+-- The waiting URLs of a host that are due, shallow first, with the URL of the page, or the sitemap, that led there.
 SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier AS f
 WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
 ORDER BY f.due, f.depth, f.seq
@@ -87,7 +88,8 @@ RETURNING host;
 -- A URL that was in flight in two crashes, the last one taken first; not at a host that is held.
 SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
-       (SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1) AS parent_url
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier AS f INDEXED BY frontier_suspect
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
       AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())

@@ -1,0 +1,92 @@
+"""What a fetched sitemap means for its crawl: its record, its fate, and the URLs it lists."""
+
+from collections.abc import Iterable
+
+from shoal.base.clock import Clock
+from shoal.base.url import Canonicalizer, Refusal, Url, origin
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Report, Settled, SitemapRecord, Task
+from shoal.crawl.gate import NoRobots
+from shoal.crawl.reader import ROBOTS_RETRY, PageReader
+from shoal.crawl.retries import Retries
+from shoal.crawl.scope import Scope
+from shoal.crawl.sitemaps import FIRST_DEPTH, PAGE_DEPTH, guesses, new_sitemap
+from shoal.fetch.sitemap import FetchedSitemap
+
+DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
+
+
+class SitemapReader:
+    """Reads the sitemaps of one walker."""
+
+    def __init__(
+        self, key_seed: int, scope: Scope, urls: Canonicalizer, clock: Clock, pages: PageReader, retries: Retries
+    ) -> None:
+        self._key_seed = key_seed
+        self._scope = scope
+        self._urls = urls
+        self._clock = clock
+        self._pages = pages
+        self._retries = retries
+
+    def add_guess(self, url: Url, report: Report) -> None:
+        """A host that a seed redirects to may have a sitemap as well."""
+        report.found += guesses([url], self._key_seed)
+
+    def add_named(self, named: Iterable[str], report: Report) -> None:
+        """The sitemaps that a host's robots.txt names, on whatever host: their URLs are judged when they are read."""
+        for written in named:
+            url = self._urls.canonical(written)
+            if not isinstance(url, Refusal):
+                report.found.append(new_sitemap(url, FIRST_DEPTH, self._key_seed))
+
+    def read(self, task: Task, fetched: FetchedSitemap, report: Report) -> Settled:
+        """The task settled; what the sitemap lists is added to the report."""
+        retry_in = self._retries.again_in(task.attempts, fetched)
+        if retry_in is not None:
+            return Settled(task, Fate.OPEN, retry_in=retry_in)
+        listed = fetched.sitemap
+        if listed is None or listed.kind is None:
+            return self._failed(task, fetched.problem or "", fetched.status)
+        found = self._urls.resolve(task.url, [entry.url for entry in listed.entries])
+        urls = dict.fromkeys([url for url in found if not isinstance(url, Refusal)])
+        if listed.kind == "index":
+            self._add_listed(urls, task, fetched, report)
+        else:
+            self._pages.find(urls, PAGE_DEPTH, task.key, report)
+        record = self._record(task, fetched.problem, fetched.status, len(listed.entries))
+        return Settled(task, Fate.FETCHED, sitemap=record)
+
+    def killer(self, task: Task) -> Settled:
+        """A sitemap that was alone in flight each time the worker died."""
+        return self._failed(task, "could not be read (the worker died each time it tried)")
+
+    def unexpected(self, task: Task, error: Exception) -> Settled:
+        """Reading raised what nobody foresaw."""
+        return self._failed(task, f"could not be read ({type(error).__name__}: {error})"[:500])
+
+    def without_robots(self, task: Task, why: NoRobots) -> Settled:
+        """The host's robots.txt cannot be had: try again later, then give up."""
+        if task.attempts + 1 < self._retries.attempts:
+            return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
+        return self._failed(task, f"could not be had ({why.message.rstrip('.')})")
+
+    def _add_listed(self, urls: Iterable[Url], task: Task, fetched: FetchedSitemap, report: Report) -> None:
+        """The sitemaps of an index: those of its own host, as the protocol says, or of the crawl's."""
+        homes = (origin(task.url) + "/", fetched.final_url[: fetched.final_url.find("/", 8) + 1])
+        for url in urls:
+            new = new_sitemap(url, task.depth + 1, self._key_seed, task.key)
+            if not url.startswith(homes) and not self._scope.inside(url):
+                new.fate = Fate.SKIPPED_SCOPE
+            elif new.depth > DEEPEST:
+                new.fate = Fate.SKIPPED_DEPTH
+            if new.fate is Fate.OPEN:
+                report.found.append(new)
+            else:
+                report.skipped.append((new.key, new.chk, new.fate))
+
+    def _failed(self, task: Task, problem: str, status: int | None = None) -> Settled:
+        return Settled(task, Fate.FAILED, sitemap=self._record(task, problem, status))
+
+    def _record(self, task: Task, problem: str | None, status: int | None, listed: int = 0) -> SitemapRecord:
+        return SitemapRecord(task.url, self._clock.micros(), status, listed, problem)

@@ -1,0 +1,42 @@
+"""What a page says to robots: the directives of its `<meta name=robots>` and of the header `X-Robots-Tag`. Pure.
+
+Both are lists such as `noindex, nofollow`. A header may be for one agent only (`FishBot: nofollow`); a directive with a
+value, such as `max-snippet: 20`, looks the same and is told apart by its name.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+_WITH_VALUE: Final = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+_NOT_FOLLOWED: Final = frozenset({"nofollow", "none"})
+_LONGEST: Final = 2_000  # characters of all directives
+
+
+def of_headers(values: Sequence[str], token: str) -> str:
+    """The directives of these `X-Robots-Tag` fields that are for everybody or for the agent of that product token."""
+    ours = token.lower()
+    return ", ".join(part for value in values for agent, part in _parts(value) if agent in ("", ours))[:_LONGEST]
+
+
+def combined(meta: str | None, header: str) -> str:
+    """Both, in the order meta, header; what the header repeats is said once."""
+    said = {part.strip().lower() for part in (meta or "").split(",")}
+    new = [part.strip() for part in header.split(",") if part.strip().lower() not in said]
+    return ", ".join([*([meta] if meta else []), *new])[:_LONGEST]
+
+
+def forbids_following(robots: str) -> bool:
+    """Whether the links of the page are not to be followed: the strictest of several directives counts."""
+    parts = robots.lower().split(",")
+    return any(":" not in part and not _NOT_FOLLOWED.isdisjoint(part.split()) for part in parts)
+
+
+def _parts(value: str) -> Iterator[tuple[str, str]]:
+    """Each directive of a field, with the agent it is for; an agent speaks for all that follow in its field."""
+    agent = ""
+    for part in value.split(","):
+        name, colon, rest = part.partition(":")
+        if colon and name.strip().lower() not in _WITH_VALUE and len(name.split()) == 1:
+            agent, part = name.strip().lower(), rest
+        if part.strip():
+            yield agent, part.strip()
