@@ -161,10 +161,10 @@ def tls_context(certificate: str) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def bad_server(certificate: str | None = None) -> AsyncIterator[BadServer]:
+async def bad_server(certificate: str | None = None, context: ssl.SSLContext | None = None) -> AsyncIterator[BadServer]:
     """A server on a free port of 127.0.0.1, gone with its connections at the end."""
     bad = BadServer()
-    context = tls_context(certificate) if certificate else None
+    context = tls_context(certificate) if certificate else context
     server = await asyncio.start_server(bad.serve, "127.0.0.1", 0, ssl=context, limit=1 << 20)
     bad.port = server.sockets[0].getsockname()[1]
     try:

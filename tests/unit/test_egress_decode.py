@@ -9,7 +9,7 @@ from functools import partial
 import brotli
 import pytest
 from backports import zstd
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.egress.decode import DecodingFault, accept_encoding, decode
@@ -153,3 +153,20 @@ def test_what_was_encoded_comes_back(body: bytes, names: list[str]) -> None:
 
 def test_servers_are_told_what_can_be_read() -> None:
     assert accept_encoding() == "gzip, deflate, br, zstd"
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(sorted(ENCODERS)),
+    st.binary(max_size=300).map(lambda body: body * 50),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4),
+    st.integers(0, 10_000),
+)
+def test_a_stream_with_damage_is_read_or_refused_but_never_raises(
+    name: str, body: bytes, damage: list[tuple[int, int]], length: int
+) -> None:
+    encoded = bytearray(ENCODERS[name](body))
+    for at, value in damage:
+        encoded[at % len(encoded)] = value
+    outcome = undo(bytes(encoded[: length or None]), name, limit=5_000)
+    assert isinstance(outcome, DecodingFault) or len(outcome) <= 5_000 or outcome == bytes(encoded)

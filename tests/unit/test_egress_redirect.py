@@ -1,5 +1,6 @@
 """Redirects: hop by hop through the gate, bounded, without credentials for strangers (B15, B17, B29, B34, B35)."""
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -7,6 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
 from shoal.egress import (
@@ -26,6 +29,8 @@ from tests.support.badserver import BadServer, bad_server, reply
 from tests.support.told import Told
 
 PAGE = b"<p>arrived</p>"
+LIMITS = Limits(total_timeout=timedelta(seconds=5))
+NOBODY = Resolver(SystemClock(), lookup=lambda _host: ())
 SECRETS: Final[HeaderPairs] = (("Authorization", "Bearer x"), ("Cookie", "a=1"), ("X-Mine", "kept"))
 
 
@@ -262,3 +267,42 @@ async def test_a_journey_can_be_cancelled_at_any_hop(egress: Egress, server: Bad
     journey.cancel()
     await told.at_least(1)
     assert [failed(outcome).code for outcome in told] == ["cancelled"]
+
+
+PIECES = st.sampled_from(
+    [
+        *"/?#:@\\%&=[].é\x80\xff \t",
+        "//",
+        "..",
+        "http:",
+        "https:",
+        "file:",
+        "javascript:",
+        "127.0.0.1",
+        "inside",
+        "site.test",
+        "[::1]",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(PIECES, max_size=8).map("".join) | st.text(st.characters(max_codepoint=255), max_size=30))
+@example("http://127.0.0.1\\@site.test/")
+@example("//\t/x")
+@example("")
+def test_any_location_ends_in_an_outcome_and_reaches_nobody_else(location: str) -> None:
+    async def once() -> tuple[Outcome, int]:
+        async with bad_server() as server, bad_server() as inside:
+            field = location.replace("inside", f"127.0.0.1:{inside.port}").encode("latin-1", "replace")
+            head = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: " + field.translate(None, b"\r\n\x00")
+            server.answer("/", head + b"\r\n\r\n")
+            egress = Egress(AddressRule(named=frozenset({("127.0.0.1", server.port)})), LIMITS, resolver=NOBODY)
+            outcome = await egress.fetch(Request(f"http://127.0.0.1:{server.port}/"), redirects=True)
+            egress.close()
+            return outcome, inside.connections
+
+    outcome, touched = asyncio.run(once())
+    assert isinstance(outcome, Response | Failure)
+    assert len(outcome.redirects) <= LIMITS.max_redirects + 1
+    assert touched == 0

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
@@ -366,6 +367,76 @@ def test_any_bytes_for_an_answer_end_in_an_outcome(head: bytes, middle: bytes, t
     assert isinstance(asyncio.run(once()), Response | Failure)
 
 
+CHUNKS = st.lists(
+    st.sampled_from(
+        [
+            b"0",
+            b"1",
+            b"5",
+            b"ffff",
+            b"-1",
+            b"5;x=1",
+            b" 5",
+            b"5 ",
+            b"\r\n",
+            b"\n",
+            b"hello",
+            b"X: 1",
+            b"\x00",
+            b"F" * 20,
+        ]
+    ),
+    max_size=12,
+).map(b"".join)
+FIELDS = st.lists(
+    st.sampled_from(
+        [
+            *(b"Content-Length: 5", b"Content-Length: 50", b"Content-Length: x", b"Transfer-Encoding: chunked"),
+            *(
+                b"Transfer-Encoding: gzip",
+                b"Content-Encoding: br",
+                b"Connection: close",
+                b"Location: /",
+                b"Location: //x",
+            ),
+            *(
+                b" folded",
+                b"\tfolded",
+                b": empty",
+                b"no colon",
+                b"X\x00: 1",
+                b"Set-Cookie: a=b",
+                b"HTTP/1.1 200 OK",
+                b"",
+            ),
+        ]
+    ),
+    max_size=6,
+).map(b"\r\n".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([b"100", b"103", b"200", b"204", b"206", b"302", b"304", b"404", b"999"]), FIELDS, CHUNKS)
+@example(b"302", b"Location: /", b"")
+@example(b"200", b"Transfer-Encoding: chunked\r\nContent-Length: 5", b"0\r\n")
+@example(b"200", b"Content-Length: 5\r\n\r\nHTTP/1.1 200 OK", b"hello")
+def test_any_framing_ends_in_an_outcome_and_the_next_answer_is_not_mixed_up(
+    status: bytes, fields: bytes, body: bytes
+) -> None:
+    async def once() -> tuple[Outcome, Outcome]:
+        async with bad_server() as server:
+            server.answer_and_close("/", b"HTTP/1.1 " + status + b" X\r\n" + fields + b"\r\n\r\n" + body)
+            server.answer("/next", reply(200, b"the next"))
+            egress = new_egress()
+            outcomes = await ask(egress, server), await ask(egress, server, "/next")
+            egress.close()
+            return outcomes
+
+    first, second = asyncio.run(once())
+    assert isinstance(first, Response | Failure)
+    assert answered(second).raw == b"the next"
+
+
 # Deadlines
 
 
@@ -458,6 +529,33 @@ async def test_a_certificate_that_proves_nothing_is_a_failure(certificate: str, 
 async def test_verification_is_off_only_when_it_was_switched_off() -> None:
     async with tls_pair("expired", verify=False) as (egress, server):
         assert answered(await egress.fetch(Request(f"https://site.test:{server.port}/"))).raw == PAGE
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_old_versions_of_tls_are_refused() -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    old.load_cert_chain(TLS / "good.pem")
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    async with bad_server(context=old) as server:
+        egress = new_egress(ca_file=str(TLS / "authority.pem"))
+        assert failed(await egress.fetch(Request(f"https://site.test:{server.port}/"))).code == "tls_error"
+        assert server.asked == []
+        egress.close()
+
+
+async def test_a_chain_of_certificates_without_end_is_refused(tmp_path: Path) -> None:
+    key_and_certificate = (TLS / "good.pem").read_text()
+    certificate = key_and_certificate[key_and_certificate.index("-----BEGIN CERTIFICATE") :]
+    (tmp_path / "long.pem").write_text(key_and_certificate + certificate * 500)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "long.pem")
+    async with bad_server(context=context) as server:
+        egress = new_egress(ca_file=str(TLS / "authority.pem"))
+        failure = failed(await egress.fetch(Request(f"https://site.test:{server.port}/")))
+        assert failure.code.startswith("tls_")
+        assert server.asked == []
+        egress.close()
 
 
 async def test_a_tls_greeting_that_is_answered_in_plain_text_is_a_tls_error(egress: Egress) -> None:

@@ -198,12 +198,16 @@ def test_a_guess_at_a_long_page_takes_ordinary_time() -> None:
         "&notit;&#x110000;&#xd800;&#0;" * 20_000,
         "<title>" + " x" * 500_000 + "</title>",
         f"<a href='{'x' * 1_000_000}'></a>",
+        f"<meta http-equiv=refresh content='{'1' * 500_000}'>",
+        f"<meta http-equiv=refresh content='1{' ' * 500_000}!'>",
+        f"<meta http-equiv=refresh content='0; {'url=' * 200_000}'>",
+        f"<p>{'a' * 1_000_000}!",
     ],
     ids=lambda html: html[:16],
 )
 def test_a_hostile_page_is_read_in_ordinary_time(html: str) -> None:
     facts = read(html + "<a href=/after>after</a>")
-    assert facts.links[-1] == "/after"
+    assert "/after" in facts.links
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,17 @@ def test_a_line_that_the_limit_cuts_is_left_out(missing: int) -> None:
     assert allowed(filled, "/p")
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["Allow: /" + "*a" * 2_000 + "*b", "Disallow: /" + "*" * 3_000 + "$", "Allow: /*x*y*z", "Disallow: /aaaa*a*a$"],
+)
+def test_a_file_full_of_signs_is_matched_in_ordinary_time(line: str) -> None:
+    body = (f"User-agent: *\n{line}\n" + f"{line}\n" * (MAX_BYTES // len(line))).encode()
+    rules = Rules(RobotsRecord(RobotsState.FOUND, readable(body), 0), "Shoal/1", timedelta(seconds=30))
+    path = "/" + "a" * 2_000
+    assert rules.allows(Url(f"http://h{path}")) is ("Disallow" not in line)
+
+
 def test_one_endless_line_says_nothing() -> None:
     assert rules(b"User-agent: * " * 100_000).group is None
 
