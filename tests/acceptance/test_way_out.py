@@ -24,7 +24,11 @@ sys.addaudithook(watch)
 def test_python_itself_opens_no_connection_while_it_crawls(tmp_path: Path, sqlite_url: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(WATCH)
     seen = tmp_path / "seen"
-    environment = clean_environment(tmp_path) | {"PYTHONPATH": str(tmp_path), "SEEN": str(seen), "SHOAL_PAGE_ATTEMPTS": "1"}
+    environment = clean_environment(tmp_path) | {
+        "PYTHONPATH": str(tmp_path),
+        "SEEN": str(seen),
+        "SHOAL_PAGE_ATTEMPTS": "1",
+    }
     with Site(pages=20) as site:
         seeds = [site.address, "http://localhost:1/"]
         crawl = ["crawl", *seeds, "--store", sqlite_url, "--speed", "max", "--output", "out.csv"]

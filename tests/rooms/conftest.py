@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,7 +118,8 @@ class Crawler:
 
 
 @pytest.fixture
-async def crawler(store_url: str) -> AsyncIterator[Crawler]:
-    settings = load({"DATABASE_URL": store_url}, env={"SHOAL_PAGE_BACKOFF": "20ms"}).settings
+async def crawler(store_url: str, tmp_path: Path) -> AsyncIterator[Crawler]:
+    env = {"SHOAL_PAGE_BACKOFF": "20ms", "SHOAL_DATA_DIR": str(tmp_path)}
+    settings = load({"DATABASE_URL": store_url}, env=env).settings
     async with opened(settings, Signals()) as app:
         yield Crawler(app)

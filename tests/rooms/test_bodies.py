@@ -97,3 +97,14 @@ async def test_without_room_for_bodies_no_page_is_stored_without_its_own(
         with pytest.raises(StorageFull):
             await crawler.walk(crawl)
     assert await crawler.pages(await crawler.app.crawls.get(crawl.id)) == {}
+
+
+async def test_what_a_site_calls_its_files_names_no_file_here(crawler: Crawler) -> None:
+    names = ["../../../../owned", "/tmp/owned", "CON", "a\tb", "x" * 4000]
+    disposition = [("Content-Disposition", f'attachment; filename="{name}"') for name in names]
+    async with serving(ScriptedSite(lambda path: (200, dict([disposition[int(path[1:] or 0)]]), html("x")[2]))) as site:
+        seen = await crawler.crawl(site, *(f"/{number}" for number in range(len(names))), keep_bodies=True)
+    pages = await crawler.pages(seen)
+    files = {page.body_file for page in pages.values()}
+    assert len(pages) == len(names)
+    assert all(file and "owned" not in file and ".." not in file and not file.startswith("/") for file in files), files

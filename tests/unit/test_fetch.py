@@ -93,3 +93,24 @@ async def test_a_page_that_nobody_foresaw_is_a_failure_and_not_lost(server: BadS
     assert fetched.failure is not None
     assert (fetched.failure.code, fetched.retryable) == ("unexpected", False)
     egress.close()
+
+
+@pytest.mark.parametrize(
+    ("etag", "kept"),
+    [
+        ('"abc"', '"abc"'),
+        ('W/"abc"', 'W/"abc"'),
+        ("", None),
+        ("x" * 30_000, None),
+        ('"caf\u00e9"', None),
+        ("a\tb", None),
+    ],
+)
+async def test_only_what_could_be_sent_back_is_kept_of_a_validator(
+    fetcher: PageFetcher, server: BadServer, etag: str, kept: str | None
+) -> None:
+    server.answer(
+        "/", reply(200, PAGE, [("Content-Type", "text/html"), ("ETag", etag), ("Last-Modified", "x" * 9_999)])
+    )
+    fetched = await fetch(fetcher, server)
+    assert (fetched.etag, fetched.last_modified) == (kept, None)

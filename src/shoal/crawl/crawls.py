@@ -10,6 +10,7 @@ from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConfli
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
+from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl import states
 from shoal.crawl.budget import BUDGETS
@@ -326,7 +327,7 @@ def seeds_of(config: CrawlConfig) -> list[Url]:
     for place, seed in enumerate(config.seeds):
         url = canonical(seed, rules)
         if isinstance(url, Refusal):
-            raise InvalidInput(f"seeds[{place}]", f"{seed[:200]!r} {url.problem}", SEED_FIX)
+            raise InvalidInput(f"seeds[{place}]", f"{redact_url(seed[:2000])[:200]!r} {url.problem}", SEED_FIX)
         found.append(url)
     return found
 

@@ -78,6 +78,16 @@ def redirect(location: str | Callable[[Asked], str], status: int = 302, body: by
     return script
 
 
+def first_then(first: bytes, later: bytes) -> Script:
+    """One answer for the first who asks, another for all others."""
+    left = [first]
+
+    async def script(line: Line, _asked: Asked) -> None:
+        await line.send(left.pop() if left else later)
+
+    return script
+
+
 def encoded(body: bytes, encodings: str) -> Script:
     return send(reply(200, body, [HTML, ("Content-Encoding", encodings)]))
 

@@ -103,6 +103,7 @@ class HostileSite:
             self._main = await stack.enter_async_context(bad_server())
             await self._open_tls(stack)
             await self._open_robots(stack)
+            await self._open_busy(stack)
             stack.callback(self._open_deaf().close)
             self._open_closed()
             self._play()
@@ -143,6 +144,22 @@ class HostileSite:
             door.answer("/", reply(200, f"<title>{name}</title>".encode(), [HTML]))
             url = f"http://127.0.0.1:{door.port}/"
             self._seed(url, bad=code) if code else self._seed(url, good=name)
+
+    async def _open_busy(self, stack: AsyncExitStack) -> None:
+        """A host that asks to be left alone, in words that nobody can obey (B42). It means it only once."""
+        door = await stack.enter_async_context(bad_server())
+        url = f"http://127.0.0.1:{door.port}"
+        wishes = {"/banana": "banana", "/huge": "999999999", "/past": "Thu, 01 Jan 1970 00:00:00 GMT", "/minus": "-1"}
+        for path, wish in wishes.items():
+            door.answer(path, reply(429, b"<p>later", [HTML, ("Retry-After", wish)]))
+            self.statuses[url + path] = 429
+        door.scripts["/once"] = answers.first_then(
+            reply(503, b"", [("Retry-After", "0.5, 1e9")]), reply(200, b"<title>once</title>", [HTML])
+        )
+        self.good[f"{url}/once"] = "once"
+        links = "".join(f"<a href='{path}'>x</a>" for path in (*wishes, "/once"))
+        door.answer("/", reply(200, f"<title>busy</title>{links}".encode(), [HTML]))
+        self._seed(f"{url}/", good="busy")
 
     def _open_deaf(self) -> socket.socket:
         """A door that takes connections and never says a word: its TLS greeting is not answered."""
@@ -225,7 +242,7 @@ class HostileSite:
             self.statuses[f"{self.address}/status/{name}"] = status
 
     def _play_inward(self) -> None:
-        """Links that lead inside (B1-B10), by a link and by a base element."""
+        """Links that lead inside (B1-B10), by a link, a base element and a refresh."""
         canary = self._canaries[1].port
         for url in (
             f"http://127.0.0.1:{canary}/",
@@ -235,6 +252,7 @@ class HostileSite:
             f"http://[::1]:{canary}/",
             f"http://[::ffff:7f00:1]:{canary}/",
             f"http://127.0.0.1:{canary}/based",
+            meta := f"http://127.0.0.1:{canary}/refreshed",
             "http://10.0.0.1/",
             "http://172.16.0.1/",
             "http://192.168.0.1/",
@@ -247,11 +265,14 @@ class HostileSite:
         ):
             self.bad[url] = INSIDE
         based = f"<title>base inside</title><base href='//127.0.0.1:{canary}/'><a href=based>x</a>"
+        refresh = f"<title>refresh inside</title><meta http-equiv=refresh content='0; url={meta}'>"
         self._scripts["/base-inside"] = send(reply(200, based.encode(), [HTML]))
+        self._scripts["/refresh-inside"] = send(reply(200, refresh.encode(), [HTML]))
         self.good[f"{self.address}/base-inside"] = "base inside"
+        self.good[f"{self.address}/refresh-inside"] = "refresh inside"
         inward = [url for url, code in self.bad.items() if code == INSIDE and not url.startswith(self.address)]
         spellings = [f"http://2130706433:{canary}/", f"http://0x7f.1:{canary}/", f"http://0177.1:{canary}/"]
-        self._page("/inward", "Inward", *(url for url in inward if not url.endswith("based")), *spellings)
+        self._page("/inward", "Inward", *(url for url in inward if not url.endswith("ed")), *spellings)
         storm = "".join(f"<a href='/storm/{number}'>x</a>" for number in range(STORM))
         self._scripts["/many"] = send(reply(200, f"<title>many</title>{storm}".encode(), [HTML]))
         self.good[f"{self.address}/many"] = "many"
@@ -259,7 +280,17 @@ class HostileSite:
     def _others(self) -> list[str]:
         odd = [url.removeprefix(self.address) for url in self.good if "/odd/" in url]
         statuses = [url.removeprefix(self.address) for url in self.statuses]
-        return [*odd, *statuses, *TRAPS, "/inward", "/base-inside", "/many", "/private/x", "/storm/x"]
+        return [
+            *odd,
+            *statuses,
+            *TRAPS,
+            "/inward",
+            "/base-inside",
+            "/refresh-inside",
+            "/many",
+            "/private/x",
+            "/storm/x",
+        ]
 
     def _under(self, path: str) -> list[str]:
         return [known for known in self._scripts if known.startswith(path)]

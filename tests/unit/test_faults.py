@@ -1,0 +1,35 @@
+"""The table of faults: every number is there, and every test that it names exists."""
+
+import ast
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+FAULTS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "faults.toml").read_text())
+NUMBERS = [f"B{number}" for number in range(1, 63)]
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    tree = ast.parse((TESTS / path).read_text())
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(function.name for function in functions if function.name.startswith("test_"))
+
+
+def test_every_fault_of_the_list_is_in_the_table() -> None:
+    assert [number for number in NUMBERS if number not in FAULTS] == []
+
+
+@pytest.mark.parametrize("number", FAULTS)
+def test_a_fault_is_held_by_tests_that_exist_or_says_what_it_waits_for(number: str) -> None:
+    fault = FAULTS[number]
+    named = fault.get("tests", [])
+    assert fault["what"]
+    assert bool(named) != bool(fault.get("waits")), "tests, or what they wait for"
+    for test in named:
+        path, _, name = test.partition("::")
+        assert name in names_in(path), test
