@@ -62,10 +62,12 @@ def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_
     for text in others:
         read_rules(tomllib.loads(text))
     (tmp_path / "rules.toml").write_text(rules)
-    assert run_commands("take-data.md", site, tmp_path) == 2
+    assert run_commands("take-data.md", site, tmp_path) == 4
     records = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     assert records
     assert all(record["data"]["title"] == record["h1"] and record["data"]["links"] for record in records)
+    again = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
+    assert {line["url"]: line["data"] for line in again} == {record["url"]: record["data"] for record in records}
 
 
 def test_the_commands_of_the_guide_on_outputs_work(site: Site, tmp_path: Path) -> None:

@@ -76,3 +76,25 @@ def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_pat
     assert {record["data"]["shouted"] for record in records} == {f"PAGE {number}" for number in range(6)}
     assert unknown[0] == 2
     assert "'absent', which no installed package offers; installed are shout" in unknown[2]
+
+
+def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Path) -> None:
+    store = ["--store", "sqlite:///here.db"]
+    (tmp_path / "rules.toml").write_text(TITLE + PRICE)
+    with Site(pages=4) as site:
+        crawl = ["crawl", site.address, "--speed", "max", *store]
+        assert shoal(tmp_path, *crawl, "--id", "kept", "--keep-bodies")[0] == 0
+        assert shoal(tmp_path, *crawl, "--id", "bare")[0] == 0
+    code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store)
+    assert code == 0, err
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert {line["data"]["title"] for line in lines} == {f"Page {number}" for number in range(4)}
+    assert {line["error"]["code"] for line in lines} == {"invalid_data"}
+    assert "4 pages read, 0 left out, 0 without a body." in err
+    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.jsonl")[:2] == (0, "")
+    assert (tmp_path / "data.jsonl").read_text() == out
+    code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "bare", *store)
+    assert (code, out) == (5, "")
+    assert "crawl again with --keep-bodies" in err
+    assert shoal(tmp_path, "rules", "apply", "rules.toml", "absent", *store)[0] == 5
+    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x")[0] == 2

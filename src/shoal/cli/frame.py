@@ -43,7 +43,7 @@ COMMANDS: dict[str, Lazy] = {
     "crawls": Lazy("shoal.cli.crawls:crawls", "List and manage crawls."),
     "explain": Lazy("shoal.cli.explain:explain", "Say why a URL waits, was skipped, or failed."),
     "robots": Lazy("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
-    "rules": Lazy("shoal.cli.rules:rules", "Try a rule set on a page."),
+    "rules": Lazy("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),
     "db": Lazy("shoal.cli.db:db", "Look at the store's schema and upgrade it."),
     "config": Lazy("shoal.cli.config:config", "Show the effective settings and where they come from."),
     "demo": Lazy("shoal.cli.demo:demo", "Crawl a small site of its own, live, to have a look."),

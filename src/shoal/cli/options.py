@@ -66,6 +66,7 @@ class Flag:
     metavar: str | None = None
     read: Callable[[str], Any] | None = None
     form: str | None = None  # how it is written, for a refusal
+    at_once: bool = False  # one value fills the field, though it is a list or a table
 
     @property
     def kind(self) -> Any:
@@ -81,7 +82,7 @@ class Flag:
 
     @property
     def repeated(self) -> bool:
-        return get_origin(self.kind) in (list, dict)
+        return not self.at_once and get_origin(self.kind) in (list, dict)
 
     @property
     def choices(self) -> str | None:
@@ -141,7 +142,7 @@ PROMISED = (
     Flag("--user-agent", "user_agent", "S"),
     Flag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
     Flag("--proxy", "proxy", "URL"),
-    Flag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file"),
+    Flag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
     Flag("--hook", "hooks", "NAME", read_hook),
     Flag("--keep-bodies", "keep_bodies"),
 )

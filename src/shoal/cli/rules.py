@@ -1,22 +1,27 @@
-"""`shoal rules`: a rule set tried on one page, fetched as a crawl would fetch it."""
+"""`shoal rules`: a rule set tried on a page, fetched as a crawl would, or carried out on the kept bodies of a crawl."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 import orjson
 import uvloop
 
 from shoal.app import opened
-from shoal.base.errors import NothingCrawled
+from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
+from shoal.base.text import shorten
 from shoal.cli.frame import Group
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
 from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
+from shoal.extract.further import INVALID_DATA
+from shoal.extract.rules import RuleSet, read_rules
 from shoal.here.crawl import CrawlHere
+from shoal.here.reread import Rereader, Tally
 from shoal.here.wish import Wish, read_config
 from shoal.pages.page import Page
 from shoal.settings import load
@@ -35,7 +40,7 @@ def fetch_flags(command: Command) -> Command:
 
 @click.group(cls=Group)
 def rules() -> None:
-    """Try a rule set: which data it takes from a page."""
+    """Try a rule set on a page, or take its data from a crawl's kept bodies."""
 
 
 @rules.command()
@@ -54,6 +59,44 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
         note(f"The rule set is not for this page: it has status {page.status} and {kind}, or `urls` leaves it out.")
         return INVALID
     return 0 if page.error_code is None else INVALID
+
+
+@rules.command()
+@click.argument("file", metavar="FILE")
+@click.argument("crawl_id", metavar="CRAWL")
+@click.option("--output", metavar="FILE", help="Where the lines go instead of stdout.")
+@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> None:
+    """Take the data of the rule set in FILE from the kept bodies of a crawl, as JSON lines. No server is asked."""
+    rule_set = read_rules(read_rules_file(file))
+    if output is None:
+        tally = uvloop.run(_apply(rule_set, crawl_id, store, sys.stdout.buffer))
+    else:
+        with _new_file(output) as lines:
+            tally = uvloop.run(_apply(rule_set, crawl_id, store, lines))
+    note(f"{tally.read} pages read, {tally.left_out} left out, {tally.without_body} without a body.")
+
+
+def _new_file(name: str) -> BinaryIO:
+    try:
+        return Path(name).expanduser().open("wb")
+    except (OSError, RuntimeError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        raise InvalidInput(f"--output {shorten(name)}", f"cannot be written ({why})", "name another file") from None
+
+
+async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, lines: BinaryIO) -> Tally:
+    async with opened(load({"DATABASE_URL": store}).settings) as app:
+        crawl = (await app.crawls.get(crawl_id)).crawl
+        rereader = Rereader(app, rule_set)
+        async for found in rereader.read(crawl):
+            error = None if found.message is None else {"code": INVALID_DATA, "message": found.message}
+            lines.write(orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n")
+        lines.flush()
+    tally = rereader.tally
+    if not tally.read and tally.without_body:
+        raise NotFound("kept bodies of crawl", crawl_id, "crawl again with --keep-bodies")
+    return tally
 
 
 async def _fetched(config: CrawlConfig) -> Page:

@@ -55,7 +55,7 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
     from shoal.extract.rules import read_rules  # what few crawls have is not worth everybody's start-up time
 
     if rules is not None:
-        read_rules(rules)
+        read_rules(rules, "rules.")
     return rules
 
 

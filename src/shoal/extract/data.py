@@ -105,13 +105,13 @@ def _value(page: _Page, scope: Node, rule: Rule, name: str, problems: list[str])
         return objects
     unread: list[str] = []
     values = _values(page, scope, rule, unread)
-    found: Any = list(values) if rule.many else next(values, None)
+    found: Any = list(values) if rule.list else next(values, None)
     if found not in (None, []):
         return found
     if rule.required:
         why = f"is required and {unread[0]!r} is no {rule.type}" if unread else "is required and missing"
         problems.append(f"{name} {why}")
-    return [] if rule.many and rule.default is None else rule.default
+    return [] if rule.list and rule.default is None else rule.default
 
 
 def _values(page: _Page, scope: Node, rule: Rule, unread: list[str]) -> Iterator[Any]:
@@ -131,7 +131,7 @@ def _elements(page: _Page, scope: Node, rule: Rule) -> list[Element]:
 
 def _found(page: _Page, scope: Node, rule: Rule) -> Sequence[Any]:
     if rule.css is not None:
-        if rule.many or rule.each is not None or rule.regex is not None or rule.type != "text":
+        if rule.list or rule.each is not None or rule.regex is not None or rule.type != "text":
             return scope.select(rule.css)[:MOST_VALUES]
         one = scope.select_one(rule.css)
         return [] if one is None else [one]
