@@ -37,10 +37,11 @@ bench: env ## measure; T="name" picks one benchmark
 docs: env ## regenerate the reference pages and .env.example
 	$(PYTHON) -m tools.generate
 
-lock: env ## resolve the dependencies again and write both locks
+lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
 	$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(COMPILE) --upgrade tests/support/pywb.in --output-file tests/support/pywb.lock
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

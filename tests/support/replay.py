@@ -1,0 +1,116 @@
+"""pywb, the replay tool, over one archive. It pins old versions of what we use: it has an environment of its own."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.programs import ServerUnavailable
+from tests.support.servers import free_port, wait_until
+
+ROOT = Path(__file__).parents[2]
+LOCK = Path(__file__).with_name("pywb.lock")
+INSTALL_SECONDS = 600
+START_SECONDS = 60
+
+
+class Replayed(NamedTuple):
+    """What the archive answers for a URL."""
+
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+class Replay:
+    """A running pywb with one collection."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/mine"
+        self._opener = urllib.request.build_opener(_Stay, urllib.request.ProxyHandler({}))
+
+    def get(self, url: str) -> Replayed:
+        """The page as it was archived, unrewritten."""
+        return self._get(f"{self._url}/id_/{url}")
+
+    def is_up(self) -> bool:
+        try:
+            return self._get(f"{self._url}/").status == 200
+        except OSError:
+            return False
+
+    def _get(self, url: str) -> Replayed:
+        try:
+            answer = self._opener.open(url, timeout=START_SECONDS)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            fields = {name.lower(): value for name, value in answer.headers.items()}
+            return Replayed(answer.status, fields, answer.read())
+
+
+@contextmanager
+def replaying(archive: Path, index: Path, folder: Path) -> Iterator[Replay]:
+    for place, file in (("archive", archive), ("indexes", index)):
+        (folder / "collections" / "mine" / place).mkdir(parents=True)
+        shutil.copy(file, folder / "collections" / "mine" / place)
+    port = free_port()
+    words = [str(environment() / "bin" / "wayback"), "--bind", "127.0.0.1", "--port", str(port)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=log, env=plain_environment())
+    try:
+        replay = Replay(port)
+        wait_until(replay.is_up, f"an answer of pywb on port {port}", START_SECONDS)
+        yield replay
+    finally:
+        process.kill()
+        process.wait()
+
+
+def environment() -> Path:
+    """pywb's own packages, installed once for each version of its lock."""
+    home = ROOT / ".venv" / f"pywb-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
+    if not home.exists():
+        new = home.with_name(f"{home.name}.{os.getpid()}")
+        _run(sys.executable, "-m", "venv", str(new))
+        _run(
+            str(new / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--require-hashes",
+            "--no-deps",
+            "-r",
+            str(LOCK),
+        )
+        # Scripts name their interpreter by its path: it stays where it was made, and the short name leads there.
+        with suppress(FileExistsError):  # another run was first
+            home.symlink_to(new.name)
+    return home
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=plain_environment()
+    )
+    if done.returncode:
+        raise ServerUnavailable(f"pywb cannot be installed, so no archive can be replayed:\n{done.stderr[-2000:]}")
+
+
+def plain_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SHOAL"))}
