@@ -33,8 +33,6 @@ from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.sqlite import SqliteDatabase
-from shoal.work.local import holder_name
-from shoal.work.worker import Worker
 
 # What most commands never need is imported where it is used: a crawl of a small site should not wait for it.
 if TYPE_CHECKING:
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from shoal.crawl.archivist import Archivist
     from shoal.crawl.carrier import Carrier
     from shoal.store.sql.postgres import PostgresDatabase
+    from shoal.work.worker import Worker
 
     SqlDatabase = SqliteDatabase | PostgresDatabase
 
@@ -168,8 +167,11 @@ async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> A
     return on_database(settings, database)
 
 
-def company_of(app: App, crawl: Crawl, size: int) -> Worker:
+def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
     """Workers of one process for the other walkers of a crawl that it walks itself."""
+    from shoal.work.local import holder_name
+    from shoal.work.worker import Worker
+
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
     lane, holder = local_lane(crawl.id), holder_name()

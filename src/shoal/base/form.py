@@ -7,7 +7,6 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
@@ -161,6 +160,8 @@ def _bare(annotation: Any) -> Any:
 
 
 def _nearest(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
 

@@ -5,6 +5,7 @@ import sys
 import uvloop
 
 from shoal.app import opened, run_of
+from shoal.cli.collector import spare
 from shoal.cli.watching import watched
 from shoal.settings import load
 from shoal.work.child import Child, die_with_parent
@@ -19,4 +20,5 @@ async def _serve() -> None:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
+    spare()
     uvloop.run(_serve())

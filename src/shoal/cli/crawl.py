@@ -19,6 +19,7 @@ from shoal.base.errors import (
     StorageFull,
     UsageError,
 )
+from shoal.cli.collector import spare
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import note
 from shoal.cli.progress import Progress, Screen, screen
@@ -61,6 +62,7 @@ def crawl(
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
     wish = _wish(urls, crawl_id, resume, given)
+    spare()
     return uvloop.run(_crawl(wish, store, outputs, output, as_json))
 
 

@@ -4,7 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Migration:
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
     """All steps of one dialect, in order."""
-    folder = files(__package__).joinpath("migrations", dialect)
+    folder = Path(__file__).parent / "migrations" / dialect
     steps = []
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
@@ -45,8 +44,8 @@ class Query:
 @cache
 def load(dialect: str) -> dict[str, Query]:
     """All queries of one dialect."""
-    folder = files(__package__).joinpath("queries")
-    texts = [*_texts(folder), *_texts(folder.joinpath(dialect))]
+    folder = Path(__file__).parent / "queries"
+    texts = [*_texts(folder), *_texts(folder / dialect)]
     found: dict[str, Query] = {}
     for text in texts:
         for query in _parse(text, "$" if dialect == "postgres" else "?"):
@@ -56,7 +55,7 @@ def load(dialect: str) -> dict[str, Query]:
     return found
 
 
-def _texts(folder: Traversable) -> list[str]:
+def _texts(folder: Path) -> list[str]:
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return [folder.joinpath(name).read_text(encoding="utf-8") for name in names]
 
