@@ -11,6 +11,7 @@ from shoal.crawl.frontier import Report, Settled, key_of
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
 from shoal.hosts.pace import Grant, HeldHost, Standing, Wish
+from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
 from shoal.store.sql.archive import SqlArchive
 from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench
@@ -131,6 +132,16 @@ async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
     await hear(bench, host, HostNews(SITE, is_well=True))
     assert await standing(bench, host) == Standing()
     assert await hear(bench, host, throttled()) == about(2)
+
+
+async def test_a_good_answer_and_a_complaint_in_one_commit_begin_anew(bench: Bench) -> None:
+    host = await host_of(bench)
+    for seconds in (2, 4):
+        await hear(bench, host, throttled())
+        await bench.jump(seconds + 1)
+    both = throttled()
+    both.is_well = True
+    assert await hear(bench, host, both) == about(2)
 
 
 async def test_a_good_answer_that_comes_late_does_not_end_a_hold(bench: Bench) -> None:
@@ -254,3 +265,17 @@ async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> 
     assert (told.origin, told.status) == (SITE, 429)
     await bench.jump(61)
     assert await held() is None
+
+
+async def test_a_robots_file_that_says_the_same_is_only_dated(bench: Bench) -> None:
+    """The hash tells; half a megabyte is not written again."""
+    before = RobotsRecord(RobotsState.FOUND, "User-agent: *", 1)
+    await bench.database.run(lambda tx: bench.hosts.keep_robots(tx, SITE, before, timedelta(0)))
+    await bench.sql("UPDATE host SET robots = 'as it was'")
+    again = RobotsRecord(RobotsState.FOUND, "User-agent: *", 2)
+    await bench.database.run(lambda tx: bench.hosts.keep_robots(tx, SITE, again, timedelta(seconds=5)))
+    kept = await bench.database.read(lambda tx: bench.hosts.robots(tx, SITE))
+    assert kept == RobotsRecord(RobotsState.FOUND, "as it was", 2)
+    other = RobotsRecord(RobotsState.FOUND, "User-agent: shoal", 3)
+    await bench.database.run(lambda tx: bench.hosts.keep_robots(tx, SITE, other, timedelta(0)))
+    assert await bench.database.read(lambda tx: bench.hosts.robots(tx, SITE)) == other

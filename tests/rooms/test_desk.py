@@ -10,11 +10,12 @@ from ipaddress import ip_network
 import pytest
 
 from shoal.base.clock import FakeClock
-from shoal.base.signals import Signals
+from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
 from shoal.egress import AddressRule, Egress
-from shoal.hosts.desk import ASK_AGAIN, KEEP_OLD, RobotsDesk, RobotsRead
+from shoal.hosts.desk import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsDesk
 from shoal.hosts.robots import MAX_BYTES, RobotsState, Rules
+from shoal.hosts.watch import HostHeld
 from shoal.settings import HostSettings
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, serving
 from tests.support.told import Told
@@ -27,7 +28,7 @@ LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 class Bench:
     desk: RobotsDesk
     clock: FakeClock
-    told: Told[RobotsRead]
+    told: Told[Signal]
 
     async def rules(self, site: ScriptedSite) -> Rules:
         return await self.desk.rules_of(site.url)
@@ -38,7 +39,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(crawler: Crawler) -> AsyncIterator[Bench]:
-    app, clock, told = crawler.app, FakeClock(), Told[RobotsRead]()
+    app, clock, told = crawler.app, FakeClock(), Told[Signal]()
     signals = Signals()
     signals.subscribe(told)
     egress = Egress(LOOPBACK)
@@ -160,10 +161,21 @@ async def test_an_old_file_stands_in_while_there_is_no_new_one(bench: Bench, kep
 
 async def test_a_delay_that_was_cut_is_told(bench: Bench) -> None:
     async with serving(site((200, {}, "User-agent: *\nCrawl-delay: 100\n"))) as host:
-        rules = await bench.rules(host)
-        assert (rules.asked_delay, rules.delay) == (100, timedelta(seconds=30))
-        [told] = bench.told
-        assert (told.origin, told.delay_seconds, told.delay_was_cut) == (host.url, 30, True)
+        for _ in range(2):  # asked for, then kept
+            rules = await bench.rules(host)
+            assert (rules.asked_delay, rules.delay) == (100, timedelta(seconds=30))
+        cuts = [told for told in bench.told if isinstance(told, CrawlDelayCut)]
+        assert cuts == [CrawlDelayCut(origin=host.url, asked_seconds=100, delay_seconds=30)] * 2
+
+
+async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench, crawler: Crawler) -> None:
+    async with serving(site((503, {"Retry-After": "600"}, ""))) as host:
+        assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
+        numbers = await crawler.app.database.run(lambda tx: crawler.app.hosts.numbers(tx, [host.url]))
+        standings = await crawler.app.database.read(lambda tx: crawler.app.hosts.standings(tx, numbers.values()))
+    assert [stands.held_for for stands in standings.values()] == [pytest.approx(600, abs=5)]
+    [held] = [told for told in bench.told if isinstance(told, HostHeld)]
+    assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")
 
 
 async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shoal.app import opened
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
-from shoal.crawl.walker import HostHeld
+from shoal.hosts.watch import HostHeld
 from shoal.settings import load
 from tests.rooms.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving
 from tests.support.told import Told

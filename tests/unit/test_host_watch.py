@@ -138,6 +138,18 @@ def test_the_first_good_answer_after_a_hold_is_news_once() -> None:
     assert walk.news() is None
 
 
+def test_a_good_answer_before_the_next_complaint_is_not_lost() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(200)
+    walk.answer(429, page=2)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.is_well, news.grows) == (429, True, True)
+
+
 def test_a_server_error_is_no_good_answer() -> None:
     walk = Walk()
     walk.answer(429)

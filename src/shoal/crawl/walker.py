@@ -34,7 +34,7 @@ from shoal.fetch.sitemap import SitemapFetcher
 from shoal.hosts.desk import RobotsDesk
 from shoal.hosts.robots import product_token
 from shoal.hosts.store import HostStore
-from shoal.hosts.watch import HostNews, HostWatch
+from shoal.hosts.watch import HostNews, HostWatch, tell_holds
 from shoal.pages.bodies import BodyStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
@@ -67,18 +67,6 @@ class FetchBlocked(Signal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostHeld(Signal):
-    """A host asked us to wait (429 or 503): nobody asks it for a while, as long as it said (`retry_after`) or for a
-    back-off of our own (`backoff`)."""
-
-    crawl_id: str
-    origin: str
-    status: int
-    why: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HookRan(Signal):
     """What a hook cost one walker."""
 
@@ -87,13 +75,6 @@ class HookRan(Signal):
     calls: int
     failures: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldsBegun(Signal):
-    """How many hosts one commit found held, by what decides: `retry_after` or `backoff`."""
-
-    holds: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,16 +220,7 @@ class Walker:
         return HostWatch(self._settings.hosts, self._clock, ease=self._pace.ease, delay=delay)
 
     def _notice(self, news: dict[int, HostNews], holds: dict[int, float]) -> None:
-        count: Counter[str] = Counter()
-        for host, seconds in holds.items():
-            told = news[host]
-            why = "retry_after" if told.hold else "backoff"
-            count[why] += 1
-            self._signals.emit(
-                HostHeld(crawl_id=self._crawl.id, origin=told.origin, status=told.status, why=why, seconds=seconds)
-            )
-        if count:
-            self._signals.emit(HoldsBegun(holds=dict(count)))
+        tell_holds(self._signals, news, holds, self._crawl.id)
 
     def _tell_sitemap(self, done: Settled) -> None:
         record = done.sitemap

@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from shoal.base.clock import Clock, span
-from shoal.base.database import Database
+from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Refusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
-from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, readable
+from shoal.hosts.retry_after import wait_of
+from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, Throttled, readable
 from shoal.hosts.store import HostStore
+from shoal.hosts.watch import THROTTLED, tell_holds, throttle_news
 from shoal.settings import HostSettings
 
 ASK_AGAIN = timedelta(seconds=4)  # a host whose robots.txt could not be had: sooner than a walker tries its pages again
@@ -31,7 +33,15 @@ class RobotsRead(Signal):
     origin: str
     state: RobotsState
     delay_seconds: float
-    delay_was_cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlDelayCut(Signal):
+    """A robots.txt asks for a longer pause between requests than we keep."""
+
+    origin: str
+    asked_seconds: float
+    delay_seconds: float
 
 
 async def ask_host(egress: Egress, origin: str, agent: str, clock: Clock) -> RobotsRecord:
@@ -69,23 +79,38 @@ class RobotsDesk:
         self._signals = signals
 
     async def rules_of(self, origin: str) -> Rules:
+        rules = await self._find(origin)
+        if rules.delay_was_cut:
+            asked, delay = rules.asked_delay or 0.0, rules.delay.total_seconds()
+            self._signals.emit(CrawlDelayCut(origin=origin, asked_seconds=asked, delay_seconds=delay))
+        return rules
+
+    async def _find(self, origin: str) -> Rules:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
         if kept is not None and self._age(kept) < self._shelf_life(kept):
             return self._rules(kept)
         record = await ask_host(self._egress, origin, self._agent, self._clock)
+        if record.throttled is not None:
+            await self._hold(origin, record.throttled)
         if kept is not None and self._stands_in(kept, record):
             return self._rules(kept)
         rules = self._rules(record)
         await self._database.run(lambda tx: self._store.keep_robots(tx, origin, record, rules.delay))
-        self._signals.emit(
-            RobotsRead(
-                origin=origin,
-                state=record.state,
-                delay_seconds=rules.delay.total_seconds(),
-                delay_was_cut=rules.delay_was_cut,
-            )
-        )
+        delay = rules.delay.total_seconds()
+        self._signals.emit(RobotsRead(origin=origin, state=record.state, delay_seconds=delay))
         return rules
+
+    async def _hold(self, origin: str, throttled: Throttled) -> None:
+        """The host asks us to wait: that holds for its pages, too."""
+        asked = wait_of(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        news = throttle_news(origin, throttled.status, asked, self._settings)
+
+        async def commit(tx: Tx) -> tuple[int, dict[int, float]]:
+            host = (await self._store.numbers(tx, [origin]))[origin]
+            return host, await self._store.hear(tx, {host: news})
+
+        host, holds = await self._database.run(commit)
+        tell_holds(self._signals, {host: news}, holds)
 
     def _rules(self, record: RobotsRecord) -> Rules:
         return Rules(record, self._agent, self._settings.longest_crawl_delay)
@@ -109,7 +134,10 @@ def _record(outcome: Outcome, now: int) -> RobotsRecord:
         state = RobotsState.ABSENT if absent else RobotsState.UNREACHABLE
         return RobotsRecord(state, f"{outcome.code}\n{outcome.message}", now)
     if outcome.status >= 500 or outcome.status == 429:
-        return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", now)
+        throttled = None
+        if outcome.status in THROTTLED and not outcome.redirects:
+            throttled = Throttled(outcome.status, outcome.headers.get("retry-after"))
+        return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", now, throttled)
     if not 200 <= outcome.status < 300:
         return RobotsRecord(RobotsState.ABSENT, f"The server answered {outcome.status}.", now)
     body = outcome.body(LIMITS)

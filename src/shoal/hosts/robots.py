@@ -13,6 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from urllib.parse import quote
 
+import xxhash
 from protego import Protego
 
 from shoal.base.url import Url
@@ -50,6 +51,20 @@ class RobotsRecord:
     state: RobotsState
     body: str
     fetched_at: int
+    throttled: "Throttled | None" = None  # not kept: it is about the host
+
+    @property
+    def hash(self) -> str:
+        """Two records with the same one say the same."""
+        return xxhash.xxh3_64_hexdigest(self.body.encode("utf-8", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """An answer that asks us to wait."""
+
+    status: int
+    retry_after: str | None
 
 
 @dataclass(frozen=True, slots=True)

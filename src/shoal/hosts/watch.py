@@ -4,9 +4,13 @@ It judges and remembers. The engine stops asking a held host at once; the store 
 decides how long a back-off is, for others may have heard the same.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from shoal.base.clock import Clock, span
+from shoal.base.signals import Signal, Signals
 from shoal.hosts.retry_after import wait_of
 from shoal.settings import HostSettings
 
@@ -29,8 +33,14 @@ class HostNews:
     first: int = 0  # the shortest back-off
     most: int = 0  # the longest
     grows: bool = False  # whether it doubles
-    is_well: bool = False
+    is_well: bool = False  # it gave a good answer, before it asked us to wait if it did that, too
     latency: int | None = None
+
+
+def throttle_news(origin: str, status: int, asked: timedelta | None, settings: HostSettings) -> HostNews:
+    """A host asks us to wait: as long as it asked for, or by our back-off."""
+    first, most = span(settings.backoff), span(settings.longest_backoff)
+    return HostNews(origin, status, span(asked) if asked else 0, first, most, grows=asked is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,39 @@ class _Bout:
 
     until: float = 0.0
     pages: set[int] = field(default_factory=set)  # that were well before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostHeld(Signal):
+    """A host asked us to wait (429 or 503): nobody asks it for a while, as long as it said (`retry_after`) or for a
+    back-off of our own (`backoff`)."""
+
+    crawl_id: str | None
+    origin: str
+    status: int
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldsBegun(Signal):
+    """How many hosts one commit found held, by what decides: `retry_after` or `backoff`."""
+
+    holds: dict[str, int]
+
+
+def tell_holds(
+    signals: Signals, news: Mapping[int, HostNews], holds: Mapping[int, float], crawl_id: str | None = None
+) -> None:
+    """Say which hosts are held now, and for how long."""
+    count: Counter[str] = Counter()
+    for host, seconds in holds.items():
+        told = news[host]
+        why = "retry_after" if told.hold else "backoff"
+        count[why] += 1
+        signals.emit(HostHeld(crawl_id=crawl_id, origin=told.origin, status=told.status, why=why, seconds=seconds))
+    if count:
+        signals.emit(HoldsBegun(holds=dict(count)))
 
 
 class HostWatch:
@@ -118,16 +161,16 @@ class HostWatch:
         is_new = answer.attempts == 0 or answer.page in bout.pages
         if is_new:
             bout.pages.add(answer.page)
-        news = self._tell(answer)
-        news.status, news.is_well = answer.status or 0, False
-        news.hold = max(news.hold, span(asked)) if asked is not None else news.hold
-        news.grows = news.grows or (is_new and asked is None)
-        news.first, news.most = span(self._settings.backoff), span(self._settings.longest_backoff)
+        news = throttle_news(answer.origin, answer.status or 0, asked, self._settings)
+        before = self._tell(answer)
+        news.hold, news.latency, news.is_well = max(news.hold, before.hold), before.latency, before.is_well
+        news.grows = before.grows if before.status else news.grows and is_new
+        self._news[answer.host] = news
         return True
 
     def _well(self, answer: Answer) -> None:
         if self._bouts.pop(answer.host, None) is not None:
-            self._news[answer.host] = HostNews(answer.origin, is_well=True)
+            self._news[answer.host] = HostNews(answer.origin, is_well=True, latency=self._tell(answer).latency)
             self.is_attentive = self._ease > 0 or bool(self._bouts)
 
     def _time(self, answer: Answer) -> None:

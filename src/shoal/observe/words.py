@@ -85,14 +85,10 @@ WORDS: Mapping[str, Wording] = {
         of="why",
         choices={"retry_after": (Level.WARNING, "{origin} answered {status} and asks us to wait: {seconds:.1f} s")},
     ),
-    "RobotsRead": Wording(
-        Level.DEBUG,
-        "robots.txt {state}",
-        of="delay_was_cut",
-        choices={
-            "True": (Level.WARNING, "robots.txt of {origin} asks for a longer delay; {delay_seconds:g} s is kept")
-        },
+    "CrawlDelayCut": Wording(
+        Level.WARNING, "robots.txt of {origin} asks for a delay of {asked_seconds:g} s; {delay_seconds:g} s is kept"
     ),
+    "RobotsRead": Wording(Level.DEBUG, "robots.txt {state}"),
     "SitemapSettled": Wording(
         Level.DEBUG,
         "sitemap {url} lists {listed} URLs",

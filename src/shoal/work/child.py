@@ -12,7 +12,8 @@ from typing import Protocol
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.walker import HoldsBegun, PagesSettled
+from shoal.crawl.walker import PagesSettled
+from shoal.hosts.watch import HoldsBegun
 from shoal.queue.job import Lease
 from shoal.settings import Settings
 from shoal.work.talk import Done, Held, Leave, Message, Renewed, Stored, Tick, Work, decode, encode

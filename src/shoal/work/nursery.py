@@ -8,7 +8,8 @@ from asyncio.subprocess import PIPE, Process
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
-from shoal.crawl.walker import HoldsBegun, PagesSettled
+from shoal.crawl.walker import PagesSettled
+from shoal.hosts.watch import HoldsBegun
 from shoal.work.talk import Done, Held, Message, Stored, Tick, decode, encode
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")

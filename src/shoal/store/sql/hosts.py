@@ -50,14 +50,10 @@ class SqlHostStore:
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:
         await self.numbers(tx, [origin])
-        await tx.execute(
-            "keep_robots",
-            origin=origin,
-            state=record.state,
-            body=record.body,
-            fetched_at=record.fetched_at,
-            delay=span(delay),
-        )
+        same = {"origin": origin, "state": record.state, "hash": record.hash}
+        news = {"fetched_at": record.fetched_at, "delay": span(delay)}
+        if not await tx.execute("robots_unchanged", **same, **news):
+            await tx.execute("keep_robots", **same, **news, body=record.body)
 
     async def _known(self, tx: Tx, origins: list[str]) -> dict[str, int]:
         rows = await tx.all("host_numbers", origins=origins)

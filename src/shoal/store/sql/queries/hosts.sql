@@ -4,7 +4,14 @@ SELECT robots_state, robots, robots_at FROM host WHERE origin = :origin;
 
 -- name: keep_robots
 -- Keep what a host's robots.txt said.
-UPDATE host SET robots_state = :state, robots = :body, robots_at = :fetched_at, delay = :delay WHERE origin = :origin;
+UPDATE host
+SET robots_state = :state, robots = :body, robots_hash = :hash, robots_at = :fetched_at, delay = :delay
+WHERE origin = :origin;
+
+-- name: robots_unchanged
+-- A host's robots.txt says what it said before: only when that was asked is new, and the file is not written again.
+UPDATE host SET robots_at = :fetched_at, delay = :delay
+WHERE origin = :origin AND robots_state = :state AND robots_hash = :hash;
 
 -- name: held_hosts
 -- Hosts of a crawl that are held just now although something waits there, the longest held first.

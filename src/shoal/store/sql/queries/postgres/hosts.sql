@@ -43,7 +43,7 @@ WITH locked AS (
     SELECT l.held, g.*,
            CASE WHEN l.held THEN l.backoff
                 WHEN g.status = 0 THEN CASE WHEN g.well = 1 THEN 0 ELSE l.backoff END
-                WHEN l.backoff = 0 OR l.held_until < shoal_now() - g.forget THEN g.first
+                WHEN g.well = 1 OR l.backoff = 0 OR l.held_until < shoal_now() - g.forget THEN g.first
                 WHEN g.grows = 1 THEN least(2 * l.backoff, g.most)
                 ELSE l.backoff END AS backoff
     FROM locked AS l

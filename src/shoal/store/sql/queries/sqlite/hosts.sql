@@ -38,7 +38,7 @@ SET held_status = CASE WHEN :status > 0 THEN :status ELSE held_status END,
 FROM (SELECT c.now, h.held_until > c.now AS held,
              CASE WHEN h.held_until > c.now THEN h.backoff
                   WHEN :status = 0 THEN CASE WHEN :well THEN 0 ELSE h.backoff END
-                  WHEN h.backoff = 0 OR h.held_until < c.now - :forget THEN :first
+                  WHEN :well OR h.backoff = 0 OR h.held_until < c.now - :forget THEN :first
                   WHEN :grows THEN min(2 * h.backoff, :most)
                   ELSE h.backoff END AS backoff
       FROM (SELECT shoal_now() AS now) AS c JOIN host AS h ON h.number = :number) AS s
