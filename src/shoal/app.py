@@ -224,6 +224,7 @@ def walker_of(
         app.settings,
         app.clock,
         app.signals,
+        app.pages,
         app.bodies,
         crawl,
         holder,

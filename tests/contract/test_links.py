@@ -1,5 +1,6 @@
 """The link graph of a crawl: kept with its pages, walked in batches, on both stores."""
 
+from shoal.base.database import Tx
 from shoal.crawl.frontier import Settled, Task
 from shoal.pages.links import Node, pack, pack_key, walk
 from tests.contract.conftest import Bench, fetched, new_url
@@ -53,3 +54,36 @@ async def test_a_page_keeps_its_validators_and_links(bench: Bench) -> None:
     [(_, page)] = await bench.database.read(lambda tx: bench.pages.after(tx, crawl.number, 0, 10))
     assert (page.etag, page.last_modified) == ('"one"', "Thu, 01 Jan 2026 00:00:00 GMT")
     assert page.links == pack(map(pack_key, [-1, 1 << 62]), bytes(2))
+
+
+async def test_pages_are_found_by_their_keys(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [seed] = await walker.take()
+    links = [new_url(crawl, f"/{number}") for number in range(4)]
+    await walker.turn(linking(seed, *(link.key for link in links)), found=links)
+    first, second, third, fourth = sorted(walker.held, key=lambda task: task.url)
+    moved, gone = linking(second), linking(third)
+    assert moved.page is not None and gone.page is not None  # noqa: PT018
+    moved.page.redirects = [{"url": second.url, "status": 301}]
+    gone.page.status = 404
+    await walker.turn(linking(first), moved, gone, fetched(fourth))
+    keys = [task.key for task in (seed, first, second, third, fourth)]
+
+    async def look(tx: Tx) -> None:
+        validators = await bench.pages.validators(tx, crawl.number, [*keys, 1, -1])
+        assert {row.key: (row.depth, row.etag) for row in validators} == {
+            seed.key: (0, '"one"'),
+            first.key: (1, '"one"'),
+        }
+        pages = await bench.pages.of_keys(tx, crawl.number, [first.key, 1], details=True)
+        assert [(key, chk, page.url, page.detail) for key, chk, page in pages] == [
+            (first.key, first.chk, first.url, None)
+        ]
+        assert await bench.pages.urls_of(tx, crawl.number, [third.key, fourth.key, 1]) == {
+            third.key: third.url,
+            fourth.key: fourth.url,
+        }
+        assert await bench.pages.urls_of(tx, crawl.number + 1, keys) == {}
+
+    await bench.database.read(look)

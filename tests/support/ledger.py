@@ -271,7 +271,7 @@ def _recount(books: Books) -> dict[str, int]:
         "settled": ever_open - by_fate[OPEN],
         "pages": sum(page["status"] is not None for page in books.pages),
         "errors": sum(page["error_code"] is not None for page in books.pages),
-        "bytes": sum(page["bytes"] for page in books.pages),
+        "bytes": sum(page["bytes"] for page in books.pages if page["status"] != 304),
     }
 
 
@@ -306,9 +306,9 @@ def _pages_are_the_expected(books: Books, expected: Expected) -> Iterator[str]:
             yield f"{page['url']} is innocent and failed: {page['error_code']} ({page['error_message']})"
 
 
-def key_of(url: str, crawl_number: int) -> tuple[int, int]:
+def key_of(url: str, key_seed: int) -> tuple[int, int]:
     """The key that a URL has in a crawl, worked out here once more."""
-    digest = xxhash.xxh3_128_digest(url.encode(), crawl_number)
+    digest = xxhash.xxh3_128_digest(url.encode(), key_seed)
     return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:12], "little", signed=True)
 
 

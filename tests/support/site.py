@@ -7,6 +7,7 @@ of it should give is said here (`urls`); judging a crawl is the ledger's.
 import asyncio
 import threading
 import time
+import zlib
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,12 +34,17 @@ class Site:
     """The site, served by a thread of its own while the context is open.
 
     `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody. `listed`: no
-    page has a link, and all of them are in sitemaps.
+    page has a link, and all of them are in sitemaps. `validators`: each page has an ETag, and is not sent to whoever
+    knows it.
     """
 
-    def __init__(self, *, pages: int = PAGES, delay: float = 0.0, listed: bool = False) -> None:
+    def __init__(
+        self, *, pages: int = PAGES, delay: float = 0.0, listed: bool = False, validators: bool = False
+    ) -> None:
         self.delay = delay
         self._listed = pages if listed else 0
+        self.validators = validators
+        self.sent = 0  # pages that were sent whole
         self.port = 0
         self.visits: list[Visit] = []
         self._bodies = {path_of(number): _body(number, 0 if listed else pages) for number in range(pages)}
@@ -150,9 +156,29 @@ class Site:
         finally:
             self._under_way -= 1
         refusal = self._refusals.pop(path, None)
-        body = self._sitemap(path) if "sitemap" in path else self._bodies.get(path)
-        writer.write(_reply(body) if refusal is None else _refusal(refusal))
+        writer.write(self._reply(path, head) if refusal is None else _refusal(refusal))
         await writer.drain()
+
+    def _reply(self, path: str, head: bytes) -> bytes:
+        body = self._sitemap(path) if "sitemap" in path else self._bodies.get(path)
+        if not self.validators or body is None:
+            return _reply(body)
+        etag = f'"{zlib.crc32(body.encode()):08x}"'
+        if etag.encode() in head:
+            return f"HTTP/1.1 304 Not Modified\r\nETag: {etag}\r\n\r\n".encode()
+        self.sent += 1
+        return _reply(body, f"ETag: {etag}\r\n")
+
+    def change(self, number: int, text: str) -> None:
+        """A page says something else from now on; its links stay."""
+        self._bodies[path_of(number)] += f"<p>{text}</p>"
+
+    def forget(self) -> None:
+        """As if nobody had asked for anything yet."""
+        with self._news:
+            self.visits.clear()
+            self._distinct.clear()
+            self.sent = 0
 
     def _sitemap(self, path: str) -> str | None:
         """An index at `/sitemap.xml`, and its sitemaps as `/sitemap/0` and so on."""
@@ -199,7 +225,7 @@ def _refusal(retry_after: int) -> bytes:
     return head.encode()
 
 
-def _reply(body: str | None) -> bytes:
+def _reply(body: str | None, headers: str = "") -> bytes:
     status, text = ("200 OK", body) if body is not None else ("404 Not Found", "not here")
     kind = "text/html; charset=utf-8" if body is not None else "text/plain"
-    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n{headers}\r\n{text}".encode()

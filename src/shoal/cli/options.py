@@ -145,6 +145,7 @@ PROMISED = (
     Flag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
     Flag("--hook", "hooks", "NAME", read_hook),
     Flag("--keep-bodies", "keep_bodies"),
+    Flag("--since", "recrawl_of", "ID"),
 )
 FLAGS = {flag.field: flag for flag in PROMISED if flag.field in FIELDS}
 

@@ -33,6 +33,8 @@ def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
         "errors": counts.errors,
         "skipped": counts.skipped,
         "bytes": counts.bytes,
+        "not_modified": counts.not_modified,
+        "bytes_saved": counts.bytes_saved,
         "duration_seconds": round(seconds, 3),
         "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
         "depth_reached": counts.depth_reached,
@@ -54,6 +56,9 @@ def rows_of(seen: Seen, told: dict[str, Any], outputs: Sequence[str]) -> list[tu
         ("Took", in_time(told["duration_seconds"]) + rate),
         ("Depth", str(told["depth_reached"])),
     ]
+    if told["not_modified"]:
+        saved = in_bytes(told["bytes_saved"])
+        rows.insert(6, ("Unchanged", f"{told['not_modified']:,}, which saved {saved}"))
     if seen.counts.queued:
         rows.append(("Left over", f"{seen.counts.queued:,} known and not crawled"))
     return rows + [("Output", place) for place in outputs]

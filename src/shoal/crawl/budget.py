@@ -57,7 +57,7 @@ class Budget:
     def count(self, settled: Settled) -> None:
         if settled.page is not None:
             self._pages += settled.page.status is not None
-            self._bytes += settled.page.bytes
+            self._bytes += settled.page.received
 
     @property
     def spent(self) -> str | None:

@@ -97,6 +97,9 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules: Annotated[dict[str, Any] | None, says("A rule set: which data to take from each page.")] = None
     hooks: Annotated[list[HookName], says("Functions of installed packages that read each page.", max_length=20)] = []
     analyze: Annotated[bool, says("Keep what analyses need of each page, beyond its record.")] = False
+    recrawl_of: Annotated[
+        Name | None, says("An earlier crawl: pages that have not changed since are not sent again.")
+    ] = None
     project: Annotated[Name, says("What the crawl is filed under.")] = "default"
     labels: Annotated[dict[Text, Text], says("Words of your own.", max_length=64)] = {}
     workers: Annotated[int, says("Walkers over the one frontier.", ge=1, le=64)] = 1
@@ -142,6 +145,8 @@ class Counts:
     pages: int = 0
     errors: int = 0
     bytes: int = 0
+    not_modified: int = 0  # pages that were not sent again
+    bytes_saved: int = 0  # by that
     depth_reached: int = 0
     walked: int = 0  # microseconds of work by the clock: time that several walkers share counts once
     skipped: dict[str, int] = field(default_factory=dict)
@@ -195,6 +200,8 @@ class Crawl:
             "queued": counts.queued,
             "skipped": counts.skipped,
             "bytes": counts.bytes,
+            "not_modified": counts.not_modified,
+            "bytes_saved": counts.bytes_saved,
             "depth_reached": counts.depth_reached,
             "config": hidden({name: value for name, value in self.config.plain().items() if name not in SHOWN_APART}),
         }

@@ -96,7 +96,8 @@ class Crawls:
         jobs = self._walkers(wanted, config, here) if config.start else []
 
         async def commit(tx: Tx) -> Crawl:
-            crawl = await self.store.insert(tx, wanted, config, list(named or []), state)
+            key_seed = await self._seed_of_earlier(tx, config)
+            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
             await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed, config))
@@ -126,6 +127,22 @@ class Crawls:
         address = None if proxy is None else literal(proxy.host)
         if proxy is not None and address is not None and self._rule.judge(address, proxy.port, proxy.host) is not None:
             raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)
+
+    async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
+        """The key seed of the crawl that a new one follows, so that pages are found by the same keys."""
+        earlier_id = config.recrawl_of
+        if earlier_id is None:
+            return None
+        if config.keep_bodies:
+            raise InvalidInput(
+                EARLIER, "cannot stand beside keep_bodies", "leave one out: what is unchanged has no body"
+            )
+        earlier = await self.store.get(tx, earlier_id)
+        if earlier is None:
+            raise InvalidInput(EARLIER, f"{earlier_id!r} is no crawl of this store", EARLIER_FIX)
+        if earlier.state not in states.TERMINAL:
+            raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
+        return earlier.key_seed
 
     async def get(self, crawl_id: str) -> Seen:
         async def look(tx: Tx) -> Seen:
@@ -333,6 +350,8 @@ def seeds_of(config: CrawlConfig) -> list[Url]:
 
 
 OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
+EARLIER = "recrawl_of (--since)"
+EARLIER_FIX = "name one that `shoal crawls ls` lists, or the store that it is in"
 ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
 SEED_FIX = "write it as http://host/path or https://host/path"
 

@@ -41,7 +41,9 @@ class Cancel(Protocol):
 
 
 class Fetcher(Protocol):
-    def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancel: ...
+    def submit(
+        self, url: Url, done: Callable[[Fetched], None], condition: tuple[str | None, str | None] | None = None
+    ) -> Cancel: ...
 
 
 class SitemapSource(Protocol):
@@ -209,8 +211,7 @@ class Engine:
         self._held -= len(report.settled)
         ask = Ask(self._room(), self._held, self._slice_over())
         self._budget.reported()
-        if self._keeper is not None:
-            await self._keeper.write()
+        await self._complete(report)
         turn = await self._walk.turn(report, ask)
         self._reader.traps.learn(turn.traps)
         if turn.counts is not None:
@@ -222,6 +223,15 @@ class Engine:
             self._watch.learn(turn.holds)
             self._noticed(report.hosts, turn.holds)
         return turn
+
+    async def _complete(self, report: Report) -> None:
+        """What has to be done before a commit: bodies are kept, and what is known of unchanged pages is recalled."""
+        if self._keeper is not None:
+            await self._keeper.write()
+        if report.unchanged and self._walk.earlier is not None:
+            recalled = await self._walk.earlier.recall([done.task for done in report.unchanged])
+            for done in report.unchanged:
+                self._reader.recall(done, recalled.get((done.task.key, done.task.chk)), report)
 
     def _next_report(self) -> Report:
         report, self._report = self._report, Report()
@@ -348,7 +358,8 @@ class Engine:
         if task.kind is Kind.SITEMAP:
             self._fetching[task.seq] = self._sitemap_fetcher.submit(task.url, partial(self._fetched, task))
             return
-        self._fetching[task.seq] = self._fetcher.submit(task.url, partial(self._fetched, task))
+        condition = (task.etag, task.last_modified) if task.is_conditional else None
+        self._fetching[task.seq] = self._fetcher.submit(task.url, partial(self._fetched, task), condition)
 
     def _fetched(self, task: Task, fetched: Fetched) -> None:
         if self._fetching.pop(task.seq, None) is None:
@@ -470,8 +481,7 @@ class Engine:
     async def _last(self, commit: Callable[[Report], Awaitable[None]]) -> None:
         self._drop_all()
         report = self._next_report()
-        if self._keeper is not None:
-            await self._keeper.write()
+        await self._complete(report)
         await commit(report)
         self._told(report.settled)
 

@@ -68,7 +68,13 @@ class Task:
     crashes: int = 0
     kind: Kind = Kind.PAGE
     start_in: float = 0.0  # seconds from the take: this URL's slot with its host
+    etag: str | None = None  # of the earlier crawl's page: if it still holds, the page is not sent again
+    last_modified: str | None = None
     is_wary: bool = False  # its host was held: what it answers now tells whether it is well
+
+    @property
+    def is_conditional(self) -> bool:
+        return self.etag is not None or self.last_modified is not None
 
     @property
     def is_suspect(self) -> bool:
@@ -126,6 +132,7 @@ class Report:
     walked: int = 0  # microseconds of work since the last report
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostNews] = field(default_factory=dict)  # what hosts said of themselves, if anything is new
+    unchanged: list[Settled] = field(default_factory=list)  # those of the settled whose facts are still to be recalled
 
     def __bool__(self) -> bool:
         return bool(self.settled or self.found or self.skipped or self.traps or self.hosts)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
+from shoal.crawl.earlier import Recalled
 from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.gate import NoRobots
@@ -17,10 +18,16 @@ from shoal.extract.directives import combined, forbids_following
 from shoal.extract.page import Facts
 from shoal.fetch.fetch import Fetched
 from shoal.pages.links import LinkFlag, join, pack
-from shoal.pages.page import Page
+from shoal.pages.page import NOT_MODIFIED, Page
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.further import Further
+
+KEPT_FACTS = (
+    *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
+    *("content_hash", "links_internal", "links_external", "rendered", "data", "detail", "links"),
+)
+"""What an unchanged page has of its earlier record."""
 
 ROBOTS_RETRY = 5_000_000  # microseconds
 
@@ -69,10 +76,31 @@ class PageReader:
         page = self._page(task, fetched)
         if fetched.further is not None:
             further_to_page(fetched.further, page)
+        if fetched.status == NOT_MODIFIED and task.is_conditional and not fetched.redirects:
+            done = Settled(task, Fate.FETCHED, page)
+            report.unchanged.append(done)
+            return done
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, report)
             self._notice(task, fetched.facts, report)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
+
+    def recall(self, done: Settled, recalled: Recalled | None, report: Report) -> None:
+        """An unchanged page gets what the earlier crawl knew of it, and its links are followed as if it had been
+        read. One that is known no longer is asked for again, whole."""
+        page = done.page
+        if recalled is None or page is None:
+            done.fate, done.page = Fate.OPEN, None
+            return
+        for name in KEPT_FACTS:
+            setattr(page, name, getattr(recalled.page, name))
+        page.etag = page.etag or recalled.page.etag
+        page.last_modified = page.last_modified or recalled.page.last_modified
+        urls, why_not = dict.fromkeys(recalled.urls), self._why_not(page)
+        if why_not is None:
+            self.find(urls, done.task.depth + 1, done.task.key, report)
+        else:
+            self._passed_over(urls, why_not, report)
 
     def forget(self) -> None:
         """What was found may not have reached the store: ask it again."""

@@ -17,9 +17,16 @@ from shoal.queue.job import Holder
 
 class CrawlStore(Protocol):
     async def insert(
-        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], state: CrawlState
+        self,
+        tx: Tx,
+        crawl_id: CrawlId,
+        config: CrawlConfig,
+        named: list[str],
+        state: CrawlState,
+        key_seed: int | None = None,
     ) -> Crawl | None:
-        """Store a crawl; None if the id is taken."""
+        """Store a crawl; None if the id is taken. A key seed of its own, unless one is given: that of an earlier crawl,
+        so that a URL has the same key in both."""
         ...
 
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None: ...

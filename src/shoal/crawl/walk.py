@@ -8,6 +8,7 @@ from shoal.base.errors import LeaseLost
 from shoal.crawl.budget import room
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import KIND, Crawls
+from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -55,6 +56,7 @@ class Walk:
         self._crawl = crawl
         self.holder = holder
         self._pace = pace
+        self.earlier: EarlierCrawl | None = None  # that this one follows
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._uncounted = 0  # microseconds of work in reports that were not worth a write
 
@@ -86,6 +88,8 @@ class Walk:
             counts = await self._spent(tx)
             want = await self._affordable(tx, ask, counts)
             work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
+            if self.earlier is not None and work:
+                await self.earlier.prepare(tx, work)
             traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
             turn = Turn(control, work, traps, counts, holds)
             if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's

@@ -14,6 +14,7 @@ from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
 from shoal.crawl.credentials import cookies_for, split
+from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.engine import Engine, Window
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
@@ -36,6 +37,7 @@ from shoal.hosts.robots import product_token
 from shoal.hosts.store import HostStore
 from shoal.hosts.watch import HostNews, HostWatch, tell_holds
 from shoal.pages.bodies import BodyStore
+from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
@@ -102,6 +104,7 @@ class Walker:
         settings: Settings,
         clock: Clock,
         signals: Signals,
+        pages: PageStore,
         bodies: BodyStore,
         crawl: Crawl,
         holder: Holder,
@@ -116,6 +119,7 @@ class Walker:
         self._settings = settings
         self._clock = clock
         self._signals = signals
+        self._pages = pages
         self._crawl = crawl
         self._alive = alive
         self._settled = settled
@@ -130,6 +134,7 @@ class Walker:
     async def run(self) -> str:
         """Walk until the job has left our hands; how it ended."""
         try:
+            self._walk.earlier = await self._earlier()
             self._engine = self._make_engine()
             if self._leaving is not None:
                 self._engine.hand_back(self._leaving)
@@ -154,6 +159,16 @@ class Walker:
         """Something about the run changed: ask the store soon."""
         if self._engine is not None:
             self._engine.nudge()
+
+    async def _earlier(self) -> EarlierCrawl | None:
+        """The crawl that this one follows; if it was removed meanwhile, pages are asked for as in any crawl."""
+        config = self._crawl.config
+        if config.recrawl_of is None:
+            return None
+        earlier = await self._database.read(lambda tx: self._crawls.store.get(tx, config.recrawl_of or ""))
+        if earlier is None or earlier.key_seed != self._crawl.key_seed:
+            return None
+        return EarlierCrawl(self._database, self._pages, earlier, config)
 
     def _make_engine(self) -> Engine:
         limits = Limits.of(self._settings.egress)
@@ -210,7 +225,7 @@ class Walker:
                 continue
             status = f"{page.status // 100}xx" if page.status else "error"
             pages[status] += 1
-            sizes[status] += page.bytes
+            sizes[status] += page.received
         if pages:
             self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
         self._settled(settled)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.base.url import Url
-from shoal.egress import Cancellable, Egress, Failure, Hop, Limits, Outcome, Request, Response
+from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
 from shoal.extract.directives import of_headers
 from shoal.extract.flags import Flag
 from shoal.extract.page import ExtractOptions, Facts, extract
@@ -13,6 +13,7 @@ from shoal.fetch.headers import CrawlHeaders
 from shoal.fetch.trail import Trail
 from shoal.hosts.watch import THROTTLED
 from shoal.pages.bodies import Captured
+from shoal.pages.page import NOT_MODIFIED
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.further import Further, FurtherReader
@@ -71,9 +72,14 @@ class PageFetcher:
         self._capture = capture
         self._token = token  # our name, for headers that are meant for some robots only
 
-    def submit(self, url: Url, done: Callable[[Fetched], None]) -> Cancellable:
-        """Start; `done` is called once, unless the handle is cancelled first."""
+    def submit(
+        self, url: Url, done: Callable[[Fetched], None], condition: tuple[str | None, str | None] | None = None
+    ) -> Cancellable:
+        """Start; `done` is called once, unless the handle is cancelled first. `condition`: an ETag and a Last-Modified
+        of which at least one is known; if they still hold, the answer is 304."""
         request = Request(url, headers=self._headers.to(url), limits=self._limits)
+        if condition is not None:
+            request = request._replace(headers=request.headers + _conditions(*condition))
         if self._capture:
             trail = Trail(request, self._headers.at_hop)
             return self._egress.follow(request, lambda outcome: done(self._captured(url, outcome, trail)), trail.at_hop)
@@ -106,7 +112,7 @@ class PageFetcher:
             content_type=outcome.headers.get("content-type"),
             bytes=len(outcome.raw),
         )
-        if outcome.status == 200:
+        if outcome.status in (200, NOT_MODIFIED):
             fetched.etag = _validator(outcome.headers.get("etag"))
             fetched.last_modified = _validator(outcome.headers.get("last-modified"))
         elif outcome.status in THROTTLED:
@@ -141,6 +147,11 @@ class PageFetcher:
         )
         html = fetched.facts is not None and not fetched.facts.flags & Flag.NOT_HTML
         fetched.further = further.read(source, html=html)
+
+
+def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
+    said = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
+    return tuple((name, value) for name, value in said if value is not None)
 
 
 def _validator(value: str | None) -> str | None:

@@ -43,7 +43,7 @@ class Tally:
         return cls(counts.pages, counts.errors, counts.bytes, counts.depth_reached)
 
     def count(self, page: Page) -> None:
-        self.bytes += page.bytes
+        self.bytes += page.received
         if page.error_code is not None:
             self.errors += 1
         if page.status is not None:

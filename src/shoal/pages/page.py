@@ -10,6 +10,7 @@ RECORD_FIELDS = (
     "links_external", "redirects", "fetched_at", "duration_ms", "attempt", "rendered", "error", "data",
 )  # fmt: skip
 
+NOT_MODIFIED = 304
 Blob = bytes  # by another name: a page has a field `bytes`
 
 
@@ -50,6 +51,16 @@ class Page:
     etag: str | None = None  # what the server wants to hear when the page is asked for again
     last_modified: str | None = None
     links: Blob | None = None  # where it leads to: see `links`
+
+    @property
+    def received(self) -> int:
+        """Bytes of the body that were sent for this page: none for one that had not changed."""
+        return 0 if self.status == NOT_MODIFIED else self.bytes
+
+    @property
+    def saved(self) -> int:
+        """Bytes that needed not be sent, because the page had not changed."""
+        return self.bytes if self.status == NOT_MODIFIED else 0
 
     @property
     def error(self) -> dict[str, str | None] | None:

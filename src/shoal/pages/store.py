@@ -1,10 +1,24 @@
 """The page store contract."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.base.database import Tx
+from shoal.base.url import Url
 from shoal.pages.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class Validators:
+    """What a server said about a page, and what decides whether it may be asked for again under that condition."""
+
+    key: int
+    chk: int
+    depth: int
+    etag: str | None
+    last_modified: str | None
+    links: bytes | None
 
 
 class PageStore(Protocol):
@@ -19,6 +33,21 @@ class PageStore(Protocol):
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
         """Number, key and link blob of pages, in the order of `after`; `shoal.pages.links` reads them, and walks the
         whole graph. Pages that were not parsed have no blob and are not among them."""
+        ...
+
+    async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
+        """What servers said about pages with these keys that may be asked for under a condition: pages that gave an
+        answer of their own, without a redirect. Two pages may share a key."""
+        ...
+
+    async def of_keys(
+        self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
+    ) -> list[tuple[int, int, Page]]:
+        """Pages with these keys, each with its key and check; with their details if those are wanted."""
+        ...
+
+    async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
+        """The URLs of the pages with these keys. A key of which there is no page is not among them."""
         ...
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:

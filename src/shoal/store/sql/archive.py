@@ -160,6 +160,7 @@ class SqlArchive:
         await tx.many("drop_fates", sorted(places, key=_by_key))
         opened = sum(row["due"] != NEVER for row in rows)  # what is in quarantine was settled when it went there
         none = {"opened": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0, "walked": 0}
+        none |= {"not_modified": 0, "bytes_saved": 0}
         await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, settled=opened, **none)
         return dropped
 

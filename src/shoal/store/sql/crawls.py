@@ -10,14 +10,20 @@ from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
 
-SUMS = ("opened", "settled", "pages", "errors", "bytes", "depth_reached", "walked")
+SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "walked")
 
 
 class SqlCrawlStore:
     """Answers `crawl.store.CrawlStore`."""
 
     async def insert(
-        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], state: CrawlState
+        self,
+        tx: Tx,
+        crawl_id: CrawlId,
+        config: CrawlConfig,
+        named: list[str],
+        state: CrawlState,
+        key_seed: int | None = None,
     ) -> Crawl | None:
         row = await tx.one(
             "insert_crawl",
@@ -27,7 +33,7 @@ class SqlCrawlStore:
             config=config.text(),
             named=orjson.dumps(named).decode(),
             priority=config.priority,
-            key_seed=secrets.randbits(62),
+            key_seed=secrets.randbits(62) if key_seed is None else key_seed,
         )
         return None if row is None else _crawl(row)
 

@@ -13,6 +13,7 @@ from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
 from shoal.hosts.pace import Grant, HeldHost, Wish, slots_within
 from shoal.hosts.store import HostStore
+from shoal.pages.page import NOT_MODIFIED
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 from shoal.store.sql.hosts import standing
@@ -36,6 +37,11 @@ class Added:
     opened: int
     hosts: set[int]  # at which something waits now
     skips: Counter[Fate]
+
+
+ZERO = dict.fromkeys(
+    ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth", "walked"), 0
+)
 
 
 class SqlFrontier:
@@ -271,7 +277,9 @@ class SqlFrontier:
             settled=len(final),
             pages=sum(page.status is not None for page in pages),
             errors=sum(page.error_code is not None for page in pages),
-            bytes=sum(page.bytes for page in pages),
+            bytes=sum(page.received for page in pages),
+            not_modified=sum(page.status == NOT_MODIFIED for page in pages),
+            bytes_saved=sum(page.saved for page in pages),
             depth=max((page.depth for page in pages if page.status is not None), default=0),
             walked=walked,
         )
@@ -330,8 +338,7 @@ async def _count(tx: Tx, crawl: int, holder: str, skips: Counter[Fate] | None = 
     words = sorted((fate.word, count) for fate, count in (skips or {}).items() if count)
     await tx.many("add_skips", [(crawl, holder, word, count) for word, count in words])
     if any(counts.values()):
-        zero = {"opened": 0, "settled": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0, "walked": 0}
-        await tx.execute("add_counts", crawl=crawl, holder=holder, **(zero | counts))
+        await tx.execute("add_counts", crawl=crawl, holder=holder, **(ZERO | counts))
 
 
 async def _count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import orjson
 
 from shoal.base.database import Tx
+from shoal.base.url import Url
 from shoal.pages.page import Page
+from shoal.pages.store import Validators
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 
@@ -31,6 +33,25 @@ class SqlPageStore:
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
         rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["key"], row["links"]) for row in rows]
+
+    async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
+        rows = await tx.all("page_validators", crawl=crawl, keys=keys)
+        return [Validators(*(row[name] for name in Validators.__slots__)) for row in rows]
+
+    async def of_keys(
+        self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
+    ) -> list[tuple[int, int, Page]]:
+        rows = await tx.all("pages_of_keys", crawl=crawl, keys=keys)
+        found = [(row["key"], row["chk"], _page(row)) for row in rows]
+        if details:
+            kept = await tx.all("details_of_keys", crawl=crawl, keys=keys)
+            known = {(row["key"], row["chk"]): row["detail"] for row in kept}
+            for key, chk, page in found:
+                page.detail = known.get((key, chk))
+        return found
+
+    async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
+        return {row["key"]: Url(row["url"]) for row in await tx.all("urls_of_keys", crawl=crawl, keys=keys)}
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)

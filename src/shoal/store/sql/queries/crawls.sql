@@ -28,7 +28,8 @@ SELECT state FROM crawl WHERE id = :id;
 -- The sums over all walkers of a crawl.
 SELECT coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled, coalesce(sum(pages), 0) AS pages,
        coalesce(sum(errors), 0) AS errors, coalesce(sum(bytes), 0) AS bytes, coalesce(max(depth_reached), 0) AS depth_reached,
-       coalesce(sum(walked), 0) AS walked
+       coalesce(sum(walked), 0) AS walked, coalesce(sum(not_modified), 0) AS not_modified,
+       coalesce(sum(bytes_saved), 0) AS bytes_saved
 FROM crawl_counter WHERE crawl = :crawl;
 
 -- name: crawl_skips
@@ -37,14 +38,17 @@ SELECT reason, sum(count) AS count FROM crawl_skip WHERE crawl = :crawl GROUP BY
 
 -- name: add_counts
 -- Raise the counters of one walker.
-INSERT INTO crawl_counter (crawl, holder, opened, settled, pages, errors, bytes, depth_reached, walked)
-VALUES (:crawl, :holder, :opened, :settled, :pages, :errors, :bytes, :depth, :walked)
+INSERT INTO crawl_counter (crawl, holder, opened, settled, pages, errors, bytes, not_modified, bytes_saved,
+                           depth_reached, walked)
+VALUES (:crawl, :holder, :opened, :settled, :pages, :errors, :bytes, :not_modified, :bytes_saved, :depth, :walked)
 ON CONFLICT (crawl, holder) DO UPDATE SET
     opened = crawl_counter.opened + excluded.opened,
     settled = crawl_counter.settled + excluded.settled,
     pages = crawl_counter.pages + excluded.pages,
     errors = crawl_counter.errors + excluded.errors,
     bytes = crawl_counter.bytes + excluded.bytes,
+    not_modified = crawl_counter.not_modified + excluded.not_modified,
+    bytes_saved = crawl_counter.bytes_saved + excluded.bytes_saved,
     walked = crawl_counter.walked + excluded.walked,
     depth_reached = CASE WHEN excluded.depth_reached > crawl_counter.depth_reached
                          THEN excluded.depth_reached ELSE crawl_counter.depth_reached END;

@@ -37,6 +37,8 @@ CREATE TABLE crawl_counter (
     pages         BIGINT NOT NULL DEFAULT 0,
     errors        BIGINT NOT NULL DEFAULT 0,
     bytes         BIGINT NOT NULL DEFAULT 0,
+    not_modified  BIGINT NOT NULL DEFAULT 0,
+    bytes_saved   BIGINT NOT NULL DEFAULT 0,
     depth_reached INTEGER NOT NULL DEFAULT 0,
     walked        BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (crawl, holder)

@@ -30,6 +30,8 @@ CREATE TABLE crawl_counter (
     pages         INTEGER NOT NULL DEFAULT 0,
     errors        INTEGER NOT NULL DEFAULT 0,
     bytes         INTEGER NOT NULL DEFAULT 0,
+    not_modified  INTEGER NOT NULL DEFAULT 0,
+    bytes_saved   INTEGER NOT NULL DEFAULT 0,
     depth_reached INTEGER NOT NULL DEFAULT 0,
     walked        INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (crawl, holder)

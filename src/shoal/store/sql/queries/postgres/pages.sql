@@ -26,3 +26,22 @@ ON CONFLICT (crawl, key, chk) DO NOTHING;
 INSERT INTO page_detail (crawl, key, chk, detail)
 SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[])
 ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: page_validators
+-- What servers said about pages with these keys.
+SELECT p.key, p.chk, p.depth, p.etag, p.last_modified, p.links
+FROM page AS p WHERE p.crawl = :crawl AND p.key = ANY(:keys::bigint[])
+  AND (p.etag IS NOT NULL OR p.last_modified IS NOT NULL) AND p.status IN (200, 304) AND p.error_code IS NULL
+  AND p.redirects IS NULL;
+
+-- name: pages_of_keys
+-- The pages with these keys.
+SELECT * FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+
+-- name: details_of_keys
+-- The details of the pages with these keys.
+SELECT key, chk, detail FROM page_detail WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+
+-- name: urls_of_keys
+-- The URLs of the pages with these keys.
+SELECT key, url FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);

@@ -14,3 +14,23 @@ ON CONFLICT (crawl, key, chk) DO NOTHING;
 -- Keep a page's details, unless they are there.
 INSERT INTO page_detail (crawl, key, chk, detail) VALUES (:crawl, :key, :chk, :detail)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: page_validators
+-- What servers said about pages with these keys. CROSS JOIN here and below: the keys lead, never the table.
+SELECT p.key, p.chk, p.depth, p.etag, p.last_modified, p.links
+FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
+WHERE (p.etag IS NOT NULL OR p.last_modified IS NOT NULL) AND p.status IN (200, 304) AND p.error_code IS NULL
+      AND p.redirects IS NULL;
+
+-- name: pages_of_keys
+-- The pages with these keys.
+SELECT p.* FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
+
+-- name: details_of_keys
+-- The details of the pages with these keys.
+SELECT d.key, d.chk, d.detail
+FROM json_each(:keys) AS k CROSS JOIN page_detail AS d ON d.crawl = :crawl AND d.key = k.value;
+
+-- name: urls_of_keys
+-- The URLs of the pages with these keys.
+SELECT p.key, p.url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
