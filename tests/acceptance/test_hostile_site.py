@@ -1,5 +1,6 @@
 """The hostile site, crawled as hard as it can be: it ends by itself, small, unharmed, and knows what happened."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,13 +13,23 @@ from tests.support.ledger import Expected
 
 DEADLINE_SECONDS = 60
 MOST_MEMORY = 300_000_000
+OUTPUTS = ("out.jsonl", "out.csv", "out.warc.gz")
+DATABASE = ("shoal.db", "shoal.db-wal", "shoal.db-shm")
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_page_comes_to_what_it_must_and_nothing_inside_is_touched(tmp_path: Path, sqlite_url: str) -> None:
     with HostileSite() as site:
-        crawl = ["crawl", *site.seeds, "--id", "hostile", "--store", sqlite_url, "--output", f"{tmp_path}/out.jsonl"]
-        how = ["--speed", "max", "--depth", "50", "--scope", "any", "--json"]
+        crawl = ["crawl", *site.seeds, "--id", "hostile", "--store", sqlite_url, "--json"]
+        how = [
+            "--speed",
+            "max",
+            "--depth",
+            "50",
+            "--scope",
+            "any",
+            *itertools.chain(*(("--output", out) for out in OUTPUTS)),
+        ]
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.peak", "peak", sys.executable, "-m", "shoal", *crawl, *how],
             cwd=tmp_path,
@@ -36,4 +47,5 @@ def test_every_page_comes_to_what_it_must_and_nothing_inside_is_touched(tmp_path
     assert summary["state"] == "completed"
     assert summary["skipped"].keys() >= {"robots", "repeating_path", "too_many_segments"}
     assert int((tmp_path / "peak").read_text()) < MOST_MEMORY
+    assert {path.name for path in tmp_path.iterdir()} <= {*OUTPUTS, "out.cdxj", "bodies", "peak", "home", *DATABASE}
     assert ledger.check(sqlite_url, "hostile", Expected(failed=[*site.bad, *site.statuses])) == []

@@ -8,7 +8,7 @@
     site.asked, site.touched             what was asked for, and what must never have been reached
 
 `site` has the doors and the map, `answers` what is wrong on the wire, `pages` what is odd in a page, `traps` what has
-no end, `judge` says what a crawl did wrong.
+no end, `maps` sitemaps, `judge` says what a crawl did wrong.
 """
 
 from tests.support.hostile.judge import complaints

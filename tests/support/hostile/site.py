@@ -14,12 +14,14 @@ from typing import Self
 from tests.support.badserver import TLS, Asked, BadServer, Line, Script, bad_server, reply
 from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
+from tests.support.hostile.maps import maps, named
 from tests.support.hostile.traps import TRAPS, trap_of
 
 START_SECONDS = 20.0
 INSIDE = "address_not_public"
 STORM = 20_000  # links of one page that robots.txt forbids
 CHAIN = 50
+DEEPEST_MAP = 4
 
 ROBOTS = (
     b"\xef\xbb\xbf# caf\xe9 \x00\x00\n"
@@ -78,8 +80,9 @@ class HostileSite:
 
     def trapped(self) -> dict[str, int]:
         """For each trap how many requests it cost, beyond what it may."""
-        cost = {start: sum(target.startswith(start) for target in self.asked.elements()) for start in TRAPS}
-        return {start: count for start, count in cost.items() if not 0 < count <= TRAPS[start][1]}
+        most = {start: count for start, (_, count) in TRAPS.items()} | {"/maps/deep/": DEEPEST_MAP}
+        cost = {start: sum(target.startswith(start) for target in self.asked.elements()) for start in most}
+        return {start: count for start, count in cost.items() if not 0 < count <= most[start]}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -188,7 +191,7 @@ class HostileSite:
         self._play_good()
         self._play_statuses()
         self._play_inward()
-        self._scripts["/robots.txt"] = send(reply(200, ROBOTS))
+        self._play_maps()
         self._main.scripts["*"] = self._answer
         hubs = {"Bad": self._under("/bad/"), "Good": self._under("/good/"), "Others": self._others()}
         for name, links in hubs.items():
@@ -221,6 +224,13 @@ class HostileSite:
             self._scripts[f"/hops/{hop}/redirected-nine-times"] = redirect(onward)
         for path in ("/odd/%FF%FE", "/odd/%zz%", "/odd/a%2Fb", "/odd/%0D%0AX:1", "/odd/" + "a" * self._room()):
             self._page(path, f"odd {path}"[:40].strip())
+
+    def _play_maps(self) -> None:
+        canary = self._canaries[0].port
+        self._scripts |= maps(self.address, canary)
+        self._scripts["/robots.txt"] = send(reply(200, ROBOTS + named(self.address, canary)))
+        self._page("/mapped", "mapped")
+        self.bad[f"http://127.0.0.1:{canary}/mapped"] = INSIDE
 
     def _room(self) -> int:
         return pages.LONGEST_URL - len(f"{self.address}/odd/")
