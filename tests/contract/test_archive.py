@@ -20,6 +20,7 @@ from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, key_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap, TrapState
 from shoal.crawl.walk import Ask
+from shoal.extract.details import Details, packed, unpacked
 from shoal.queue.job import Holder
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.archive import SqlArchive
@@ -448,15 +449,18 @@ async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench,
     assert (await other.crawls.get(loaded)).crawl.config == crawl.config
 
 
-async def test_links_and_validators_travel_with_a_dump(bench: Bench, other: Bench) -> None:
+async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, other: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     [task] = await walker.take()
     done = fetched(task)
     assert done.page is not None
     done.page.etag, done.page.links = '"one"', bytes(range(18))
+    done.page.detail = packed(Details(titles=["One"]))
     await walker.turn(done)
     loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
     number = (await other.crawls.get(loaded)).crawl.number
     [(_, page)] = await other.database.read(lambda tx: other.pages.after(tx, number, 0, 10))
     assert (page.etag, page.links) == ('"one"', bytes(range(18)))
+    [(_, detail)] = await other.database.read(lambda tx: other.pages.details_after(tx, number, 0, 10))
+    assert unpacked(detail) == Details(titles=["One"])

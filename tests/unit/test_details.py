@@ -2,6 +2,7 @@
 
 import re
 import time
+import zlib
 from collections.abc import Sequence
 
 import pytest
@@ -180,3 +181,9 @@ def test_a_text_that_changed_a_little_has_nearly_the_same_fingerprint() -> None:
 def test_a_text_of_one_word_has_no_fingerprint() -> None:
     assert fingerprint("word") is None
     assert fingerprint(" ") is None
+
+
+@given(st.binary(max_size=60) | st.sampled_from([b"[]", b"{}", b"7", b'{"headings": 3}', b" " * 9]).map(zlib.compress))
+def test_bytes_that_are_no_details_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no packed details"):
+        unpacked(data)

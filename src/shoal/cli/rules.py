@@ -50,8 +50,8 @@ def rules() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     """Fetch URL and print what the rule set in FILE takes from it. Exit code 1: a required field is missing."""
-    wanted = {"seeds": [url], "rules": read_rules_file(file), "depth": 0, "scope": "page", "max_pages": 1}
-    config = read_config({**wanted, **given_values(options)}, flag_of)
+    alone = {"depth": 0, "scope": "page", "max_pages": 1, "sitemap": "off"}
+    config = read_config({"seeds": [url], "rules": read_rules_file(file), **alone, **given_values(options)}, flag_of)
     page = uvloop.run(_fetched(config))
     _tell(page, as_json)
     if page.data is None and page.error_code is None:

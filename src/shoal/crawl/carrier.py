@@ -90,7 +90,11 @@ class Carrier:
             return [((known.key, known.chk), known) for known in await self._archive.keys_after(tx, crawl, at, BATCH)]
 
         async def pages(at: int | None, tx: Tx) -> list[tuple[int, Page]]:
-            return await self._pages.after(tx, crawl, at or 0, BATCH)
+            found = await self._pages.after(tx, crawl, at or 0, BATCH)
+            details = dict(await self._pages.details_after(tx, crawl, at or 0, BATCH))
+            for number, page in found:
+                page.detail = details.get(number)
+            return found
 
         async for url in self._all(urls):
             yield url

@@ -29,6 +29,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
+from shoal.extract.details import unpacked
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 
@@ -157,8 +158,9 @@ def line_of(item: Item) -> bytes:
 
 def _page(page: Page) -> dict[str, Any]:
     values = asdict(page)
-    if page.links is not None:
-        values["links"] = b64encode(page.links).decode()
+    for name, blob in (("links", page.links), ("detail", page.detail)):
+        if blob is not None:
+            values[name] = b64encode(blob).decode()
     return values
 
 
@@ -209,6 +211,8 @@ def _checked(page: Page) -> Page:
     _whole_url(page.url)
     if page.links is not None:
         unpack(page.links)
+    if page.detail is not None:
+        unpacked(page.detail)
     return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies stay where they were kept
 
 

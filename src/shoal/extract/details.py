@@ -19,6 +19,7 @@ from shoal.extract.source import HeaderPairs, Source
 
 T = TypeVar("T")
 
+LARGEST: Final = 50_000_000  # bytes of all of it, unpacked: more than the limits below allow
 MOST: Final = 2_000  # of one kind on one page
 LONGEST_URL: Final = 2_048
 LONGEST_TEXT: Final = 300
@@ -224,11 +225,15 @@ def packed(details: Details) -> bytes:
 
 
 def unpacked(data: bytes) -> Details:
-    """What `packed` was given."""
-    values = orjson.loads(zlib.decompress(data))
-    for name, kind in _KINDS.items():
-        values[name] = [kind(**one) for one in values[name]]
-    return Details(**values)
+    """What `packed` was given; `ValueError` for anything else."""
+    unpacker = zlib.decompressobj()
+    try:
+        values = orjson.loads(unpacker.decompress(data, LARGEST))
+        for name, kind in _KINDS.items():
+            values[name] = [kind(**one) for one in values[name]]
+        return Details(**values)
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"it is no packed details ({error})") from None
 
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
