@@ -61,9 +61,10 @@ class WarcOutput:
         return Path(self.name).name
 
     def _indexed(self, runs: list[bytes]) -> Iterator[bytes]:
+        file_name = self._file_name
         for run in runs:
             for piece in warc.pieces(run):
-                record = warc.read_head(run[piece.offset : piece.offset + piece.length])
-                if record.fields["warc-type"] in INDEXED:
-                    yield line_of(record, self._file_name, self._end + piece.offset, piece.length)
+                member = run[piece.offset : piece.offset + piece.length]
+                if warc.kind_of(member) in INDEXED:
+                    yield line_of(warc.read_head(member), file_name, self._end + piece.offset, piece.length)
             self._end += len(run)

@@ -8,11 +8,12 @@ seven times the cost of ISA-L, for every page.
 import hashlib
 import re
 import struct
+import zlib
 from base64 import b32encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, cast
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from isal import isal_zlib
@@ -29,55 +30,49 @@ _LEVEL: Final = 1
 _STORED: Final = 0
 _MEMBER_HEAD: Final = struct.Struct("<4sLBBH2sHLL")  # gzip's own ten bytes, then one extra field: "sl"
 _MEMBER_TAIL: Final = struct.Struct("<LL")
-_HEAD_STEPS: Final = (1 << 12, 1 << 20)  # bytes that hold most heads, and every head within the limits
+_HEAD_STEPS: Final = (1 << 10, 1 << 12, 1 << 20)  # bytes that hold most heads, and every head within the limits
 _MAGIC: Final = b"\x1f\x8b\x08\x04"
 # Whatever else a request had may let a reader of the file in somewhere: credentials, cookies, keys.
-_SHOWN: Final = re.compile(r"host|user-agent|accept(-.*)?|range|if-none-match|if-modified-since", re.IGNORECASE)
+_SHOWN: Final = re.compile(r"user-agent|accept(-.*)?|range|if-none-match|if-modified-since", re.IGNORECASE)
 # The body is kept without its chunks, so a replay that believed this field would look for them.
 _FRAMING: Final = re.compile(rb"^(transfer-encoding[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 def exchange_members(request: Request, response: Response, at: int) -> bytes:
-    """An answer and the request that it answers, as two members; `at` is when, in microseconds."""
-    date = _date(at)
-    answer_id = _record_id()
+    """An answer and the request that it answers, as two members; `at` is when, in microseconds.
+
+    Written out, because every kept page goes through here.
+    """
     head, protocol = _http_head(response)
-    is_revisit = response.status == 304
-    fields = [
-        ("WARC-Type", "revisit" if is_revisit else "response"),
-        ("WARC-Target-URI", response.url),
-        ("WARC-Date", date),
-        ("WARC-Record-ID", answer_id),
-        ("WARC-IP-Address", response.address),
-        ("WARC-Protocol", protocol),
-        ("WARC-Payload-Digest", payload_digest(response.raw)),
-        ("WARC-Profile", NOT_MODIFIED if is_revisit else ""),
-        ("WARC-Truncated", "length" if _is_cut(response) else ""),
-        ("Content-Type", "application/http;msgtype=response"),
-    ]
-    packed_already = b"\ncontent-encoding:" in head.lower()
-    answer = _member(fields, head, response.raw, level=_STORED if packed_already else _LEVEL)
-    asked = [
-        ("WARC-Type", "request"),
-        ("WARC-Target-URI", response.url),
-        ("WARC-Date", date),
-        ("WARC-Record-ID", _record_id()),
-        ("WARC-Concurrent-To", answer_id),
-        ("Content-Type", "application/http;msgtype=request"),
-    ]
-    return answer + _member(asked, _request_head(request), b"")
+    kind = "response"
+    more = ""
+    if response.status == 304:
+        kind, more = "revisit", f"WARC-Profile: {NOT_MODIFIED}\r\n"
+    if _is_cut(response):
+        more += "WARC-Truncated: length\r\n"
+    about = f"WARC-Target-URI: {response.url}\r\nWARC-Date: {_date(at)}\r\n"
+    answer_id = _record_id()
+    answer = (
+        f"WARC/1.1\r\nWARC-Type: {kind}\r\n{about}WARC-Record-ID: {answer_id}\r\n"
+        f"WARC-IP-Address: {response.address}\r\nWARC-Protocol: {protocol}\r\n"
+        f"WARC-Payload-Digest: {payload_digest(response.raw)}\r\n{more}"
+        "Content-Type: application/http;msgtype=response\r\n"
+    )
+    asked = (
+        f"WARC/1.1\r\nWARC-Type: request\r\n{about}WARC-Record-ID: {_record_id()}\r\n"
+        f"WARC-Concurrent-To: {answer_id}\r\nContent-Type: application/http;msgtype=request\r\n"
+    )
+    level = _STORED if response.headers.get("content-encoding") else _LEVEL
+    return _member(answer, head, response.raw, level=level) + _member(asked, _request_head(request), b"")
 
 
 def info_member(file_name: str, at: int, facts: Iterable[tuple[str, str]]) -> bytes:
     """What stands first in a file: who made it, and of what."""
-    fields = [
-        ("WARC-Type", "warcinfo"),
-        ("WARC-Date", _date(at)),
-        ("WARC-Record-ID", _record_id()),
-        ("WARC-Filename", file_name),
-        ("Content-Type", "application/warc-fields"),
-    ]
+    fields = (
+        f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Date: {_date(at)}\r\nWARC-Record-ID: {_record_id()}\r\n"
+        f"WARC-Filename: {file_name}\r\nContent-Type: application/warc-fields\r\n"
+    )
     told = [("format", "WARC File Format 1.1"), ("conformsTo", CONFORMS_TO), *facts]
     return _member(fields, "".join(f"{name}: {value}\r\n" for name, value in told).encode(), b"")
 
@@ -137,17 +132,26 @@ def read_member(member: bytes) -> Record:
     return _read(plain)
 
 
+def kind_of(member: bytes) -> str:
+    """The type of a record; little more than that is unpacked."""
+    return _beginning(member, 64).partition(b"WARC-Type: ")[2].partition(b"\r")[0].decode("latin-1")
+
+
 def read_head(member: bytes) -> Record:
     """A record whose block may be cut: enough of it for its fields and the head of its message."""
     plain = b""
-    try:
-        for most in _HEAD_STEPS:
-            plain = isal_zlib.decompressobj(wbits=31).decompress(member, most)
-            if plain.count(b"\r\n\r\n") > 1:
-                break
-    except _BROKEN as error:
-        raise ValueError(str(error)) from None
+    for most in _HEAD_STEPS:
+        plain = _beginning(member, most)
+        if plain.count(b"\r\n\r\n") > 1:
+            break
     return _read(plain)
+
+
+def _beginning(member: bytes, most: int) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(member, most)  # unlike ISA-L, zlib stops there
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
 
 
 def _read(plain: bytes) -> Record:
@@ -159,17 +163,13 @@ def _read(plain: bytes) -> Record:
     return Record(fields, rest[: int(fields["content-length"])])
 
 
-def _member(fields: list[tuple[str, str]], head: bytes, body: bytes, *, level: int = _LEVEL) -> bytes:
-    size = len(head) + len(body)
-    lines = [f"{name}: {value}" for name, value in fields if value]
-    before = "\r\n".join(["WARC/1.1", *lines, f"Content-Length: {size}", "", ""]).encode("utf-8", "replace") + head
-    packer = isal_zlib.compressobj(level, isal_zlib.DEFLATED, -isal_zlib.MAX_WBITS)
-    packed = packer.compress(before) + packer.compress(body) + packer.compress(b"\r\n\r\n") + packer.flush()
-    check = isal_zlib.crc32(b"\r\n\r\n", isal_zlib.crc32(body, isal_zlib.crc32(before)))
-    plain_length = len(before) + len(body) + 4
+def _member(fields: str, head: bytes, body: bytes, *, level: int = _LEVEL) -> bytes:
+    length_line = f"Content-Length: {len(head) + len(body)}\r\n\r\n"
+    plain = b"".join(((fields + length_line).encode("utf-8", "replace"), head, body, b"\r\n\r\n"))
+    packed = isal_zlib.compress(plain, level, wbits=-isal_zlib.MAX_WBITS)
     length = _MEMBER_HEAD.size + len(packed) + _MEMBER_TAIL.size
-    start = _MEMBER_HEAD.pack(_MAGIC, 0, 0, 255, 12, b"sl", 8, length, plain_length)
-    return start + packed + _MEMBER_TAIL.pack(check, plain_length)
+    start = _MEMBER_HEAD.pack(_MAGIC, 0, 0, 255, 12, b"sl", 8, length, len(plain))
+    return b"".join((start, packed, _MEMBER_TAIL.pack(isal_zlib.crc32(plain), len(plain))))
 
 
 def _http_head(response: Response) -> tuple[bytes, str]:
@@ -192,13 +192,20 @@ def _http_head(response: Response) -> tuple[bytes, str]:
 
 def _request_head(request: Request) -> bytes:
     """The request as it went out, without its secrets."""
-    parts = urlsplit(request.url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    fields: HeaderPairs = (("Host", parts.netloc.rpartition("@")[2]), *request.headers)
-    if not any(name.lower() == "accept-encoding" for name, _ in request.headers):
-        fields += (("Accept-Encoding", accept_encoding()),)  # as the transport does
-    lines = [f"{name}: {value}" for name, value in fields if _SHOWN.fullmatch(name)]
-    return "\r\n".join([f"{request.method} {target} HTTP/1.1", *lines, "", ""]).encode("utf-8", "replace")
+    url = request.url
+    at = url.find("/", 8)
+    host, target = (url, "/") if at < 0 else (url[:at], url[at:])
+    host = host.partition("://")[2].rpartition("@")[2]
+    lines = f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\n{_shown(request.headers)}\r\n"
+    return lines.encode("utf-8", "replace")
+
+
+@lru_cache(64)
+def _shown(headers: HeaderPairs) -> str:
+    """The fields that may be shown; they are mostly the same for all requests of a crawl."""
+    if not any(name.lower() == "accept-encoding" for name, _ in headers):
+        headers += (("Accept-Encoding", accept_encoding()),)  # as the transport does
+    return "".join(f"{name}: {value}\r\n" for name, value in headers if _SHOWN.fullmatch(name))
 
 
 def _is_cut(response: Response) -> bool:
