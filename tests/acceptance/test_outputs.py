@@ -16,6 +16,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tests.support import ledger
 from tests.support.fleet import clean_environment
+from tests.support.objects import ACCESS_KEY, REGION, SECRET_KEY, object_store
 from tests.support.site import Site
 
 PAGES = 1500
@@ -68,11 +69,11 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
 def shoal(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
     """Any other command, to its end."""
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*words: str, **env: str) -> tuple[int, str, str]:
         done = subprocess.run(
             [sys.executable, "-m", "shoal", *words],
             cwd=tmp_path,
-            env=clean_environment(tmp_path),
+            env=clean_environment(tmp_path) | env,
             capture_output=True,
             text=True,
             timeout=DEADLINE_SECONDS,
@@ -283,3 +284,27 @@ def test_progress_is_on_stderr_and_the_summary_is_the_last_line_of_stdout(
     assert len(out.splitlines()) == 1
     assert json.loads(out)["pages"] == PAGES
     assert " waiting, 0 errors, depth " in err
+
+
+def test_bodies_in_an_object_store_are_kept_exported_and_removed(
+    crawl: Crawl,
+    site: Site,
+    whole: list[str],
+    sqlite_url: str,
+    tmp_path: Path,
+    shoal: Callable[..., tuple[int, str, str]],
+) -> None:
+    with object_store() as objects:
+        env = {
+            "SHOAL_BODIES": "s3://pages/kept",
+            "SHOAL_S3_ENDPOINT": objects.url,
+            "SHOAL_S3_REGION": REGION,
+            "SHOAL_S3_ACCESS_KEY": ACCESS_KEY,
+            "SHOAL_S3_SECRET_KEY": SECRET_KEY,
+        }
+        code, _, err = ended(crawl(*whole, "--processes", "2", "--output", "a.warc.gz", **env))
+        assert code == 0, err
+        assert answers_in(tmp_path / "a.warc.gz") == Counter(site.urls)
+        assert 0 < len(objects.objects) < PAGES  # one for each commit
+        assert shoal("crawls", "rm", ID, "--store", sqlite_url, **env)[0] == 0
+        assert objects.objects == {}

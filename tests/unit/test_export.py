@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, InvalidInput, StorageFull
 from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
-from shoal.export.output import Outputs, output_of
+from shoal.export.output import Output, Outputs, output_of
 from shoal.export.wanted import Wanted
 from shoal.pages.page import RECORD_FIELDS, Page
 from shoal.store.bodies.folder import FolderBodies
@@ -177,16 +177,21 @@ async def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) 
     assert (tmp_path / "a.csv").read_bytes() == Csv().head()
 
 
-def test_a_full_disk_is_said_and_nothing_gets_its_name(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.part").symlink_to("/dev/full")
-    output = output_of(str(tmp_path / "a.jsonl"))
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.warc.gz"])
+def test_a_full_disk_is_said_and_nothing_gets_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.part").symlink_to("/dev/full")
+    output = output_of(str(tmp_path / name))
     output.open(CRAWL, FETCHED_AT)
     with pytest.raises(StorageFull) as told:
-        output.write([full_page()] * 1000, {})
-    assert told.value.__cause__ is not None
+        fill(output)
     assert getattr(told.value.__cause__, "errno", None) == errno.ENOSPC
     output.leave()
-    assert not (tmp_path / "a.jsonl").exists()
+    assert not (tmp_path / name).exists()
+
+
+def fill(output: Output) -> None:
+    output.write([full_page()] * 1000, {})
+    output.complete()
 
 
 @pytest.mark.parametrize("name", ["pages", "pages.doc", "pages.jsonl.gz", ".csv", ".warc.gz", "pages.gz", ""])

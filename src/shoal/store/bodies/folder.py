@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -53,6 +52,8 @@ class FolderBodies:
         return kept
 
     def _forget(self, folder: Path) -> None:
+        import shutil  # only a removal pays for it
+
         try:
             shutil.rmtree(folder)
         except FileNotFoundError:
