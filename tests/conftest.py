@@ -7,7 +7,9 @@ the run; workers join it by its folder.
 import os
 import platform
 import secrets
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +116,16 @@ def own_redis(servers: Servers) -> Iterator[RedisServer]:
     server = servers.new_redis()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MB, where we may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    may = os.geteuid() == 0 and shutil.which("mount") is not None
+    if not may or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs root; the page limit below covers the rest")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

@@ -63,7 +63,7 @@ class App:
     bodies: BodyStore
 
     def janitor(self) -> Janitor:
-        return Janitor(self.database, self.queue, self.clock)
+        return Janitor(self.database, self.queue, self.clock, wary=True)
 
     @property
     def archive(self) -> "FrontierArchive":
@@ -82,10 +82,12 @@ class App:
         return Carrier(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())
 
     async def check_store(self) -> None:
-        async def look(tx: Tx) -> None:
-            await tx.value("now")
+        """Raise unless the store can be read and written: one that is full still answers what it is asked."""
 
-        await self.database.read(look)
+        async def write(tx: Tx) -> None:
+            await tx.execute("feel_pulse", name="ready")
+
+        await self.database.run(write)
 
 
 def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":

@@ -165,6 +165,6 @@ _KEPT: set[asyncio.Task[Seen]] = set()  # asyncio itself holds its tasks only we
 def _check(seen: Seen | None) -> None:
     """Raise unless the crawl came to its own end."""
     if seen is not None and seen.crawl.state is CrawlState.FAILED:
-        raise NothingCrawled(seen.crawl.id, seen.crawl.state_reason or "unknown")
+        raise NothingCrawled(seen.crawl.id, seen.error_message)
     if seen is not None and seen.crawl.state is CrawlState.PAUSED:
         raise Interrupted(f"crawl {seen.crawl.id}", f'go on with shoal.crawl(resume="{seen.crawl.id}")')

@@ -15,6 +15,7 @@ from typing import IO
 import pytest
 
 from tests.support import ledger
+from tests.support.disk import stuff
 from tests.support.fleet import clean_environment
 from tests.support.ledger import Expected
 from tests.support.servers import free_port
@@ -152,6 +153,24 @@ def test_several_processes_bring_exactly_as_many_pages_as_they_may(
     summary = json.loads(out.splitlines()[-1])
     assert (summary["state"], summary["pages"]) == ("completed", 100)
     assert len(records(tmp_path / "out.jsonl")) == site.pages_asked == 100
+
+
+def test_a_full_disk_ends_a_crawl_that_can_be_resumed(start: Start, small_disk: Path, tmp_path: Path) -> None:
+    store, stuffing = f"sqlite:///{small_disk}/shoal.db", small_disk / "stuffing"
+    with Site(pages=100, delay=DELAY_SECONDS) as site:
+        words = [site.address, "--id", ID, "--store", store, "--depth", "50", "--speed", "max", "--concurrency", "2"]
+        first = start(*words)
+        site.wait_for_pages(30)
+        stuff(stuffing)
+        code, out, err = first.finish()
+        assert code == 8, err
+        assert "has no room left to write; free some space" in err
+        assert f"shoal crawl --resume {ID}" in err
+        assert re.search(r"^State +paused \(there was no room to write\)$", out, re.MULTILINE)
+        stuffing.unlink()
+        code, _, err = start("--resume", ID, "--store", store, "--output", "out.jsonl").finish()
+        assert code == 0, err
+        assert records(tmp_path / "out.jsonl") == once_each(site)
 
 
 def test_a_crawl_that_was_killed_twice_is_resumed_at_once(

@@ -33,6 +33,7 @@ from shoal.store.sql.migrations import Migration
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at
+from tests.support.disk import stuff
 
 # Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting.
 SQLITE_ONLY = {"known_keys", "reserve_seq", "insert_fates", "insert_waiting"}
@@ -554,27 +555,25 @@ async def test_a_value_that_does_not_fit_is_not_called_an_outage(bench: Bench) -
     assert not isinstance(caught.value, BackendUnavailable | BadConfig)
 
 
+async def test_a_file_that_cannot_be_opened_is_said_to_whoever_asks_and_tried_again(tmp_path: Path) -> None:
+    path, away = tmp_path / "shoal.db", tmp_path / "away.db"
+    database = SqliteDatabase(path, FakeClock())
+    await database.open()
+    try:
+        path.rename(away)
+        path.mkdir()
+        async with asyncio.timeout(10):
+            for ask in (database.run(adding("a")), database.read(lambda tx: tx.value("now"))):
+                with pytest.raises(BadConfig, match="cannot be opened"):
+                    await ask
+        path.rmdir()
+        away.rename(path)
+        assert await database.run(adding("a")) == "a"
+    finally:
+        await database.close()
+
+
 # Full disk (F33)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB, where we may mount one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    may = os.geteuid() == 0 and shutil.which("mount") is not None
-    if not may or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system needs root; the page limit below covers the rest")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def stuff(path: Path) -> None:
-    """Take all the room there is."""
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
 
 
 async def test_a_full_disk_is_said_and_survived(small_disk: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.crawl.crawls import KIND
 from shoal.queue import states
+from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
@@ -539,6 +540,30 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
     await bench.jump(4.5)
     await janitor.run_once()
     assert (await bench.job(job_id)).state is J.PENDING
+
+
+async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_extend(bench: Bench) -> None:
+    janitor = Janitor(bench.database, bench.queue, bench.clock, wary=True)
+    kept, lost = await bench.enqueue(), await bench.enqueue()
+    leases = [await bench.lease(), await bench.lease()]
+    await bench.jump(30)  # nobody could extend, and the controller was restarted meanwhile
+    await janitor.run_once()
+    assert await bench.queue.extend([leases[0].holder]) == [leases[0].holder]
+    for _ in range(2):
+        await bench.jump(5.5)
+        await bench.queue.extend([leases[0].holder])
+        await janitor.run_once()
+    assert [(await bench.job(job)).state for job in (kept, lost)] == [J.LOCKED, J.PENDING]
+
+
+async def test_a_janitor_that_came_while_others_extend_their_leases_sweeps_at_once(bench: Bench) -> None:
+    janitor = Janitor(bench.database, bench.queue, bench.clock, wary=True)
+    lost, _ = await bench.enqueue(), await bench.enqueue()
+    await bench.lease()
+    await bench.jump(11)
+    await bench.lease("w2")
+    await janitor.run_once()
+    assert (await bench.job(lost)).state is J.PENDING
 
 
 async def test_the_grace_counts_from_the_end_of_an_outage_not_from_its_last_notice(bench: Bench) -> None:

@@ -117,7 +117,7 @@ async def test_no_store_is_made_where_none_is_asked_for(tmp_path: Path) -> None:
         (["https://example.org/", "--user-agent", ""], 2, "--user-agent '' names no agent"),
         (["https://example.org/", "--user-agent", "4711"], 2, "begin it with a name of letters"),
         (["https://example.org/", "--user-agent", "a\nb"], 2, "--user-agent"),
-        (["https://example.org/", "--store", "mysql://x"], 4, "DATABASE_URL"),
+        (["https://example.org/", "--store", "mysql://x"], 4, "--store"),
         ([], 2, "URL"),
     ],
 )

@@ -276,3 +276,29 @@ def test_an_output_that_is_full_is_one_sentence() -> None:
     assert code == 8
     assert err.count("\n") == 1
     assert "no room left" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--store", "nonsense"], "--store has a value that is not a store address; set it to sqlite:////"),
+        (["--store=sqlite:////proc/no/x.db"], "--store names /proc/no/x.db, which cannot be used"),
+    ],
+)
+def test_a_store_that_a_flag_names_is_refused_by_the_name_of_the_flag(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["crawls", "ls", *words]) == 4
+    told = capsys.readouterr().err
+    assert said in told
+    assert "DATABASE_URL" not in told
+
+
+def test_a_store_that_the_environment_names_is_refused_by_the_name_of_the_setting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", "sqlite:////proc/no/x.db")
+    assert main(["crawls", "ls"]) == 4
+    assert "DATABASE_URL names /proc/no/x.db" in capsys.readouterr().err

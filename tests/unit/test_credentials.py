@@ -44,7 +44,7 @@ def config(**options: Any) -> CrawlConfig:
         ({"cookies": [{"name": "a", "value": f"{SECRET};b=2"}]}, r"cookies\[0\] must not contain control"),
         ({"cookies": [{"name": "a", "value": f"{SECRET}\n"}]}, "must not contain control"),
         ({"cookies": [{"name": "a=b"}]}, "must have a name without ="),
-        ({"cookies": [{"value": SECRET}]}, r"cookies\[0\] cannot be taken"),
+        ({"cookies": [{"value": SECRET}]}, r"cookies\[0\] has no field name; give it"),
         ({"cookies": [{"name": "a", "domain": "co.uk"}]}, "must not have a public suffix"),
         ({"cookies": [{"name": "a", "domain": "a b"}]}, "must have a host name such as example.com"),
         ({"cookies": [{"name": "a", "domain": "a.example:80"}]}, "must have a host name such as example.com"),

@@ -183,6 +183,14 @@ def test_the_command_says_it_as_json(crawl: Crawl, capsys: pytest.CaptureFixture
     assert (said["depth"], said["due_at"], said["attempts"]) == (0, None, 0)
 
 
+def test_nonsense_is_refused_and_not_explained(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "url", "mine", "no url at all"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "URL 'no url at all' is not an absolute http or https URL; write it as http" in said.err
+    assert main(["explain", "url", "mine", "mailto:me@example.org"]) == 0  # a link that was seen and not taken
+
+
 def test_a_crawl_that_does_not_exist_is_not_explained(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "url", "other", SITE]) == 5
     assert 'crawl "other" does not exist' in capsys.readouterr().err

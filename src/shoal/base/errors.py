@@ -203,6 +203,11 @@ class BadConfig(OperatorError):
 
     def __init__(self, key: str, problem: str, fix: str) -> None:
         super().__init__(f"{key} {problem}; {fix}.", key=key)
+        self._words = problem, fix
+
+    def called(self, key: str) -> "BadConfig":
+        """The same by another name: the one that whoever set it knows."""
+        return BadConfig(key, *self._words)
 
 
 class SchemaMismatch(OperatorError):

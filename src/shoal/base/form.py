@@ -20,7 +20,11 @@ Check = Callable[[Any], Any]
 """Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
 
 _PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: of length ([<>]=) ([0-9]+))?")
+_FIELD = re.compile(r"field `([^`]*)`")
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list"}
+
+_NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for kind, words in _NAMES.items()}
 
 
 def says(sentence: str, **limits: Any) -> Meta:
@@ -166,6 +170,19 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
 
 
+def _inner(said: str) -> tuple[str, str]:
+    """Problem and fix of a part of a value, from what the library says of it."""
+    if match := _FIELD.search(said):
+        lacks = "missing" in said
+        return f"has {'no' if lacks else 'an unknown'} field {match[1]}", "give it" if lacks else "leave it out"
+    match = _EXPECTED.match(said)
+    if match is None:
+        return "cannot be taken as it is", "correct it"
+    kind = _NAMED.get(match[1], "something else")
+    most = f" of at {'most' if match[2] == '<=' else 'least'} {match[3]}" if match[2] else ""
+    return "cannot be taken as it is", f"give {kind}{most}"
+
+
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
     """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
     match = _PLACE.fullmatch(error)
@@ -173,6 +190,6 @@ def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool)
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
         return InvalidInput(called + place, said, "correct it")
     if place:
-        return InvalidInput(called + place, "cannot be taken as it is", said[:1].lower() + said[1:])
+        return InvalidInput(called + place, *_inner(said))
     problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"
     return InvalidInput(called, problem, f"give {field.accepts}")

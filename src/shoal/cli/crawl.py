@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -26,8 +27,8 @@ from shoal.cli.progress import Progress, Screen, screen
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.cli.watching import on_stop, quiet
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import Seen
-from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.crawls import NO_PAGE, Seen
+from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.export.output import Outputs
 from shoal.here.crawl import CrawlHere
 from shoal.here.wish import Wish, read_config, read_id
@@ -36,7 +37,6 @@ from shoal.settings import load
 FAILED = 1
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a limit completed
-NO_PAGE = "no_seed_gave_a_page"
 
 
 @click.command()
@@ -117,12 +117,12 @@ class Session:
         except asyncio.CancelledError:
             if not self._interrupts:
                 raise
-        except (StorageFull, BackendUnavailable, BrokenPipeError):
-            await self._tell_broken_off()
+        except (StorageFull, BackendUnavailable, BrokenPipeError) as error:
+            await self._tell_broken_off(error.code if isinstance(error, ShoalError) else "interrupted")
             raise
         seen = await self._tell()
         if seen.crawl.state is CrawlState.FAILED and seen.crawl.state_reason == NO_PAGE:
-            raise NothingCrawled(seen.crawl.id, await self._why(seen))
+            raise NothingCrawled(seen.crawl.id, seen.error_message)
         return self._judge(seen)
 
     async def _walk(self) -> None:
@@ -172,8 +172,11 @@ class Session:
     def _say(self, text: str) -> None:
         (self._screen.say if self._screen is not None else note)(text)
 
-    async def _tell(self) -> Seen:
+    async def _tell(self, left_for: str | None = None) -> Seen:
         seen = await self._app.crawls.get(self._crawl.id)
+        if left_for is not None and seen.crawl.state in WALKED:
+            # The store could not be told: nobody walks the crawl any more, and it can be resumed at once.
+            seen = replace(seen, crawl=replace(seen.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         told = summary(seen, self._app.clock.monotonic() - self._began)
         to_stdout = not self._outputs.to_stdout
         if self._as_json:
@@ -182,20 +185,13 @@ class Session:
             print_rows(rows_of(seen, told, self._outputs.whereabouts), to_stdout=to_stdout)
         return seen
 
-    async def _tell_broken_off(self) -> None:
+    async def _tell_broken_off(self, why: str) -> None:
         """The summary of a crawl that could not go on, as far as there is one; why is said by the error itself."""
         try:
-            await self._tell()
+            await self._tell(left_for=why)
         except (ShoalError, OSError):
             return
         note(f"Go on with `{self._how_to_go_on}`.")
-
-    async def _why(self, seen: Seen) -> str:
-        """What became of the seeds, in the words of the first that failed."""
-        pages = await self._app.database.read(lambda tx: self._app.pages.after(tx, seen.crawl.number, 0, 1))
-        if pages and pages[0][1].error_message:
-            return f"{pages[0][1].url}: {pages[0][1].error_message.rstrip('.')}"
-        return "robots.txt or the options leave no seed" if seen.counts.skipped else "no seed was answered"
 
     def _judge(self, seen: Seen) -> int:
         state, reason = seen.crawl.state, seen.crawl.state_reason

@@ -187,7 +187,7 @@ def _on_store(store: str | None, work: Callable[[App], Awaitable[T]]) -> T:
 
 
 def _answer(seen: Seen) -> dict[str, Any]:
-    return seen.crawl.answer(seen.counts)
+    return seen.answer()
 
 
 def _row(seen: Seen) -> list[object]:

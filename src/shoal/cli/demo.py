@@ -117,7 +117,7 @@ class Tour:
 
     def _after(self, seen: Seen, *, leave: bool) -> None:
         if seen.crawl.state is CrawlState.FAILED:
-            raise NothingCrawled(seen.crawl.id, seen.crawl.state_reason or "unknown")
+            raise NothingCrawled(seen.crawl.id, seen.error_message)
         if leave:
             self._controller.stop()
         else:

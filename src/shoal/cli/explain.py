@@ -6,10 +6,14 @@ from typing import Any
 import click
 
 from shoal.app import opened
+from shoal.base.errors import InvalidInput
+from shoal.base.text import shorten
+from shoal.base.url import Refusal
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json
 from shoal.cli.summary import print_rows
 from shoal.cli.watching import quiet
+from shoal.crawl.crawls import SEED_FIX
 from shoal.crawl.explain import Explanation
 from shoal.settings import load
 
@@ -27,6 +31,8 @@ def explain() -> None:
 def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
     """Say what became of URL in CRAWL, and why."""
     said = asyncio.run(_explain(store, crawl_id, url))
+    if said.reason == Refusal.INVALID_URL.code:
+        raise InvalidInput("URL", f"{shorten(url)!r} {Refusal.INVALID_URL.problem}", SEED_FIX)
     if as_json:
         print_json(answer(crawl_id, said))
     else:

@@ -16,10 +16,11 @@ from typing import Any
 import click
 
 from shoal import __version__
-from shoal.base.errors import ShoalError, StorageFull, UsageError
+from shoal.base.errors import BadConfig, ShoalError, StorageFull, UsageError
 from shoal.base.text import clean, shorten
 
 INTERRUPTED = 130
+FLAG_OF = {"DATABASE_URL": "--store", "SHOAL_LISTEN": "--listen"}  # settings that a flag may give
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def run(words: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if debug and not isinstance(error, click.ClickException):
             traceback.print_exc()
-        return _tell(error, as_json="--json" in words)
+        return _tell(_by_flag(error, words), as_json="--json" in words)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -105,6 +106,15 @@ def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
     end = list(words).index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return kept + list(words[end:]), len(kept) < end
+
+
+def _by_flag(error: BaseException, words: Sequence[str]) -> BaseException:
+    """What is wrong with a setting that a flag gave, told by the flag's name."""
+    if not isinstance(error, BadConfig):
+        return error
+    flag = FLAG_OF.get(str(error.facts["key"]).partition(" ")[0])
+    given = flag is not None and any(word == flag or word.startswith(f"{flag}=") for word in words)
+    return error.called(flag) if flag is not None and given else error
 
 
 def _tell(error: BaseException, as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,12 +27,13 @@ from shoal.egress.proxy import Proxy
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
-from shoal.queue.job import SHARED_LANE, NewJob, local_lane
+from shoal.queue.job import SHARED_LANE, Job, NewJob, local_lane, node_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 from shoal.settings import CrawlSettings
 
 KIND = "crawl"
+NO_PAGE = "no_seed_gave_a_page"
 MOST_HELD = 100  # held hosts that are told
 LIVE = states.WALKED | {CrawlState.QUEUED}
 
@@ -47,10 +49,18 @@ class CrawlMoved(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A crawl with what it has done so far, read together."""
+    """A crawl with what it has done so far, read together; who walks it now, and if it failed, why."""
 
     crawl: Crawl
     counts: Counts
+    node_ids: tuple[str, ...] = ()
+    error_message: str = ""
+
+    def answer(self) -> dict[str, Any]:
+        """What the API and the command line show of it."""
+        failed = self.crawl.state is CrawlState.FAILED
+        error = {"code": self.crawl.state_reason, "message": self.error_message} if failed else None
+        return self.crawl.answer(self.counts) | {"node_ids": list(self.node_ids), "error": error}
 
 
 class Crawls:
@@ -149,16 +159,34 @@ class Crawls:
             crawl = await self.store.get(tx, crawl_id)
             if crawl is None:
                 raise NotFound("crawl", crawl_id)
-            return Seen(crawl, await self.store.counts(tx, crawl.number))
+            return await self._look_at(tx, crawl)
 
         return await self._database.read(look)
 
     async def newest(self, *, after: int | None = None, limit: int = 50, state: str | None = None) -> list[Seen]:
         async def look(tx: Tx) -> list[Seen]:
             crawls = await self.store.page_of(tx, after, limit, state)
-            return [Seen(crawl, await self.store.counts(tx, crawl.number)) for crawl in crawls]
+            return [await self._look_at(tx, crawl) for crawl in crawls]
 
         return await self._database.read(look)
+
+    async def _look_at(self, tx: Tx, crawl: Crawl) -> Seen:
+        counts = await self.store.counts(tx, crawl.number)
+        if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
+            return Seen(crawl, counts)
+        jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
+        nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
+        why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
+        return Seen(crawl, counts, tuple(nodes), why)
+
+    async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
+        """Why a crawl failed: what became of its seeds, in the words of the first that failed, or of its jobs."""
+        if crawl.state_reason != NO_PAGE:
+            return next((job.error for job in reversed(jobs) if job.error), crawl.state_reason or "unknown")
+        page = await self.store.first_failure(tx, crawl.number)
+        if page is not None:
+            return f"{page[0]}: {page[1].rstrip('.')}"
+        return "robots.txt or the options leave no seed" if counts.skipped else "no seed was answered"
 
     async def start(self, crawl_id: str) -> CrawlState:
         """Submit a crawl that was only stored."""
@@ -335,7 +363,7 @@ EVENTS = {
 
 
 def _end_of(counts: Counts) -> CrawlMove:
-    return states.complete("drained") if counts.pages else states.fail("no_seed_gave_a_page")
+    return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
 
 
 def seeds_of(config: CrawlConfig) -> list[Url]:

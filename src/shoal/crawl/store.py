@@ -47,6 +47,10 @@ class CrawlStore(Protocol):
         """The sums over all walkers, read in one statement: `drained` is exact."""
         ...
 
+    async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
+        """The URL and the words of the first page that failed. For crawls that got nowhere: it reads their pages."""
+        ...
+
     async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState: ...
 
 

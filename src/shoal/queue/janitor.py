@@ -18,22 +18,28 @@ class Janitor:
 
     A store that was out of reach kept every worker from extending its lease, so nothing expires within one lease of
     the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
+    But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was extended of
+    late, it assumes that there was.
     """
 
     name = "janitor"
 
-    def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
+    def __init__(self, database: Database, queue: Queue, clock: Clock, *, wary: bool = False) -> None:
         self._database = database
         self._queue = queue
         self._clock = clock
         self._hold_until = 0.0
         self._last_pass: float | None = None
         self._outage = False
+        self._wary = wary
 
     async def run_once(self) -> Pass:
         began = self._clock.monotonic()
         try:
             lost = await self._database.read(lambda tx: self._queue.store.expired(tx, BATCH))
+            if self._wary:
+                self._outage = bool(lost) and await self._database.read(self._nobody_extends)
+                self._wary = False
             if self._in_grace(began):
                 return Pass()
             moved = [job.id for job in lost if await self._expire(job)]
@@ -52,6 +58,11 @@ class Janitor:
             self._outage = False
             self._hold_until = now + lease
         return now < self._hold_until
+
+    async def _nobody_extends(self, tx: Tx) -> bool:
+        settings = self._queue.settings
+        freshest = await self._queue.store.freshest_lease(tx)
+        return freshest is None or freshest < settings.lease - 2 * settings.extend_every
 
     async def _expire(self, lost: LostJob) -> bool:
         try:

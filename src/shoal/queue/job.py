@@ -10,6 +10,12 @@ from shoal.queue.states import JobState, Move
 SHARED_LANE = "shared"
 
 
+def node_of(holder: str) -> str:
+    """The node, or for a crawl in a process of its own the machine, that a lease's holder names."""
+    kind, _, rest = holder.partition("/")
+    return rest.partition("/")[0] if kind == "local" else kind
+
+
 def local_lane(run_id: str) -> str:
     """The lane of a run that one process works on by itself: no worker of the fleet takes from it."""
     return f"local/{run_id}"

@@ -56,6 +56,10 @@ class JobStore(Protocol):
         """Locked jobs whose lease ran out, oldest first. A candidate list: each must still be moved by `apply`."""
         ...
 
+    async def freshest_lease(self, tx: Tx) -> timedelta | None:
+        """How long the lease that ends last still has; negative if it is over, None if there is none."""
+        ...
+
     async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
         """That grant as it is now, locked against any other move; None if it is over."""
         ...

@@ -59,7 +59,7 @@ class CrawlRoutes:
 
 
 def answer(seen: Seen) -> dict[str, Any]:
-    return seen.crawl.answer(seen.counts)
+    return seen.answer()
 
 
 async def read_body(request: Request, limit: int) -> bytes:

@@ -58,6 +58,10 @@ class SqlCrawlStore:
         sums = {name: int(row[name]) for name in SUMS} if row else {}
         return Counts(**sums, skipped={skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]})
 
+    async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
+        row = await tx.one("first_failure", crawl=number)
+        return None if row is None else (row["url"], row["error_message"])
+
     async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState:
         return CrawlState(await tx.value("crawl_state", id=crawl_id))
 

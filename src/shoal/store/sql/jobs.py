@@ -69,6 +69,10 @@ class SqlJobStore:
         rows = await tx.all("expired_jobs", limit=limit)
         return [_lost(row) for row in rows]
 
+    async def freshest_lease(self, tx: Tx) -> timedelta | None:
+        left = await tx.value("freshest_lease")
+        return None if left is None else timedelta(microseconds=left)
+
     async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
         # Two statements: the second sees what a commit that we had to wait for has settled.
         if await tx.one("lock_job", id=holder.job_id, epoch=holder.epoch) is None:

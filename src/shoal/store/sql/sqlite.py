@@ -7,6 +7,7 @@ that awaits only its transaction; here nothing in it ever waits, so the thread d
 
 import asyncio
 import queue
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
@@ -26,6 +27,7 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 WAL_RESET_FIX = (3, 51, 3)
 CHECKPOINT_PAGES = 8000  # 32 MB of log: keys are random, so most of what a commit writes, the next ones write again
+NO_ROOM = 65_536  # bytes
 MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neighbours
 
 
@@ -194,13 +196,17 @@ class SqliteDatabase:
         connection = sqlite3.connect(
             self.path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, cached_statements=512
         )
-        connection.row_factory = sqlite3.Row
-        connection.create_function("shoal_now", 0, self._now)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA cache_size = -32768")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.create_function("shoal_now", 0, self._now)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA cache_size = -32768")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _now(self) -> int:
@@ -209,14 +215,26 @@ class SqliteDatabase:
         return self._last_micros
 
     def _write_loop(self) -> None:
-        connection = self._connect()
+        connection = None
         while (unit := self._writes.get()) is not None:
             units, last = self._waiting(unit)
-            self._transact(connection, units)
+            connection = connection or self._connect_for(units)
+            if connection is not None:
+                self._transact(connection, units)
             _deliver(units)
             if last:
                 break
-        connection.close()
+        if connection is not None:
+            connection.close()
+
+    def _connect_for(self, units: list[_Unit]) -> sqlite3.Connection | None:
+        """The connection of a thread. If it cannot be had now, these units hear why, and the next ones try again."""
+        try:
+            return self._connect()
+        except Exception as error:
+            for unit in units:
+                unit.error = self._translate(error)
+            return None
 
     def _waiting(self, first: _Unit) -> tuple[list[_Unit], bool]:
         units = [first]
@@ -259,19 +277,31 @@ class SqliteDatabase:
         connection.execute("RELEASE unit")
 
     def _read_loop(self) -> None:
-        connection = self._connect()
-        connection.execute("PRAGMA query_only = ON")
+        connection = None
         while (unit := self._reads.get()) is not None:
-            try:
-                connection.execute("BEGIN")
-                unit.result = _drive(unit.work, connection)
-            except BaseException as error:
-                unit.error = self._translate(error)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            connection = connection or self._connect_for([unit])
+            if connection is not None:
+                self._look(connection, unit)
             _deliver([unit])
-        connection.close()
+        if connection is not None:
+            connection.close()
+
+    def _look(self, connection: sqlite3.Connection, unit: _Unit) -> None:
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")
+            unit.result = _drive(unit.work, connection)
+        except BaseException as error:
+            unit.error = self._translate(error)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _without_room(self) -> bool:
+        # SQLite calls some writes that found no room, those of its index of the log, an I/O error.
+        with suppress(OSError):
+            return shutil.disk_usage(self.path.parent).free < NO_ROOM
+        return False
 
     def _translate(self, error: BaseException) -> BaseException:
         """A foreign error, as ours; others stay what they are."""
@@ -282,7 +312,7 @@ class SqliteDatabase:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             return error
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._without_room()):
             return StorageFull(self.name)
         if code == sqlite3.SQLITE_BUSY:
             return BackendUnavailable(self.name, "another process holds its lock", "try again in a moment")

@@ -20,6 +20,10 @@ WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state A
 ORDER BY number DESC
 LIMIT :limit;
 
+-- name: first_failure
+-- The first page of a crawl that failed, and its words.
+SELECT url, error_message FROM page WHERE crawl = :crawl AND error_message IS NOT NULL ORDER BY number LIMIT 1;
+
 -- name: crawl_state
 -- The state of a crawl, which is what its walkers are told.
 SELECT state FROM crawl WHERE id = :id;

@@ -75,6 +75,13 @@ WHERE state = 'locked' AND lease_until < shoal_now()
 ORDER BY lease_until
 LIMIT :limit;
 
+-- name: freshest_lease
+-- How long the lease that ends last still has.
+SELECT lease_until - shoal_now() AS remaining FROM job
+WHERE state = 'locked' AND lease_until > 0
+ORDER BY lease_until DESC
+LIMIT 1;
+
 -- name: job
 -- One job.
 SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,

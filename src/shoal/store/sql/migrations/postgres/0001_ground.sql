@@ -252,3 +252,9 @@ CREATE TABLE outbox (
     sequence   BIGINT UNIQUE
 );
 CREATE INDEX outbox_new ON outbox (created_at) WHERE sequence IS NULL;
+
+-- Written to find out whether the store can be.
+CREATE TABLE pulse (
+    name TEXT PRIMARY KEY,
+    at   BIGINT NOT NULL
+);

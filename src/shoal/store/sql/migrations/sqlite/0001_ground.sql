@@ -243,3 +243,9 @@ CREATE TABLE outbox (
     sequence   INTEGER UNIQUE
 );
 CREATE INDEX outbox_new ON outbox (created_at) WHERE sequence IS NULL;
+
+-- Written to find out whether the store can be.
+CREATE TABLE pulse (
+    name TEXT PRIMARY KEY,
+    at   INTEGER NOT NULL
+);

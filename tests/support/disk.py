@@ -1,0 +1,11 @@
+"""Disks that are full."""
+
+import contextlib
+from pathlib import Path
+
+
+def stuff(path: Path) -> None:
+    """Take all the room there is."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)

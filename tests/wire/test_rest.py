@@ -1,0 +1,150 @@
+"""The REST API over a real store and a real server: what it answers, what it refuses, and when it is ready."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from shoal.app import App, opened, walker_of
+from shoal.serve.crawls import CrawlRoutes
+from shoal.serve.health import HealthRoutes
+from shoal.serve.site import site
+from shoal.settings import load
+from tests.support.disk import stuff
+from tests.support.servers import PostgresServer, free_port
+
+
+@dataclass
+class Served:
+    """The API of one store, listening."""
+
+    app: App
+    port: int
+
+    async def ask(self, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        return await asyncio.to_thread(self._ask, path, body)
+
+    def _ask(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            sent = None if body is None else json.dumps(body).encode()
+            connection.request("GET" if sent is None else "POST", path, sent)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
+    flags = {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", **settings}
+    async with opened(load(flags, env={}).settings) as app:
+        routes = [*CrawlRoutes(app.crawls, 1_000_000).routes()]
+        routes += HealthRoutes(app.check_store, lambda: (b"", "text/plain")).routes()
+        door = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(site(routes, app.clock, app.signals), log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[door]))
+        try:
+            yield Served(app, door.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await serving
+            door.close()
+
+
+@pytest.fixture
+async def api(store_url: str) -> AsyncIterator[Served]:
+    async with served(store_url) as api:
+        yield api
+
+
+async def test_a_running_crawl_names_the_nodes_that_walk_it(api: Served) -> None:
+    _, made = await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"], "workers": 3})
+    assert made["node_ids"] == []
+    await api.app.queue.lease("node-b/71", ["crawl"], ["shared"], 1)
+    await api.app.queue.lease("node-a/72", ["crawl"], ["shared"], 1)
+    _, seen = await api.ask(f"/api/v1/crawls/{made['id']}")
+    assert (seen["node_ids"], seen["error"]) == (["node-a", "node-b"], None)
+
+
+async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(api: Served) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}/"
+    _, made = await api.ask("/api/v1/crawls", {"seeds": [nowhere], "robots": "ignore"})
+    crawl = (await api.app.crawls.get(made["id"])).crawl
+    while (await api.app.crawls.get(crawl.id)).crawl.state == "queued":
+        [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        await walker_of(api.app, crawl, lease.holder, lambda: True).run()
+    _, seen = await api.ask(f"/api/v1/crawls/{crawl.id}")
+    assert (seen["state"], seen["state_reason"]) == ("failed", "no_seed_gave_a_page")
+    assert seen["error"]["code"] == "no_seed_gave_a_page"
+    assert seen["error"]["message"].startswith(nowhere)
+
+
+async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker(api: Served) -> None:
+    _, made = await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"]})
+    for _ in range(4):
+        [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        await api.app.queue.lose(lease, "its child was killed by SIGKILL")
+    _, seen = await api.ask(f"/api/v1/crawls/{made['id']}")
+    assert (seen["state"], seen["error"]) == (
+        "failed",
+        {"code": "poison", "message": "its child was killed by SIGKILL"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"seeds": ["http://127.0.0.1:9/"], "depth": "3"}, "depth cannot be '3'; give a whole number from 0 to 10000."),
+        ({"seeds": ["http://127.0.0.1:9/"], "exclude": ["("]}, "exclude '(' is not a regular expression"),
+        ({"seeds": ["nonsense"]}, "seeds[0] 'nonsense' is not an absolute http or https URL"),
+        ({"seeds": ["http://127.0.0.1:9/"], "dept": 1}, "dept is not a known field; the nearest one is depth."),
+    ],
+)
+async def test_a_body_that_cannot_be_taken_is_refused_and_nothing_is_stored(
+    api: Served, body: dict[str, Any], says: str
+) -> None:
+    status, problem = await api.ask("/api/v1/crawls", body)
+    assert (status, problem["code"]) == (422, "invalid_input")
+    assert says in problem["detail"]
+    assert (await api.ask("/api/v1/crawls"))[1]["items"] == []
+
+
+async def test_it_is_ready_while_its_store_takes_what_is_written(api: Served) -> None:
+    assert await api.ask("/readyz") == (200, {"status": "ok", "store": "ok"})
+
+
+async def test_it_is_not_ready_while_its_disk_is_full(small_disk: Path) -> None:
+    async with served(f"sqlite:///{small_disk}/shoal.db") as api:
+        stuffing = small_disk / "stuffing"
+        stuff(stuffing)
+        assert await until_full(api) == "storage_full"
+        stuffing.unlink()
+        assert (await api.ask("/readyz"))[0] == 200
+
+
+async def until_full(api: Served) -> str:
+    """Probe until the room that the log had reserved is used up; what is said then."""
+    while True:
+        status, said = await api.ask("/readyz")
+        if status == 503:
+            return str(said["store"])
+
+
+async def test_it_is_not_ready_while_its_store_is_away(own_postgres: PostgresServer) -> None:
+    async with served(own_postgres.url, SHOAL_DATABASE_CONNECT_TIMEOUT="1s") as api:
+        assert (await api.ask("/readyz"))[0] == 200
+        own_postgres.stop("immediate")
+        status, said = await api.ask("/readyz")
+        assert (status, said["store"]) == (503, "backend_unavailable")
+        own_postgres.start()
+        assert (await api.ask("/readyz"))[0] == 200
