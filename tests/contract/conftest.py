@@ -226,6 +226,15 @@ def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind
     return NewUrl(*key_of(address, crawl.key_seed, kind), address, depth, fate, kind=kind)
 
 
+async def suspected(bench: Bench, which: str = "TRUE") -> None:
+    """What waits, or some of it, was in flight in two crashes."""
+    columns = "crawl, host, seq, parent, kind, path"
+    await bench.sql(
+        f"INSERT INTO frontier_touched ({columns}, crashes) SELECT {columns}, 2 FROM frontier WHERE {which}"
+    )
+    await bench.sql(f"DELETE FROM frontier WHERE {which}")
+
+
 def page_of(task: Task, **facts: Any) -> Page:
     return Page(url=task.url, depth=task.depth, fetched_at=1, attempt=task.attempts + 1, parent=task.parent, **facts)
 

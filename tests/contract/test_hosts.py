@@ -7,14 +7,14 @@ import pytest
 
 from shoal.base.url import Url
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Report, Settled, key_of
+from shoal.crawl.frontier import Kind, Report, Settled, key_of
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
 from shoal.hosts.pace import Grant, HeldHost, Standing, Wish
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
 from shoal.store.sql.archive import SqlArchive
-from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench
+from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench, suspected
 
 SECOND = 1_000_000
 
@@ -232,7 +232,7 @@ async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) 
 async def test_a_suspect_at_a_held_host_keeps_nobody_waiting(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/", "http://other.example/")
     walker = await bench.walker(crawl)
-    await bench.sql(f"UPDATE frontier SET crashes = 2 WHERE host = {await host_of(bench)}")
+    await suspected(bench, f"host = {await host_of(bench)}")
     await hear(bench, await host_of(bench), throttled(60))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
 
@@ -252,10 +252,11 @@ async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> 
     crawl = await bench.submit(f"{SITE}/a")
     await hear(bench, await host_of(bench), throttled(60))
     archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
-    key = key_of(Url(f"{SITE}/a"), crawl.key_seed)
+    url = Url(f"{SITE}/a")
+    key = key_of(url, crawl.key_seed)
 
     async def held() -> HeldHost | None:
-        facts = await bench.database.read(lambda tx: archive.fate_of(tx, crawl.number, key, SITE))
+        facts = await bench.database.read(lambda tx: archive.fate_of(tx, crawl.number, url, Kind.PAGE, key))
         assert facts is not None
         assert facts.waiting is not None
         return facts.waiting.held

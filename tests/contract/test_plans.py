@@ -35,7 +35,7 @@ Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
 
 SIZE = 50_000
 LINKS = 1_000
-TABLES = {"fate", "frontier", "frontier_host", "page", "job", "job_grant", "host"}
+TABLES = {"fate", "frontier", "frontier_touched", "frontier_host", "page", "job", "job_grant", "host"}
 MOST_ROWS = 4 * LINKS  # that a step of a plan may read
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
 SLOW = Pace(timedelta(seconds=1))
@@ -49,10 +49,12 @@ JOB = "id, kind, state, run_id, payload, lane, priority, not_before, max_attempt
 FILL = (
     "INSERT INTO host (origin) SELECT 'http://www' || i || '.example.org' FROM n WHERE i <= 1000",
     "INSERT INTO fate (crawl, key, chk, fate) SELECT {crawl}, i * 7919, i, 0 FROM n",
-    "INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, path)"
-    " SELECT {crawl}, {host}, 0, 1, i, i * 7919, i, 7919 * (50000 - i / 5), '/a/path/of/some/length/' || i FROM n",
-    "INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, path)"
-    " SELECT {crawl}, {host} + 1 + i % 20, 0, 1, 100000 + i, i * 104729, i, '/' || i FROM n WHERE i <= 200",
+    "INSERT INTO frontier (crawl, host, seq, parent, kind, path)"
+    " SELECT {crawl}, {host}, 1099511627776 + i, 7919 * (50000 - i / 5), 0, '/a/path/of/some/length/' || i FROM n",
+    "INSERT INTO frontier (crawl, host, seq, kind, path)"
+    " SELECT {crawl}, {host} + 1 + i % 20, 1099511727776 + i, 0, '/' || i FROM n WHERE i <= 200",
+    "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or for much later
+    " SELECT {crawl}, {host}, 1099511827776 + i, 4611686018427387904 - i % 2, 7919 * i, 0, '/trap/' || i FROM n",
     "INSERT INTO frontier_host (crawl, host, ready_at) SELECT {crawl}, {host} + i, 1 FROM n WHERE i <= 20",
     "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes)"
     " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100 FROM n",
@@ -137,8 +139,8 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
     return scans + ([f"takes {steps:,} steps: {'; '.join(plan)}"] if steps > MOST_STEPS else [])
 
 
-# Lists that we brought ourselves, and the table of one row.
-SMALL = r"SCAN (json_each|k) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq"
+# Lists that we brought ourselves, the table of one row, and what is read by steps of its own.
+SMALL = r"SCAN (json_each|k) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery"
 
 
 def _steps(connection: sqlite3.Connection, query: Query, rows: list[tuple[Any, ...]]) -> int:
@@ -260,6 +262,7 @@ async def crawl_on(bench: Bench, crawl: Crawl) -> None:
     slow = await bench.walker(crawl, pace=SLOW)
     await slow.turn(want=10)
     await bench.database.run(lambda tx: bench.frontier.next_in(tx, crawl.number))
+    await bench.database.run(lambda tx: bench.frontier.taken(tx, crawl.number))
     await bench.lose()
     await (await bench.walker(crawl, pace=FEW)).turn(want=100)
 
@@ -269,7 +272,7 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
     task = walker.held[0]
     pattern = pattern_of(task.url)
     await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: task.url}))
-    await walker.turn(Settled(task, Fate.QUARANTINED))
+    await walker.turn(Settled(task, Fate.QUARANTINED), found=[new_url(crawl, "/trap", fate=Fate.QUARANTINED)])
     await bench.database.read(lambda tx: bench.frontier.traps(tx, crawl.number))
     await bench.database.run(lambda tx: bench.frontier.free(tx, crawl.number, pattern))
 

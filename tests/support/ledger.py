@@ -59,7 +59,8 @@ QUERIES = {
     "counters": "SELECT * FROM crawl_counter WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "skips": "SELECT * FROM crawl_skip WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "fates": "SELECT * FROM fate WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
-    "frontier": "SELECT * FROM frontier WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
+    "frontier": "SELECT f.*, h.origin FROM frontier_open AS f JOIN host AS h ON h.number = f.host"
+    " WHERE f.crawl = (SELECT number FROM crawl WHERE id = $1)",
     "pages": "SELECT * FROM page WHERE crawl = (SELECT number FROM crawl WHERE id = $1) ORDER BY number",
     "sitemaps": "SELECT * FROM sitemap WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "jobs": "SELECT * FROM job WHERE run_id = $1 ORDER BY created_at, id",
@@ -234,7 +235,9 @@ def _sitemaps_are_settled(books: Books) -> Iterator[str]:
 
 
 def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
-    waiting = Counter(_key(row) for row in books.frontier)
+    seed = books.crawl["key_seed"]
+    urls = [("sitemap:" if row["kind"] else "") + row["origin"] + row["path"] for row in books.frontier]
+    waiting = Counter(key_of(url, seed) for url in urls)
     doubled = sum(count > 1 for count in waiting.values())
     if doubled:
         yield f"{doubled} URLs are in the frontier more than once"
@@ -244,7 +247,7 @@ def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
     if settled := set(waiting) - kept:
         yield f"{len(settled)} URLs are in the frontier, but settled"
     live = {(job["id"], job["lease_epoch"]) for job in books.jobs if job["state"] == "locked"}
-    stray = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"] is not None} - live
+    stray = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"]} - live
     if stray and not _is_taken_up_again(books):
         yield f"URLs are still taken by {sorted(stray)}, who hold no job"
 

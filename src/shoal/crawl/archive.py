@@ -119,8 +119,8 @@ class FrontierArchive(Protocol):
         """How many URLs are taken just now, by living holders or dead ones; read from an index."""
         ...
 
-    async def fate_of(self, tx: Tx, crawl: int, key: Key, origin: str) -> UrlFacts | None:
-        """What became of a URL; None if the crawl never saw it. `origin` is where an open one is looked for."""
+    async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: Kind, key: Key) -> UrlFacts | None:
+        """What became of a URL; None if the crawl never saw it."""
         ...
 
     async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
-from shoal.base.url import Refusal, Url, canonical, origin
+from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl.archive import FrontierArchive, FrontierStats, UrlFacts
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, Seen
@@ -45,7 +45,7 @@ class Archivist:
             return explain_refusal(text, url)
 
         async def facts_of(tx: Tx, kind: Kind) -> UrlFacts | None:
-            return await self._archive.fate_of(tx, crawl.number, key_of(url, crawl.key_seed, kind), origin(url))
+            return await self._archive.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
 
         async def look(tx: Tx) -> Explanation:
             found = await facts_of(tx, Kind.PAGE) or await facts_of(tx, Kind.SITEMAP)

@@ -59,9 +59,8 @@ class Task:
     key: int
     chk: int
     host: int
-    due: int
     depth: int
-    seq: int
+    seq: int  # where it stands in the line of its host; no other URL of the crawl has the same
     url: Url
     parent: str | None
     attempts: int

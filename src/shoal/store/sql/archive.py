@@ -22,24 +22,26 @@ from shoal.crawl.archive import (
 )
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, SitemapRecord
+from shoal.crawl.frontier import Kind, SitemapRecord, key_of
 from shoal.crawl.traps import Trap
 from shoal.hosts.pace import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
-from shoal.store.sql.frontier import NEVER, OUTSIDE
+from shoal.store.sql.counters import NOTHING, OUTSIDE
+from shoal.store.sql.places import NEVER, Places, depth_at
+from shoal.store.sql.take import KINDS
 
 BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
-BEFORE_ALL_URLS: Place = (0, 0, 0, 0)
+TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which they are read
 
 
 class SqlArchive:
     """Answers `crawl.archive.FrontierArchive`."""
 
     def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
-        self._numbered_here = dialect == "sqlite"  # PostgreSQL has a sequence
+        self._places = Places(dialect)
         self._hosts = hosts
         self._pages = pages
 
@@ -53,12 +55,11 @@ class SqlArchive:
     async def taken(self, tx: Tx, crawl: int) -> int:
         return int(await tx.value("taken_count", crawl=crawl))
 
-    async def fate_of(self, tx: Tx, crawl: int, key: Key, origin: str) -> UrlFacts | None:
+    async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: Kind, key: Key) -> UrlFacts | None:
         fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
         if fate is None:
             return None
-        row = await tx.one("kept_url", crawl=crawl, key=key[0], chk=key[1], origin=origin)
-        waiting = None if row is None else _waiting(row)
+        waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
         return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
 
     async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
@@ -66,7 +67,7 @@ class SqlArchive:
         return None if row is None else SitemapRecord(**dict(row))
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
-        return [(_place(row), _kept(row)) for row in await self._rows_after(tx, crawl, after, limit)]
+        return [(place, _kept(row)) for place, row in await self._rows_after(tx, crawl, after, limit)]
 
     async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
         key, chk = after or BEFORE_ALL
@@ -90,10 +91,11 @@ class SqlArchive:
 
     async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
         numbers = await self._hosts.numbers(tx, sorted({origin(one.url) for _, one in urls}))
-        first = await tx.value("reserve_seq", count=len(urls)) if self._numbered_here and urls else 0
+        places = await self._places.behind(tx, [one.depth for _, one in urls])
         new = await tx.many("keep_fates", sorted((*key, crawl, int(one.fate)) for key, one in urls))
-        rows = [_row(crawl, numbers, key, one) | {"seq": first + place} for place, (key, one) in enumerate(urls)]
-        await tx.many("keep_urls", rows)
+        rows = [_row(crawl, numbers, place, one) for place, (_, one) in zip(places, urls, strict=True)]
+        await tx.many("add_untried", [(*row[:3], *row[6:]) for row in rows if not any(row[3:6])])
+        await tx.many("add_touched", [row for row in rows if any(row[3:6])])
         await tx.many("wake_hosts_at", _wakes(crawl, rows))
         return new
 
@@ -120,9 +122,9 @@ class SqlArchive:
         return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        rows = await self._rows_after(tx, crawl, None, limit)
-        if rows:
-            return await self._forget_kept(tx, crawl, rows)
+        kept = await self._rows_after(tx, crawl, None, limit)
+        if kept:
+            return await self._forget_kept(tx, crawl, kept)
         last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
@@ -144,76 +146,71 @@ class SqlArchive:
     async def unclaim(self, tx: Tx, crawl: int, holder: Holder) -> None:
         await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
 
+    async def _kept(self, tx: Tx, crawl: int, url: Url, kind: Kind) -> Waiting | None:
+        home = origin(url)
+        numbers = {row["origin"]: row["number"] for row in await tx.all("host_numbers", origins=[home])}
+        place = {"crawl": crawl, "host": numbers.get(home, 0), "path": url[len(home) :], "kind": int(kind)}
+        row = await tx.one("kept_url", **place)
+        return None if row is None else _waiting(row)
+
     async def _page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
         number = await tx.value("page_number", crawl=crawl, key=key[0], chk=key[1])
         pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
         return pages[0][1] if pages else None
 
-    async def _rows_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[Any]:
-        host, due, depth, seq = after or BEFORE_ALL_URLS
-        return await tx.all("urls_after", crawl=crawl, host=host, due=due, depth=depth, seq=seq, limit=limit)
+    async def _rows_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, Any]]:
+        table, *at = after or (TOUCHED, 0)
+        if table == TOUCHED:
+            rows = await tx.all("touched_after", crawl=crawl, seq=at[0], limit=limit)
+            if rows:
+                return [((TOUCHED, row["seq"]), row) for row in rows]
+            at = [0, 0]
+        rows = await tx.all("untried_after", crawl=crawl, host=at[0], seq=at[1], limit=limit)
+        return [((UNTRIED, row["host"], row["seq"]), row) for row in rows]
 
-    async def _forget_kept(self, tx: Tx, crawl: int, rows: list[Any]) -> int:
-        names = ("host", "due", "depth", "seq", "key", "chk")
-        places = [{"crawl": crawl} | {name: row[name] for name in names} for row in rows]
-        dropped = await tx.many("drop_urls", places)
-        await tx.many("drop_fates", sorted(places, key=_by_key))
-        opened = sum(row["due"] != NEVER for row in rows)  # what is in quarantine was settled when it went there
-        none = {"opened": 0, "pages": 0, "errors": 0, "bytes": 0, "depth": 0, "walked": 0}
-        none |= {"not_modified": 0, "bytes_saved": 0}
-        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, settled=opened, **none)
+    async def _forget_kept(self, tx: Tx, crawl: int, kept: list[tuple[Place, Any]]) -> int:
+        places = [place[1:] for place, _ in kept]
+        query = "drop_touched" if kept[0][0][0] == TOUCHED else "drop_untried"
+        dropped = await tx.many(query, [(crawl, *place) for place in places])
+        seed = await tx.value("key_seed", crawl=crawl)
+        keys = [key_of(Url(row["origin"] + row["path"]), seed, KINDS[row["kind"]]) for _, row in kept]
+        await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
+        opened = sum(row["due"] != NEVER for _, row in kept)  # what is in quarantine was settled when it went there
+        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | {"settled": opened}))
         return dropped
-
-
-def _by_key(row: dict[str, Any]) -> Key:
-    return row["key"], row["chk"]
-
-
-def _place(row: Any) -> Place:
-    return row["host"], row["due"], row["depth"], row["seq"]
 
 
 def _kept(row: Any) -> KeptUrl:
     held = row["due"] == NEVER
     return KeptUrl(
         url=Url(row["origin"] + row["path"]),
-        depth=row["depth"],
+        depth=depth_at(row["seq"]),
         fate=Fate.QUARANTINED if held else Fate.OPEN,
         due=0 if held else row["due"],
         parent=row["parent"],
         attempts=row["attempts"],
         crashes=row["crashes"],
-        kind=Kind(row["kind"]),
+        kind=KINDS[row["kind"]],
     )
 
 
 def _waiting(row: Any) -> Waiting:
-    holder = None if row["job_id"] is None else Holder(JobId(row["job_id"]), row["epoch"])
+    holder = None if not row["job_id"] else Holder(JobId(row["job_id"]), row["epoch"])
     until = row["held_until"]
     held = None if until is None else HeldHost(row["origin"], until, row["held_status"])
     return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"], held)
 
 
-def _row(crawl: int, numbers: dict[str, int], key: Key, one: KeptUrl) -> dict[str, Any]:
+def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple[Any, ...]:
     home = origin(one.url)
-    return {
-        "crawl": crawl,
-        "host": numbers[home],
-        "due": NEVER if one.fate is Fate.QUARANTINED else one.due,
-        "depth": one.depth,
-        "key": key[0],
-        "chk": key[1],
-        "parent": one.parent,
-        "attempts": one.attempts,
-        "crashes": one.crashes,
-        "kind": int(one.kind),
-        "path": one.url[len(home) :],
-    }
+    due = NEVER if one.fate is Fate.QUARANTINED else one.due
+    where, what = (crawl, numbers[home], place), (one.parent, int(one.kind), one.url[len(home) :])
+    return *where, due, one.attempts, one.crashes, *what
 
 
-def _wakes(crawl: int, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
     """Each host is ready when the first of its URLs is due; what is in quarantine never is."""
     first: dict[int, int] = {}
-    for row in (row for row in rows if row["due"] != NEVER):
-        first[row["host"]] = min(row["due"], first.get(row["host"], row["due"]))
+    for host, due in ((row[1], row[3]) for row in rows if row[3] != NEVER):
+        first[host] = min(due, first.get(host, due))
     return [{"crawl": crawl, "host": host, "ready_at": due} for host, due in sorted(first.items())]

@@ -124,29 +124,43 @@ CREATE TABLE fate (
     PRIMARY KEY (crawl, key, chk)
 ) WITHOUT ROWID;
 
--- The URLs that are open: waiting, or taken by a walker (job_id, epoch).
+-- The URLs that wait to be tried for the first time. `seq` is where one stands in the line of its host: the depth in the
+-- upper bits, the order in which they were found in the lower 40. The key is not kept: the URL gives it.
 CREATE TABLE frontier_seq (value INTEGER NOT NULL);
 INSERT INTO frontier_seq VALUES (0);
 CREATE TABLE frontier (
-    due      INTEGER NOT NULL,
-    seq      INTEGER NOT NULL,
-    key      INTEGER NOT NULL,
-    parent   INTEGER,
-    epoch    INTEGER,
+    crawl  INTEGER NOT NULL,
+    host   INTEGER NOT NULL,
+    seq    INTEGER NOT NULL,
+    parent INTEGER,
+    kind   INTEGER NOT NULL,  -- 0 page, 1 sitemap
+    path   TEXT NOT NULL,
+    PRIMARY KEY (crawl, host, seq)
+) WITHOUT ROWID;
+-- The open URLs that somebody had in hand: a walker has one now (job_id, epoch), or it waits again (''), at once or not
+-- before `due`. What is in quarantine waits without end.
+CREATE TABLE frontier_touched (
     crawl    INTEGER NOT NULL,
+    seq      INTEGER NOT NULL,
+    job_id   TEXT NOT NULL DEFAULT '',
+    epoch    INTEGER NOT NULL DEFAULT 0,
     host     INTEGER NOT NULL,
-    chk      INTEGER NOT NULL,
-    depth    INTEGER NOT NULL,
+    due      INTEGER NOT NULL DEFAULT 0,
     attempts INTEGER NOT NULL DEFAULT 0,
     crashes  INTEGER NOT NULL DEFAULT 0,
-    kind     INTEGER NOT NULL DEFAULT 0,  -- 0 page, 1 sitemap
-    job_id   TEXT,
+    parent   INTEGER,
+    kind     INTEGER NOT NULL,
     path     TEXT NOT NULL,
-    PRIMARY KEY (crawl, host, due, depth, seq),
-    CHECK ((job_id IS NULL) = (epoch IS NULL))
+    PRIMARY KEY (crawl, seq),
+    CHECK ((job_id = '') = (epoch = 0))
 ) WITHOUT ROWID;
-CREATE INDEX frontier_taken ON frontier (crawl, job_id, epoch, seq) WHERE job_id IS NOT NULL;
-CREATE INDEX frontier_suspect ON frontier (crawl, seq) WHERE crashes >= 2;
+CREATE INDEX frontier_taken ON frontier_touched (crawl, job_id, epoch, seq) WHERE job_id > '';
+CREATE INDEX frontier_again ON frontier_touched (crawl, host, due, seq) WHERE job_id = '';
+CREATE INDEX frontier_suspect ON frontier_touched (crawl, seq) WHERE crashes >= 2;
+CREATE VIEW frontier_open AS
+SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, path FROM frontier_touched
+UNION ALL
+SELECT crawl, host, 0, seq, '', 0, 0, 0, parent, kind, path FROM frontier;
 
 -- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.
 CREATE TABLE frontier_host (

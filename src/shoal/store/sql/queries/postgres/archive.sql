@@ -1,23 +1,29 @@
--- name: keep_urls
--- URLs that were kept elsewhere are kept here, behind each other as given.
--- batch: arrays
-INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, attempts, crashes, kind, path)
-SELECT crawl, host, due, depth, key, chk, parent, attempts, crashes, kind, path
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :key::bigint[], :chk::int[], :parent::bigint[],
-            :attempts::smallint[], :crashes::smallint[], :kind::smallint[], :path::text[])
-     WITH ORDINALITY AS g (crawl, host, due, depth, key, chk, parent, attempts, crashes, kind, path, place)
-ORDER BY place;
+-- name: keys_after
+-- URLs of which only the key is known, after a key, in the order of the index.
+SELECT key, chk, fate FROM fate
+WHERE crawl = :crawl AND fate NOT IN (0, 3) AND (chk, key) > (:chk, :key)
+ORDER BY chk, key
+LIMIT :limit;
 
--- name: drop_urls
--- URLs leave the frontier.
--- batch: arrays
-DELETE FROM frontier AS f
-USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[]) AS g (crawl, host, due, depth, seq)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq;
+-- name: last_of_some_fates
+-- The last of the first :limit keys of a crawl.
+SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY chk, key LIMIT :limit) AS chosen
+ORDER BY chk DESC, key DESC
+LIMIT 1;
+
+-- name: drop_fates_up_to
+-- Forget what became of URLs, up to a key.
+DELETE FROM fate WHERE crawl = :crawl AND (chk, key) <= (:chk, :key);
+
+-- name: drop_touched
+-- URLs that somebody had in hand leave the frontier.
+-- rows: crawl seq
+DELETE FROM frontier_touched AS f USING unnest(:crawl::int[], :seq::bigint[]) AS g (crawl, seq)
+WHERE f.crawl = g.crawl AND f.seq = g.seq;
 
 -- name: drop_fates
 -- Forget that URLs were seen.
--- batch: arrays
+-- rows: key chk crawl
 DELETE FROM fate AS f USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
 WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
 

@@ -6,7 +6,7 @@
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
 FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
-ORDER BY g.key, g.chk
+ORDER BY g.chk, g.key
 ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate IN (16, 21, 31) AND excluded.fate = 0
 RETURNING key, chk, xmax <> 0 AS reopened,
           CASE WHEN xmax <> 0 THEN (SELECT o.fate FROM fate AS o
@@ -17,22 +17,31 @@ RETURNING key, chk, xmax <> 0 AS reopened,
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
-ORDER BY crawl, key, chk
+ORDER BY chk, key
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
--- name: add_waiting
--- Add new URLs to those that wait, in the order in which they were found.
--- rows: crawl host due depth seq key chk parent kind path
-INSERT INTO frontier (crawl, host, due, depth, key, chk, parent, kind, path)
-SELECT crawl, host, due, depth, key, chk, parent, kind, path
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::int[], :key::bigint[], :chk::int[],
+-- name: add_untried
+-- Add new URLs to those that wait, in the order in which they were found. `seq` brings the depth.
+-- rows: crawl host seq parent kind path
+INSERT INTO frontier (crawl, host, seq, parent, kind, path)
+SELECT crawl, host, seq + nextval('frontier_seq'), parent, kind, path
+FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :parent::bigint[], :kind::smallint[], :path::text[])
+     AS g (crawl, host, seq, parent, kind, path);
+
+-- name: add_touched
+-- Add URLs that wait for a time, or that were tried elsewhere. `seq` brings the depth.
+-- rows: crawl host seq due attempts crashes parent kind path
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path)
+SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path
+FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attempts::smallint[], :crashes::smallint[],
             :parent::bigint[], :kind::smallint[], :path::text[])
-     AS g (crawl, host, due, depth, seq, key, chk, parent, kind, path);
+     AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
-       h.latency_at, h.robots_at, shoal_now() AS now
+       h.latency_at, h.robots_at, shoal_now() AS now,
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -44,49 +53,94 @@ FOR UPDATE OF fh SKIP LOCKED;
 -- name: others_hosts
 -- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
-       h.latency_at, h.robots_at, shoal_now() AS now
+       h.latency_at, h.robots_at, shoal_now() AS now,
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
 LIMIT :limit;
 
--- name: due_at_host
--- The waiting URLs of a host that are due, shallow first, with the URL of the page, or the sitemap, that led there.
-SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
-       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
-                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
-FROM frontier AS f
-WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
-ORDER BY f.due, f.depth, f.seq
-LIMIT :limit;
+-- name: again_at_hosts
+-- The URLs of hosts that wait again and are due, so many of each, with the URL of the page, or the sitemap, that led there.
+-- rows: crawl host most
+SELECT f.*,
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = g.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = g.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
+FROM unnest(:crawl::int[], :host::int[], :most::int[]) AS g (crawl, host, most)
+CROSS JOIN LATERAL (SELECT t.host, t.seq, t.attempts, t.crashes, t.kind, t.path, t.parent, t.due FROM frontier_touched AS t
+                    WHERE t.crawl = g.crawl AND t.host = g.host AND t.job_id = '' AND t.due <= shoal_now() AND t.crashes < 2
+                    ORDER BY t.due, t.seq LIMIT g.most) AS f
+ORDER BY f.host, f.due, f.seq;
 
--- name: mark_taken
--- Give waiting URLs to a walker.
--- rows: crawl host due depth seq job_id epoch
-UPDATE frontier AS f SET job_id = g.job_id, epoch = g.epoch
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
-     AS g (crawl, host, due, depth, seq, job_id, epoch)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq AND f.job_id IS NULL;
+-- name: untried_at_hosts
+-- The next URLs in the line of hosts, so many of each, shallow first, with the URL of the page, or the sitemap, that led there.
+-- rows: crawl host after most
+SELECT f.*, 0 AS attempts, 0 AS crashes,
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = g.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = g.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
+FROM unnest(:crawl::int[], :host::int[], :after::bigint[], :most::int[]) AS g (crawl, host, after, most)
+CROSS JOIN LATERAL (SELECT t.host, t.seq, t.kind, t.path, t.parent FROM frontier AS t
+                    WHERE t.crawl = g.crawl AND t.host = g.host AND t.seq > g.after
+                    ORDER BY t.seq LIMIT g.most) AS f
+ORDER BY f.host, f.seq;
+
+-- name: hold_again
+-- Give URLs that wait again to a walker.
+-- rows: crawl job_id epoch seq
+UPDATE frontier_touched AS f SET job_id = g.job_id, epoch = g.epoch
+FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
+WHERE f.crawl = g.crawl AND f.seq = g.seq AND f.epoch = 0;
+
+-- name: hold_untried
+-- Give URLs that were never tried to a walker; `drop_untried` takes them out of the line.
+-- rows: crawl job_id epoch seq host
+INSERT INTO frontier_touched (crawl, job_id, epoch, seq, host, parent, kind, path)
+SELECT f.crawl, g.job_id, g.epoch, f.seq, f.host, f.parent, f.kind, f.path
+FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :host::int[]) AS g (crawl, job_id, epoch, seq, host)
+JOIN frontier AS f ON f.crawl = g.crawl AND f.host = g.host AND f.seq = g.seq;
+
+-- name: drop_untried
+-- URLs that nobody tried leave the line of their host.
+-- rows: crawl host seq
+DELETE FROM frontier AS f USING unnest(:crawl::int[], :host::int[], :seq::bigint[]) AS g (crawl, host, seq)
+WHERE f.crawl = g.crawl AND f.host = g.host AND f.seq = g.seq;
+
+-- name: next_due_at_hosts
+-- When the next waiting URL of hosts is due; no answer for one where none waits.
+-- rows: crawl host
+SELECT g.host, f.due
+FROM unnest(:crawl::int[], :host::int[]) AS g (crawl, host)
+CROSS JOIN LATERAL (
+    (SELECT 0::bigint AS due FROM frontier AS t WHERE t.crawl = g.crawl AND t.host = g.host LIMIT 1)
+    UNION ALL
+    (SELECT t.due FROM frontier_touched AS t
+     WHERE t.crawl = g.crawl AND t.host = g.host AND t.job_id = '' AND t.due < 4611686018427387904
+     ORDER BY t.due LIMIT 1)
+) AS f;
+
+-- name: set_hosts_ready
+-- When hosts may be asked again (NULL: nothing waits), and by whom they are claimed.
+-- rows: crawl host ready_at job_id epoch
+UPDATE frontier_host AS f SET ready_at = g.ready_at, job_id = g.job_id, epoch = g.epoch
+FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[], :job_id::text[], :epoch::bigint[])
+     AS g (crawl, host, ready_at, job_id, epoch)
+WHERE f.crawl = g.crawl AND f.host = g.host;
 
 -- name: put_back_lost
 -- URLs whose holder is gone wait again.
--- batch: arrays
-UPDATE frontier AS f SET job_id = NULL, epoch = NULL, crashes = g.crashes
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[],
-            :crashes::smallint[])
-     AS g (crawl, host, due, depth, seq, job_id, epoch, crashes)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
-      AND f.job_id = g.job_id AND f.epoch = g.epoch;
+-- rows: crawl job_id epoch seq crashes
+UPDATE frontier_touched AS f SET job_id = '', epoch = 0, crashes = g.crashes
+FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :crashes::smallint[])
+     AS g (crawl, job_id, epoch, seq, crashes)
+WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq;
 
 -- name: close_urls
 -- Settled URLs leave the frontier.
--- rows: crawl host due depth seq job_id epoch
-DELETE FROM frontier AS f
-USING unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
-      AS g (crawl, host, due, depth, seq, job_id, epoch)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
-      AND f.job_id = g.job_id AND f.epoch = g.epoch
-RETURNING f.key, f.chk;
+-- rows: crawl job_id epoch seq
+DELETE FROM frontier_touched AS f
+USING unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
+WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+RETURNING f.seq;
 
 -- name: set_fates
 -- What became of URLs.
@@ -97,38 +151,37 @@ WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
 
 -- name: put_back_later
 -- Taken URLs wait again, not before a moment; those that were not tried, in their old places.
--- rows: crawl host due depth seq job_id epoch retry_in tried
-UPDATE frontier AS f
-SET job_id = NULL, epoch = NULL, attempts = f.attempts + g.tried,
+-- rows: crawl job_id epoch seq retry_in tried
+UPDATE frontier_touched AS f
+SET job_id = '', epoch = 0, attempts = f.attempts + g.tried,
     due = CASE WHEN g.tried = 1 THEN shoal_now() + g.retry_in ELSE f.due END
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[],
-            :retry_in::bigint[], :tried::smallint[])
-     AS g (crawl, host, due, depth, seq, job_id, epoch, retry_in, tried)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
-      AND f.job_id = g.job_id AND f.epoch = g.epoch
+FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :retry_in::bigint[], :tried::smallint[])
+     AS g (crawl, job_id, epoch, seq, retry_in, tried)
+WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
 RETURNING f.host;
 
 -- name: suspect_waiting
--- A URL that was in flight in two crashes, the last one taken first; not at a host that is held.
-SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
+-- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held.
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now, 0 AS pages,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = f.crawl) AS key_seed,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
-FROM frontier AS f
-WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
+FROM frontier_touched AS f
+WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id = '' AND f.due <= shoal_now()
       AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())
 ORDER BY f.seq DESC
 LIMIT 1
 FOR UPDATE OF f SKIP LOCKED;
 
 -- name: lost_urls
--- The taken URLs whose holder no longer holds its job. `> ''`: without statistics, only a comparison makes the small
--- index of taken URLs look better than the key.
-SELECT host, due, depth, seq, job_id, epoch, crashes
-FROM frontier
+-- The taken URLs whose holder no longer holds its job.
+SELECT host, job_id, epoch, seq, crashes
+FROM frontier_touched
 WHERE crawl = :crawl AND job_id > ''
-      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch)
-ORDER BY host, due, depth, seq;
+      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier_touched.job_id AND job.state = 'locked'
+                                              AND job.lease_epoch = frontier_touched.epoch)
+ORDER BY job_id, epoch, seq;
 
 -- name: wake_hosts
 -- Something waits at hosts now.
@@ -147,28 +200,32 @@ ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + exc
 
 -- name: quarantine_urls
 -- Taken URLs go into quarantine.
--- rows: crawl host due depth seq job_id epoch
-UPDATE frontier AS f SET job_id = NULL, epoch = NULL, due = 4611686018427387904
-FROM unnest(:crawl::int[], :host::int[], :due::bigint[], :depth::smallint[], :seq::bigint[], :job_id::text[], :epoch::bigint[])
-     AS g (crawl, host, due, depth, seq, job_id, epoch)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = g.due AND f.depth = g.depth AND f.seq = g.seq
-      AND f.job_id = g.job_id AND f.epoch = g.epoch
-RETURNING f.key, f.chk;
+-- rows: crawl job_id epoch seq
+UPDATE frontier_touched AS f SET job_id = '', epoch = 0, due = 4611686018427387904
+FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
+WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+RETURNING f.seq;
 
 -- name: free_urls
 -- URLs leave quarantine.
--- batch: arrays
-UPDATE frontier AS f SET due = 0
-FROM unnest(:crawl::int[], :host::int[], :depth::smallint[], :seq::bigint[]) AS g (crawl, host, depth, seq)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.due = 4611686018427387904 AND f.depth = g.depth AND f.seq = g.seq;
+-- rows: crawl seq
+UPDATE frontier_touched AS f SET due = 0 FROM unnest(:crawl::int[], :seq::bigint[]) AS g (crawl, seq)
+WHERE f.crawl = g.crawl AND f.seq = g.seq AND f.epoch = 0;
 
 -- name: close_host
--- URLs that wait at a host that has given all it may.
+-- URLs that wait in the line of a host that has given all it may.
 DELETE FROM frontier
-WHERE (crawl, host, due, depth, seq) IN
-      (SELECT crawl, host, due, depth, seq FROM frontier
-       WHERE crawl = :crawl AND host = :host AND job_id IS NULL AND due < 4611686018427387904 LIMIT :limit)
-RETURNING key, chk;
+WHERE (crawl, host, seq) IN
+      (SELECT crawl, host, seq FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit)
+RETURNING kind, path;
+
+-- name: close_host_again
+-- URLs that wait again at a host that has given all it may.
+DELETE FROM frontier_touched
+WHERE crawl = :crawl AND seq = ANY(ARRAY(SELECT seq FROM frontier_touched
+                                         WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904
+                                         ORDER BY due, seq LIMIT :limit))
+RETURNING kind, path;
 
 -- name: count_host_pages
 -- Hosts gave pages.
@@ -184,3 +241,12 @@ SELECT host FROM frontier_host WHERE crawl = :crawl AND host = ANY(:hosts::int[]
 -- name: lock_one_host
 -- The row of a host, if nobody has it just now.
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host = :host FOR UPDATE SKIP LOCKED;
+
+-- name: let_go_of_hosts
+-- A walker leaves hosts to others.
+UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND host = ANY(:hosts::int[]);
+
+-- name: quarantined_at_host
+-- The URLs of a host that are in quarantine.
+SELECT seq, kind, path FROM frontier_touched
+WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;

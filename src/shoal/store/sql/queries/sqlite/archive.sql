@@ -1,14 +1,28 @@
--- name: keep_urls
--- A URL that was kept elsewhere is kept here.
-INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, attempts, crashes, kind, path)
-VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :attempts, :crashes, :kind, :path);
+-- name: keys_after
+-- URLs of which only the key is known, after a key, in the order of the index.
+SELECT key, chk, fate FROM fate
+WHERE crawl = :crawl AND fate NOT IN (0, 3) AND (key, chk) > (:key, :chk)
+ORDER BY key, chk
+LIMIT :limit;
 
--- name: drop_urls
--- A URL leaves the frontier.
-DELETE FROM frontier WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq;
+-- name: last_of_some_fates
+-- The last of the first :limit keys of a crawl.
+SELECT key, chk FROM (SELECT key, chk FROM fate WHERE crawl = :crawl ORDER BY key, chk LIMIT :limit) AS chosen
+ORDER BY key DESC, chk DESC
+LIMIT 1;
+
+-- name: drop_fates_up_to
+-- Forget what became of URLs, up to a key.
+DELETE FROM fate WHERE crawl = :crawl AND (key, chk) <= (:key, :chk);
+
+-- name: drop_touched
+-- A URL that somebody had in hand leaves the frontier.
+-- rows: crawl seq
+DELETE FROM frontier_touched WHERE crawl = :crawl AND seq = :seq;
 
 -- name: drop_fates
 -- Forget that a URL was seen.
+-- rows: key chk crawl
 DELETE FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: keep_host_pages

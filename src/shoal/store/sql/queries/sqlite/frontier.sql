@@ -16,16 +16,22 @@ INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate);
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING;
 
--- name: insert_waiting
+-- name: add_untried
 -- Add new URLs to those that wait.
--- rows: crawl host due depth seq key chk parent kind path
-INSERT INTO frontier (crawl, host, due, depth, seq, key, chk, parent, kind, path)
-VALUES (:crawl, :host, :due, :depth, :seq, :key, :chk, :parent, :kind, :path);
+-- rows: crawl host seq parent kind path
+INSERT INTO frontier (crawl, host, seq, parent, kind, path) VALUES (:crawl, :host, :seq, :parent, :kind, :path);
+
+-- name: add_touched
+-- Add URLs that wait for a time, or that were tried elsewhere.
+-- rows: crawl host seq due attempts crashes parent kind path
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path)
+VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path);
 
 -- name: ready_hosts
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
-       h.latency_at, h.robots_at, shoal_now() AS now
+       h.latency_at, h.robots_at, shoal_now() AS now,
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -36,39 +42,78 @@ LIMIT :limit;
 -- name: others_hosts
 -- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
-       h.latency_at, h.robots_at, shoal_now() AS now
+       h.latency_at, h.robots_at, shoal_now() AS now,
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
 LIMIT :limit;
 
--- name: due_at_host
--- The waiting URLs of a host that are due, shallow first, with the URL of the page, or the sitemap, that led there.
-SELECT f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
+-- name: again_at_hosts
+-- The URLs of a host that wait again and are due, with the URL of the page, or the sitemap, that led there.
+-- rows: crawl host most
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path,
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
+FROM frontier_touched AS f INDEXED BY frontier_again
+WHERE f.crawl = :crawl AND f.host = :host AND f.job_id = '' AND f.due <= shoal_now() AND f.crashes < 2
+ORDER BY f.due, f.seq
+LIMIT :most;
+
+-- name: untried_at_hosts
+-- The next URLs in the line of a host, shallow first, with the URL of the page, or the sitemap, that led there.
+-- rows: crawl host after most
+SELECT f.host, f.seq, 0 AS attempts, 0 AS crashes, f.kind, f.path,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier AS f
-WHERE f.crawl = :crawl AND f.host = :host AND f.job_id IS NULL AND f.due <= shoal_now() AND f.crashes < 2
-ORDER BY f.due, f.depth, f.seq
-LIMIT :limit;
+WHERE f.crawl = :crawl AND f.host = :host AND f.seq > :after
+ORDER BY f.seq
+LIMIT :most;
 
--- name: mark_taken
--- Give a waiting URL to a walker.
--- rows: crawl host due depth seq job_id epoch
-UPDATE frontier SET job_id = :job_id, epoch = :epoch
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id IS NULL;
+-- name: hold_again
+-- Give a URL that waits again to a walker.
+-- rows: crawl job_id epoch seq
+UPDATE frontier_touched SET job_id = :job_id, epoch = :epoch
+WHERE crawl = :crawl AND seq = :seq AND epoch = 0;
+
+-- name: hold_untried
+-- Give a URL that was never tried to a walker; `drop_untried` takes it out of the line.
+-- rows: crawl job_id epoch seq host
+INSERT INTO frontier_touched (crawl, job_id, epoch, seq, host, parent, kind, path)
+SELECT crawl, :job_id, :epoch, seq, host, parent, kind, path FROM frontier WHERE crawl = :crawl AND host = :host AND seq = :seq;
+
+-- name: drop_untried
+-- A URL that nobody tried leaves the line of its host.
+-- rows: crawl host seq
+DELETE FROM frontier WHERE crawl = :crawl AND host = :host AND seq = :seq;
+
+-- name: next_due_at_hosts
+-- When the next waiting URL of a host is due; no answer if none waits.
+-- rows: crawl host
+SELECT :host AS host, 0 AS due WHERE EXISTS (SELECT 1 FROM frontier WHERE crawl = :crawl AND host = :host)
+UNION ALL
+SELECT * FROM (SELECT host, due FROM frontier_touched INDEXED BY frontier_again
+               WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904
+               ORDER BY due LIMIT 1);
+
+-- name: set_hosts_ready
+-- When a host may be asked again (NULL: nothing waits), and by whom it is claimed.
+-- rows: crawl host ready_at job_id epoch
+UPDATE frontier_host SET ready_at = :ready_at, job_id = :job_id, epoch = :epoch WHERE crawl = :crawl AND host = :host;
 
 -- name: put_back_lost
 -- A URL whose holder is gone waits again.
-UPDATE frontier SET job_id = NULL, epoch = NULL, crashes = :crashes
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
+-- rows: crawl job_id epoch seq crashes
+UPDATE frontier_touched SET job_id = '', epoch = 0, crashes = :crashes
+WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
 
 -- name: close_urls
 -- A settled URL leaves the frontier.
--- rows: crawl host due depth seq job_id epoch
-DELETE FROM frontier
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
-RETURNING key, chk;
+-- rows: crawl job_id epoch seq
+DELETE FROM frontier_touched
+WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+RETURNING seq;
 
 -- name: set_fates
 -- What became of a URL.
@@ -77,31 +122,32 @@ UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: put_back_later
 -- A taken URL waits again, not before a moment; one that was not tried, in its old place.
--- rows: crawl host due depth seq job_id epoch retry_in tried
-UPDATE frontier
-SET job_id = NULL, epoch = NULL, attempts = attempts + :tried,
-    due = CASE WHEN :tried THEN shoal_now() + :retry_in ELSE due END
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+-- rows: crawl job_id epoch seq retry_in tried
+UPDATE frontier_touched
+SET job_id = '', epoch = 0, attempts = attempts + :tried, due = CASE WHEN :tried THEN shoal_now() + :retry_in ELSE due END
+WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
 
 -- name: suspect_waiting
--- A URL that was in flight in two crashes, the last one taken first; not at a host that is held.
-SELECT f.host, f.due, f.depth, f.seq, f.key, f.chk, f.attempts, f.crashes, f.kind, f.path,
+-- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held.
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now, 0 AS pages,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = f.crawl) AS key_seed,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
-FROM frontier AS f INDEXED BY frontier_suspect
-WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id IS NULL AND f.due <= shoal_now()
+FROM frontier_touched AS f INDEXED BY frontier_suspect
+WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id = '' AND f.due <= shoal_now()
       AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())
 ORDER BY f.seq DESC
 LIMIT 1;
 
 -- name: lost_urls
 -- The taken URLs whose holder no longer holds its job.
-SELECT host, due, depth, seq, job_id, epoch, crashes
-FROM frontier INDEXED BY frontier_taken
+SELECT host, job_id, epoch, seq, crashes
+FROM frontier_touched
 WHERE crawl = :crawl AND job_id > ''
-      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier.job_id AND job.state = 'locked' AND job.lease_epoch = frontier.epoch);
+      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier_touched.job_id AND job.state = 'locked'
+                                              AND job.lease_epoch = frontier_touched.epoch);
 
 -- name: wake_hosts
 -- Something waits at a host now.
@@ -118,23 +164,30 @@ ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + exc
 
 -- name: quarantine_urls
 -- A taken URL goes into quarantine.
--- rows: crawl host due depth seq job_id epoch
-UPDATE frontier SET job_id = NULL, epoch = NULL, due = 4611686018427387904
-WHERE crawl = :crawl AND host = :host AND due = :due AND depth = :depth AND seq = :seq AND job_id = :job_id AND epoch = :epoch
-RETURNING key, chk;
+-- rows: crawl job_id epoch seq
+UPDATE frontier_touched SET job_id = '', epoch = 0, due = 4611686018427387904
+WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+RETURNING seq;
 
 -- name: free_urls
 -- A URL leaves quarantine.
-UPDATE frontier SET due = 0
-WHERE crawl = :crawl AND host = :host AND due = 4611686018427387904 AND depth = :depth AND seq = :seq;
+-- rows: crawl seq
+UPDATE frontier_touched SET due = 0 WHERE crawl = :crawl AND seq = :seq AND epoch = 0;
 
 -- name: close_host
--- URLs that wait at a host that has given all it may.
+-- URLs that wait in the line of a host that has given all it may.
 DELETE FROM frontier
-WHERE (crawl, host, due, depth, seq) IN
-      (SELECT crawl, host, due, depth, seq FROM frontier
-       WHERE crawl = :crawl AND host = :host AND job_id IS NULL AND due < 4611686018427387904 LIMIT :limit)
-RETURNING key, chk;
+WHERE crawl = :crawl AND host = :host
+      AND seq <= (SELECT max(seq) FROM (SELECT seq FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit))
+RETURNING kind, path;
+
+-- name: close_host_again
+-- URLs that wait again at a host that has given all it may.
+DELETE FROM frontier_touched
+WHERE crawl = :crawl AND seq IN
+      (SELECT seq FROM frontier_touched INDEXED BY frontier_again
+       WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904 LIMIT :limit)
+RETURNING kind, path;
 
 -- name: count_host_pages
 -- A host gave pages.
@@ -148,3 +201,12 @@ SELECT host FROM frontier_host WHERE crawl = :crawl AND host IN (SELECT value FR
 -- name: lock_one_host
 -- The row of a host; the write lock is held already.
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host = :host;
+
+-- name: let_go_of_hosts
+-- A walker leaves hosts to others.
+UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND host IN (SELECT value FROM json_each(:hosts));
+
+-- name: quarantined_at_host
+-- The URLs of a host that are in quarantine.
+SELECT seq, kind, path FROM frontier_touched INDEXED BY frontier_again
+WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;

@@ -1,0 +1,215 @@
+"""One take of a walker on SQL: a round over the hosts that may be asked, in the same few statements whatever their
+number. How hard a host may be asked is the host store's to say; what becomes of what was taken, the frontier's."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.base.database import Tx
+from shoal.base.url import Url
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Kind, Task, key_of
+from shoal.crawl.store import Pace
+from shoal.hosts.pace import Grant, Standing, Wish, slots_within
+from shoal.hosts.store import HostStore
+from shoal.queue.job import Holder
+from shoal.store.sql.counters import count
+from shoal.store.sql.hosts import standing
+from shoal.store.sql.places import depth_at
+
+KINDS = tuple(Kind)
+HOSTS_PER_TAKE = 64
+ROUNDS = 3  # what some hosts lack, the others may give: asked for so often
+CLOSED_AT_ONCE = 1000
+UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
+LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """A host on the round, and what was found there: `again` of them were tried before."""
+
+    host: int
+    home: str
+    key_seed: int
+    now: int
+    pages: int
+    stands: Standing
+    delay: float
+    most: int  # that it may give, whatever its slots
+    again: int = 0
+    found: list[Task] = field(default_factory=list)
+    dry: bool = False  # it had less than was asked for
+
+    @property
+    def free_in(self) -> float:
+        return self.stands.free_in(self.delay)
+
+    @property
+    def room(self) -> int:
+        """For how many more it has a slot."""
+        return slots_within(self.most, self.free_in, self.delay) - len(self.found)
+
+    @property
+    def last(self) -> int:
+        """Where in its line the next question begins."""
+        return self.found[-1].seq if len(self.found) > self.again else -1
+
+    def find(self, rows: list[Any]) -> None:
+        for row in rows:
+            url, kind = Url(self.home + row["path"]), KINDS[row["kind"]]
+            key, chk = key_of(url, self.key_seed, kind)
+            seq, tries, crashes = row["seq"], row["attempts"], row["crashes"]
+            self.found.append(
+                Task(key, chk, self.host, depth_at(seq), seq, url, row["parent_url"], tries, crashes, kind)
+            )
+
+    def accept(self, granted: Grant) -> None:
+        """Only what got a slot is taken."""
+        del self.found[granted.slots :]
+        self.again = min(self.again, len(self.found))
+        for place, task in enumerate(self.found):
+            task.start_in = granted.first_in + place * self.delay
+            task.is_wary = self.stands.is_wary
+
+    @property
+    def ready_at(self) -> int:
+        """When to look at it again, if it has more."""
+        again_in = (self.found[-1].start_in if self.found else self.free_in) - LEAD
+        return self.now + int(1e6 * max(0.0, again_in))
+
+
+class Take:
+    """One take. The hosts that it asks are locked by their rows, or everything is."""
+
+    def __init__(self, tx: Tx, crawl: int, holder: Holder, pace: Pace, hosts: HostStore) -> None:
+        self._tx = tx
+        self._crawl = crawl
+        self._holder = holder
+        self._pace = pace
+        self._hosts = hosts
+
+    async def alone(self, row: Any) -> list[Task]:
+        """The one URL that must be alone in flight, if its host may be asked."""
+        stands = (await self._hosts.standings(self._tx, [row["host"]]))[row["host"]]
+        stop = self._stop(row, stands, 1)
+        if stop.room:
+            stop.find([row])
+            stop.again = 1
+        await self._reserve([stop])
+        await self._hold([stop])
+        return stop.found
+
+    async def round(self, want: int) -> list[Task]:
+        """Up to so many URLs, shared out evenly over the hosts that may be asked."""
+        rows = await self._ready(min(want, HOSTS_PER_TAKE))
+        stops = [self._stop(row, standing(row), want) for row in sorted(rows, key=lambda row: int(row["host"]))]
+        if self._pace.per_host is not None:
+            await self._limit(stops, self._pace.per_host)
+        await self._ask(stops, want)
+        await self._reserve(stops)
+        await self._hold(stops)
+        await self._line_up(stops)
+        return [task for stop in stops for task in stop.found]
+
+    def _stop(self, row: Any, stands: Standing, want: int) -> Stop:
+        most = 1 if stands.is_wary or (self._pace.probe and not stands.robots_known) else want
+        delay = self._pace.delay_at(stands)
+        return Stop(row["host"], row["origin"], row["key_seed"], row["now"], row["pages"], stands, delay, most)
+
+    async def _ready(self, most: int) -> list[Any]:
+        """The hosts to take from: those that are ours or nobody's. Several walkers leave each other an equal share; one
+        that finds none of its own takes part in the others'."""
+        tx, mark = self._tx, {"crawl": self._crawl, "job_id": self._holder.job_id}
+        rows = await tx.all("ready_hosts", **mark, epoch=self._holder.epoch, limit=most)
+        if self._pace.walkers == 1:
+            return rows
+        others = await tx.all("others_hosts", **mark, limit=HOSTS_PER_TAKE)
+        walkers = max(1, await tx.value("live_walkers", job_id=self._holder.job_id))
+        share = -(-(len(rows) + len(others)) // walkers)
+        ours = [row for row in rows if row["job_id"] == self._holder.job_id]
+        free = [row for row in rows if row["job_id"] != self._holder.job_id]
+        if ours[share:]:
+            await tx.execute("let_go_of_hosts", crawl=self._crawl, hosts=[row["host"] for row in ours[share:]])
+        # What nobody else took for a while is ours whatever our share: a walker that died must not keep it waiting.
+        stale = [row for row in free[max(0, share - len(ours)) :] if row["now"] - row["ready_at"] > 1e6 * UNWANTED]
+        chosen = [*ours[:share], *free[: max(0, share - len(ours))], *stale]
+        if chosen or not others:
+            return chosen
+        locked = await tx.all("lock_one_host", crawl=self._crawl, host=others[0]["host"])
+        return others[:1] if locked else []
+
+    async def _limit(self, stops: list[Stop], limit: int) -> None:
+        """No host gives more pages than it may. One that has given them all is closed, a batch at a time."""
+        rows = await self._tx.all("taken_at_hosts", crawl=self._crawl)
+        under_way = {row["host"]: row["count"] for row in rows}
+        for stop in stops:
+            left = limit - stop.pages - under_way.get(stop.host, 0)
+            stop.most = min(stop.most, max(0, left))
+            if left <= 0 and stop.host not in under_way:
+                await self._close(stop)
+
+    async def _close(self, stop: Stop) -> None:
+        place, fate = {"crawl": self._crawl, "host": stop.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
+        rows = await self._tx.all("close_host", **place) or await self._tx.all("close_host_again", **place)
+        keys = [key_of(Url(stop.home + row["path"]), stop.key_seed, KINDS[row["kind"]]) for row in rows]
+        await self._tx.many("set_fates", sorted((*key, self._crawl, int(fate)) for key in keys))
+        await count(self._tx, self._crawl, self._holder.job_id, Counter({fate: len(keys)}), settled=len(keys))
+
+    async def _ask(self, stops: list[Stop], want: int) -> None:
+        """What waits: what was tried before first, then as it stands in line."""
+        asked = _share(stops, want)
+        rows = await self._tx.batch("again_at_hosts", [(self._crawl, stop.host, most) for stop, most in asked])
+        answers = _by_host(rows)
+        for stop, _ in asked:
+            stop.find(answers[stop.host])
+            stop.again = len(stop.found)
+        for _ in range(ROUNDS):
+            asked = _share(stops, want - sum(len(stop.found) for stop in stops))
+            places = [(self._crawl, stop.host, stop.last, most) for stop, most in asked]
+            answers = _by_host(await self._tx.batch("untried_at_hosts", places))
+            for stop, most in asked:
+                stop.find(answers[stop.host])
+                stop.dry = len(answers[stop.host]) < most
+
+    async def _reserve(self, stops: list[Stop]) -> None:
+        """Without a delay there are no slots to keep, and nothing to write."""
+        wishes = [Wish(stop.host, len(stop.found), stop.delay) for stop in stops if stop.delay and stop.found]
+        granted = await self._hosts.reserve(self._tx, wishes) if wishes else {}
+        for stop in stops:
+            free = Grant(len(stop.found), stop.free_in)
+            stop.accept(granted.get(stop.host, Grant()) if stop.delay else free)
+
+    async def _hold(self, stops: list[Stop]) -> None:
+        mark = self._crawl, self._holder.job_id, self._holder.epoch
+        again = [(*mark, task.seq) for stop in stops for task in stop.found[: stop.again]]
+        untried = [(*mark, task.seq, stop.host) for stop in stops for task in stop.found[stop.again :]]
+        await self._tx.many("hold_again", again)
+        await self._tx.many("hold_untried", untried)
+        await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])
+
+    async def _line_up(self, stops: list[Stop]) -> None:
+        """Hosts go to the back of the line; one with nothing left leaves it and is nobody's."""
+        empty = [stop.host for stop in stops if stop.dry or not (stop.most or stop.found)]
+        rows = await self._tx.batch("next_due_at_hosts", [(self._crawl, host) for host in empty])
+        due = {host: min((row["due"] for row in rows if row["host"] == host), default=None) for host in empty}
+        ready = [(stop.host, due.get(stop.host, stop.ready_at)) for stop in stops]
+        claim = self._holder.job_id, self._holder.epoch
+        nobody = None, None
+        await self._tx.many(
+            "set_hosts_ready", [(self._crawl, host, at, *(nobody if at is None else claim)) for host, at in ready]
+        )
+
+
+def _share(stops: list[Stop], want: int) -> list[tuple[Stop, int]]:
+    """How much to ask of each host that may have more: equal parts, no more than it has room for."""
+    able = [stop for stop in stops if not stop.dry and stop.room > 0]
+    parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]
+    return [(stop, min(part, stop.room)) for stop, part in zip(able, parts, strict=True) if part]
+
+
+def _by_host(rows: list[Any]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row["host"]].append(row)
+    return found
