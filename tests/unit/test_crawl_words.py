@@ -65,6 +65,8 @@ def test_the_summary_of_a_completed_crawl() -> None:
         "errors": 1,
         "skipped": {"scope": 4, "depth": 6},
         "bytes": 12_345,
+        "not_modified": 0,
+        "bytes_saved": 0,
         "duration_seconds": 90.0,
         "pages_per_second": 0.1,
         "depth_reached": 3,
@@ -80,6 +82,13 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("Depth", "3"),
         ("Output", "pages.jsonl"),
     ]
+
+
+def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> None:
+    done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, not_modified=1200, bytes_saved=45_000_000), 90)
+    told = summary(done)
+    assert (told["not_modified"], told["bytes_saved"]) == (1200, 45_000_000)
+    assert rows_of(done, told, [])[5:7] == [("Received", "12.3 kB"), ("Unchanged", "1,200, which saved 45 MB")]
 
 
 def test_the_summary_of_a_paused_crawl_counts_this_sitting_and_says_what_is_left() -> None:
