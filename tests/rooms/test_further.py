@@ -26,6 +26,8 @@ async def test_a_crawl_that_will_be_analysed_keeps_the_details_of_every_answer(c
     assert [details.titles for details in found] == [["home"], [], []]
     assert [anchor.url for anchor in found[0].links] == ["/a", "/file"]
     assert {details.headers.get("etag") for details in found} == {None, "7"}
+    home = (await crawler.pages(seen))["/"]
+    assert home.fingerprint == found[0].fingerprint is not None
     assert seen.counts.pages == other.counts.pages == 3
     assert await pages.read(lambda tx: store.details_after(tx, other.crawl.number, 0, 10)) == []
 

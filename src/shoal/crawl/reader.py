@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
-    *("content_hash", "links_internal", "links_external", "rendered", "data", "detail", "links"),
+    *("content_hash", "links_internal", "links_external", "rendered", "data", "fingerprint", "detail", "links"),
 )
 """What an unchanged page has of its earlier record."""
 
@@ -262,6 +262,7 @@ def facts_to_page(facts: Facts, page: Page) -> None:
 def further_to_page(further: "Further", page: Page) -> None:
     """What was wrong with the data is the page's error, if it has no other."""
     page.data = further.data
+    page.fingerprint = further.fingerprint
     page.detail = further.detail
     if page.error_code is None and further.error_code is not None:
         page.error_code = further.error_code

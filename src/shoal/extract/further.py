@@ -22,6 +22,7 @@ class Further:
     data: dict[str, Any] | None = None
     error_code: str | None = None
     error_message: str | None = None
+    fingerprint: int | None = None
     detail: bytes | None = None
 
 
@@ -48,7 +49,8 @@ class FurtherReader:
             self._read_by_rules(source, further)
             self._read_by_hooks(source, further)
         if self._analyze:  # last, because it changes the tree
-            further.detail = packed(read_details(source, html=html))
+            details = read_details(source, html=html)
+            further.detail, further.fingerprint = packed(details), details.fingerprint
         return further
 
     def _read_by_rules(self, source: Source, further: Further) -> None:

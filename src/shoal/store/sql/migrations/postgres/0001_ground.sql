@@ -209,6 +209,7 @@ CREATE TABLE page (
     duration_ms    DOUBLE PRECISION,
     body_offset    BIGINT,
     body_length    INTEGER,
+    fingerprint    BIGINT,
     status         SMALLINT,
     rendered       SMALLINT NOT NULL DEFAULT 0,
     url            TEXT NOT NULL,

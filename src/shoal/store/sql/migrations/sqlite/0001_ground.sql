@@ -220,6 +220,7 @@ CREATE TABLE page (
     body_file      TEXT,
     etag           TEXT,
     last_modified  TEXT,
+    fingerprint    INTEGER,
     links          BLOB,  -- nine bytes a link: see `pages/links.py`
     CHECK ((body_file IS NULL) = (body_offset IS NULL) AND (body_file IS NULL) = (body_length IS NULL))
 );
