@@ -26,6 +26,9 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Report, Settled, SitemapRecord
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import pattern_of
+from shoal.hosts.pace import Wish
+from shoal.hosts.robots import RobotsRecord, RobotsState
+from shoal.hosts.watch import HostNews
 from shoal.settings import DatabaseSettings
 from shoal.store.sql.queries import Query, load
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
@@ -42,12 +45,12 @@ SLOW = Pace(timedelta(seconds=1))
 SHARED = Pace(timedelta(0), walkers=2)
 FEW = Pace(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
-ROOMS = ("frontier", "jobs")
+ROOMS = ("frontier", "jobs", "hosts")
 
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
 JOB = "id, kind, state, run_id, payload, lane, priority, not_before, max_attempts, created_at, finished_at"
 FILL = (
-    "INSERT INTO host (origin) SELECT 'http://www' || i || '.example.org' FROM n WHERE i <= 1000",
+    "INSERT INTO host (origin) SELECT 'http://www' || i || '.example.org' FROM n WHERE i <= 20000",
     "INSERT INTO fate (crawl, key, chk, fate) SELECT {crawl}, i * 7919, i, 0 FROM n",
     "INSERT INTO frontier (crawl, host, seq, parent, kind, path)"
     " SELECT {crawl}, {host}, 1099511627776 + i, 7919 * (50000 - i / 5), 0, '/a/path/of/some/length/' || i FROM n",
@@ -295,9 +298,24 @@ async def work_on(bench: Bench) -> None:
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
 
 
+async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
+    """All that walkers and desks ask of the host store: slots, holds, robots."""
+    hosts, run = bench.hosts, bench.database.run
+    numbers = await run(lambda tx: hosts.numbers(tx, [f"http://new{number}.example.org" for number in range(60)]))
+    await run(lambda tx: hosts.standings(tx, numbers.values()))
+    await run(lambda tx: hosts.reserve(tx, [Wish(host, 2, 1.0) for host in numbers.values()]))
+    news = {host: HostNews(SITE, 429, first=1, most=2) for host in numbers.values()}
+    await run(lambda tx: hosts.hear(tx, news))
+    await run(lambda tx: bench.frontier.held_hosts(tx, crawl.number, 100))
+    for at in (1, 2):
+        record = RobotsRecord(RobotsState.FOUND, "User-agent: *", at)
+        await run(lambda tx, record=record: hosts.keep_robots(tx, SITE, record, timedelta(0)))
+    await run(lambda tx: hosts.robots(tx, SITE))
+
+
 @cache
 def names_in(dialect: str) -> set[str]:
-    """The queries of the frontier and of the queue."""
+    """The queries of the frontier, of the queue and of the hosts."""
     folder = files("shoal.store.sql").joinpath("queries")
     texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in ROOMS]
     return set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
@@ -306,10 +324,11 @@ def names_in(dialect: str) -> set[str]:
 async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
     await crawl_on(bench, crawl)
     await work_on(bench)
+    await ask_hosts(bench, crawl)
     assert not watched.problems, "\n".join(sorted(watched.problems))
     # `lock_one_host` reads one row by its key, and only when two walkers meet at one host.
     unseen = names_in(bench.dialect) - watched.names - {"lock_one_host"}
-    assert unseen == set(), "not looked at: let crawl_on or work_on use them"
+    assert unseen == set(), "not looked at: let crawl_on, work_on or ask_hosts use them"
 
 
 @asynccontextmanager

@@ -14,9 +14,10 @@ UPDATE host SET robots_at = :fetched_at, delay = :delay
 WHERE origin = :origin AND robots_state = :state AND robots_hash = :hash;
 
 -- name: held_hosts
--- Hosts of a crawl that are held just now although something waits there, the longest held first.
+-- Hosts of a crawl that are held just now although something waits there, the longest held first. `> 0`: the index's own
+-- condition, or it would not be used.
 SELECT h.origin, h.held_until, h.held_status
 FROM host AS h JOIN frontier_host AS fh ON fh.crawl = :crawl AND fh.host = h.number
-WHERE h.held_until > shoal_now() AND fh.ready_at IS NOT NULL
+WHERE h.held_until > 0 AND h.held_until > shoal_now() AND fh.ready_at IS NOT NULL
 ORDER BY h.held_until DESC
 LIMIT :most;

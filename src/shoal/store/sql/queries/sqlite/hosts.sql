@@ -16,8 +16,8 @@ FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
 UPDATE host
 SET granted = min(:slots, 1 + (s.until - s.base) / :delay),
     next_at = s.base + min(:slots, 1 + (s.until - s.base) / :delay) * :delay
-FROM (SELECT max(h.next_at, h.held_until, c.now) AS base, c.now + :ahead AS until
-      FROM (SELECT shoal_now() AS now) AS c JOIN host AS h ON h.number = :number) AS s
+FROM (SELECT max(h.next_at, h.held_until, shoal_now()) AS base, shoal_now() + :ahead AS until
+      FROM host AS h WHERE h.number = :number) AS s
 WHERE number = :number AND s.base <= s.until
 RETURNING number, granted AS slots, next_at - granted * :delay - shoal_now() AS first_in;
 
@@ -35,12 +35,12 @@ SET held_status = CASE WHEN :status > 0 THEN :status ELSE held_status END,
                       ELSE held_until END,
     latency = CASE WHEN :latency >= 0 THEN :latency ELSE latency END,
     latency_at = CASE WHEN :latency >= 0 THEN s.now ELSE latency_at END
-FROM (SELECT c.now, h.held_until > c.now AS held,
-             CASE WHEN h.held_until > c.now THEN h.backoff
+FROM (SELECT shoal_now() AS now, h.held_until > shoal_now() AS held,
+             CASE WHEN h.held_until > shoal_now() THEN h.backoff
                   WHEN :status = 0 THEN CASE WHEN :well THEN 0 ELSE h.backoff END
-                  WHEN :well OR h.backoff = 0 OR h.held_until < c.now - :forget THEN :first
+                  WHEN :well OR h.backoff = 0 OR h.held_until < shoal_now() - :forget THEN :first
                   WHEN :grows THEN min(2 * h.backoff, :most)
                   ELSE h.backoff END AS backoff
-      FROM (SELECT shoal_now() AS now) AS c JOIN host AS h ON h.number = :number) AS s
+      FROM host AS h WHERE h.number = :number) AS s
 WHERE number = :number
 RETURNING number, held_until - shoal_now() AS held_for;
