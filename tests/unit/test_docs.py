@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.pages.page import RECORD_FIELDS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -49,6 +51,13 @@ def test_every_page_is_reached_from_the_index() -> None:
 @pytest.mark.parametrize("name", ["README.md", "docs/architecture.md"])
 def test_the_guarantee_stands_in_its_exact_words(name: str) -> None:
     assert PROMISE in (ROOT / name).read_text("utf-8")
+
+
+def test_the_reference_names_every_field_of_the_record() -> None:
+    text = (ROOT / "docs" / "reference" / "record.md").read_text("utf-8")
+    cells = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    named = re.findall(r"`(\w+)`", "".join(cells))
+    assert sorted(named) == sorted(RECORD_FIELDS)
 
 
 def test_every_runtime_dependency_has_its_reason() -> None:
