@@ -261,6 +261,7 @@ async def crawl_on(bench: Bench, crawl: Crawl) -> None:
     await other.turn(want=100)
     await walker.turn(want=LINKS)  # more than some hosts have
     await trap(bench, crawl, walker)
+    await walker.walk.seeds_landed()
     await walker.walk.hand_back(Report(), "draining")
     slow = await bench.walker(crawl, pace=SLOW)
     await slow.turn(want=10)

@@ -1,5 +1,6 @@
 """Sitemaps in a crawl: where they are looked for, what they open, what they cost, and what is told of them."""
 
+import asyncio
 import gzip
 
 import pytest
@@ -303,3 +304,38 @@ async def test_a_large_sitemap_is_opened_in_the_commit_that_settles_it(crawler: 
         seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.crawl.state_reason, seen.counts.pages) == ("max_pages", 20)
     assert seen.counts.opened == 20_002
+
+
+@pytest.mark.parametrize("sitemap", ["off", "only"])
+async def test_where_a_seed_redirected_to_is_known_to_the_next_walker(crawler: Crawler, sitemap: str) -> None:
+    answers: dict[str, Answer] = {"/": html("home", "/a"), "/a": html("a", "/b")}
+    async with serving(with_pages(answers)) as there:
+        answers["/sitemap.xml"] = urlset(there, "/a", "/b")
+        async with serving(ScriptedSite(lambda path: (301, {"Location": f"{there.url}/"}, ""))) as here:
+            config = config_of(here, sitemap=sitemap, concurrency=1)
+            crawl = await crawler.app.crawls.submit(config, named=[f"{here.url}/", f"{there.url}/"])
+            walking = asyncio.create_task(crawler.walk(crawl))
+            await there.until(lambda: there.times("/") > 0)
+            await crawler.app.crawls.pause(crawl.id)
+            await walking
+            await crawler.app.crawls.resume(crawl.id)
+            await crawler.walk(crawl)
+            seen = await crawler.app.crawls.get(crawl.id)
+    assert seen.crawl.state is CrawlState.COMPLETED
+    assert set(await crawler.pages(seen)) == {"/", "a", "b"}
+
+
+async def test_where_a_seed_redirected_to_is_known_to_all_walkers(crawler: Crawler) -> None:
+    def tree(path: str) -> Answer:
+        deep = path.count("/")
+        return html(path, *(f"{path}/{deep}{child}" for child in "ab")) if deep < 5 else html(path)
+
+    async with (
+        serving(ScriptedSite(lambda path: tree(path.rstrip("/")))) as there,
+        serving(ScriptedSite(lambda path: (301, {"Location": f"{there.url}/"}, ""))) as here,
+    ):
+        config = config_of(here, sitemap="off", workers=3, depth=9)
+        crawl = await crawler.app.crawls.submit(config, named=[f"{here.url}/", f"{there.url}/"])
+        await asyncio.gather(*[crawler.walk(crawl) for _ in range(3)])
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert (seen.crawl.state, seen.counts.pages, seen.counts.skipped) == (CrawlState.COMPLETED, 63, {})

@@ -188,6 +188,7 @@ class Engine:
 
     async def _walk_on(self) -> Ending:
         await self._walk.attach()
+        await self._learn_border()
         turn = await self._commit()
         while True:
             if turn.drained:
@@ -200,9 +201,15 @@ class Engine:
                 return await self._hand_back(self._asked)
             if turn.others_wait:
                 return await self._step_back()
+            if self._walk.has_company and self._reader.is_news(turn.work):
+                await self._learn_border()
             self._accept(turn)
             await self._pause(turn)
             turn = await self._commit()
+
+    async def _learn_border(self) -> None:
+        """Seeds that others fetched, or we before we were killed, may have led the crawl to other hosts."""
+        self._reader.widen(await self._walk.seeds_landed())
 
     async def _commit(self) -> Turn:
         if not self._alive():

@@ -1,6 +1,6 @@
 """What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -101,6 +101,15 @@ class PageReader:
             self.find(urls, done.task.depth + 1, done.task.key, report)
         else:
             self._passed_over(urls, why_not, report)
+
+    def widen(self, landed: Iterable[Url]) -> None:
+        """Seeds redirected there."""
+        for url in landed:
+            self._scope.widen(url)
+
+    def is_news(self, tasks: Iterable[Task]) -> bool:
+        """Whether what was taken shows that the crawl goes further than we know."""
+        return not all(self._scope.insides(task.url for task in tasks))
 
     def forget(self) -> None:
         """What was found may not have reached the store: ask it again."""

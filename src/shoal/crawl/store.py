@@ -105,6 +105,10 @@ class FrontierStore(Protocol):
         """Put back everything that this holder still has; how many."""
         ...
 
+    async def landed(self, tx: Tx, crawl: int, keys: list[int]) -> list[str]:
+        """Where those of these pages were found in the end that redirected, and were HTML."""
+        ...
+
     async def taken(self, tx: Tx, crawl: int) -> int:
         """How many URLs are under way, whoever has them. Exact only under the lock of the crawl."""
         ...

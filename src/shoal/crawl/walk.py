@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
+from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl.budget import room
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.crawls import KIND, Crawls
+from shoal.crawl.crawls import KIND, Crawls, seeds_of
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn
+from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.traps import TrapState, pattern_of
@@ -57,8 +58,16 @@ class Walk:
         self.holder = holder
         self._pace = pace
         self.earlier: EarlierCrawl | None = None  # that this one follows
+        self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._uncounted = 0  # microseconds of work in reports that were not worth a write
+
+    async def seeds_landed(self) -> list[Url]:
+        """Where seeds redirected to, as far as the crawl has fetched them: whoever fetched one knows it by itself."""
+        keys = [key_of(seed, self._crawl.key_seed)[0] for seed in seeds_of(self._crawl.config)]
+        found = await self._database.read(lambda tx: self._frontier.landed(tx, self._crawl.number, keys))
+        urls = [canonical(url, self._crawl.config.url_rules()) for url in found]
+        return [url for url in urls if not isinstance(url, Refusal)]
 
     async def attach(self) -> None:
         """Begin, or begin again: the run is running, and what lost walkers or we ourselves held waits again."""

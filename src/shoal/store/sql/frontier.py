@@ -111,6 +111,9 @@ class SqlFrontier:
         await self._wake(tx, crawl, (row["host"] for row in rows))
         return len(rows)
 
+    async def landed(self, tx: Tx, crawl: int, keys: list[int]) -> list[str]:
+        return [row["final_url"] for row in await tx.all("landed", crawl=crawl, keys=keys)]
+
     async def taken(self, tx: Tx, crawl: int) -> int:
         return int(await tx.value("taken_count", crawl=crawl))
 

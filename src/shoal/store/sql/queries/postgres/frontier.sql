@@ -250,3 +250,8 @@ UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND ho
 -- The URLs of a host that are in quarantine.
 SELECT seq, kind, path FROM frontier_touched
 WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;
+
+-- name: landed
+-- Where HTML pages were found that redirected.
+SELECT p.final_url FROM unnest(:keys::bigint[]) AS k (value) JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
+WHERE p.final_url <> p.url AND p.content_hash IS NOT NULL;
