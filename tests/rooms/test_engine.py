@@ -1,6 +1,7 @@
 """What a crawl does to a site: scope, depth, robots, retries, budgets, traps. The real engine on both stores."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -278,3 +279,21 @@ async def test_a_page_found_too_deep_first_is_crawled_when_a_shorter_way_is_foun
     assert "x" in await crawler.pages(seen)
     assert seen.counts.skipped.get("depth", 0) == 0
     assert seen.counts.drained
+
+
+async def test_a_link_that_no_crawl_takes_is_counted_once_with_its_reason(crawler: Crawler) -> None:
+    links = {
+        "mailto:me@example.org": "scheme",
+        "javascript:alert(1)": "scheme",
+        "http://user:secret@example.org/": "credentials",
+        "http://127.0.0.1\\@example.org/": "backslash",
+        "/a&#9;b": "control_characters",
+        "/" + "a" * 3000: "url_too_long",
+        "http:///x": "invalid_url",
+        "http://example.org:99999/": "invalid_url",
+    }
+    async with serving(ScriptedSite(lambda path: html("x", "/two", *links))) as site:
+        seen = await crawler.crawl(site)
+    counted = {reason: count for reason, count in seen.counts.skipped.items() if reason in links.values()}
+    assert counted == Counter(links.values())
+    assert seen.counts.pages == 2

@@ -155,7 +155,7 @@ def test_servers_are_told_what_can_be_read() -> None:
     assert accept_encoding() == "gzip, deflate, br, zstd"
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(sorted(ENCODERS)),
     st.binary(max_size=300).map(lambda body: body * 50),

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
 from shoal.hosts.retry_after import wait_of
@@ -29,6 +31,32 @@ HOME = "http://example.org"
 )
 def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
     assert wait_of(text, NOW, HOUR) == timedelta(seconds=seconds)
+
+
+PARTS = st.sampled_from(
+    [
+        *"0123456789 ,:;-+()",
+        "Sun",
+        "Nov",
+        "2026",
+        "99999999999",
+        "GMT",
+        "EST",
+        "+2400",
+        "-9999",
+        "T",
+        "\x00",
+        "é",
+        "\ud800",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(PARTS, max_size=14).map("".join) | st.lists(PARTS, max_size=9).map(" ".join) | st.text(max_size=40))
+def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
+    wait = wait_of(text, NOW, HOUR)
+    assert wait is None or timedelta(0) < wait <= HOUR
 
 
 @pytest.mark.parametrize(

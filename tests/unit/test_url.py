@@ -343,7 +343,7 @@ AUTHORITIES = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(AUTHORITIES.map("http://{}".format) | PAGES, RULES)
 @example("http://site.test@127.0.0.1/", UrlRules())
 @example("http://127.0.0.1#@site.test/", UrlRules())

@@ -62,6 +62,7 @@ class PageReader:
         self._clock = clock
         self._retries = retries
         self._known = KnownUrls(key_seed)
+        self._refused: set[int] = set()  # keys of what was reported as no URL
         self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
         self._obey = obey  # what pages say to robots
         self._follow = follow  # links at all
@@ -115,6 +116,7 @@ class PageReader:
         """What was found may not have reached the store: ask it again."""
         self._known = KnownUrls(self._key_seed)
         self._again.clear()
+        self._refused.clear()
 
     def killer(self, task: Task) -> Settled:
         """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
@@ -176,12 +178,16 @@ class PageReader:
             page.robots = combined(facts.robots, fetched.robots)
         base = self._urls.base(final, facts.base)
         links = facts.links if self._obey or not facts.nofollow else facts.links + facts.nofollow
-        followed = dict.fromkeys([url for url in self._urls.resolve(base, links) if isinstance(url, str)])
+        resolved = self._urls.resolve(base, links)
+        urls = [url for url in resolved if isinstance(url, str)]
+        followed = dict.fromkeys(urls)
         insides = self._scope.insides(followed)
         inside = list(compress(followed, insides))
         page.links_internal = len(inside)
         page.links_external = len(followed) - len(inside)
         known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
+        if known is not None and len(urls) < len(links):
+            self._refuse(links, resolved, known)
         why_not = self._why_not(page)
         if why_not is not None:
             page.links = self._passed_over(followed, why_not, known)
@@ -193,6 +199,17 @@ class PageReader:
             marked = dict.fromkeys([url for url in self._urls.resolve(base, facts.nofollow) if isinstance(url, str)])
             others = {url: None for url in marked if url not in followed}
             page.links = join(page.links, self._passed_over(others, why_not or Fate.SKIPPED_NOFOLLOW, known))
+
+    def _refuse(self, links: list[str], resolved: list[Url | Refusal], report: Report) -> None:
+        """Links that are no URL of any crawl are known by how they were written: that is all there is of them."""
+        if len(self._refused) >= MOST:
+            self._refused.clear()
+        for written, why in zip(links, resolved, strict=True):
+            if isinstance(why, Refusal):
+                key, chk = key_of(Url(written), self._key_seed)
+                if key not in self._refused:
+                    self._refused.add(key)
+                    report.skipped.append((key, chk, REFUSED[why]))
 
     def _why_not(self, page: Page) -> Fate | None:
         """Why the links of a page are not followed; None if they are."""
