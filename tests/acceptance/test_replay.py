@@ -1,6 +1,7 @@
 """An archive that Shoal wrote, replayed by pywb with the index that Shoal wrote beside it."""
 
 import gzip
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,10 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status, fields, body = PAGES.get(self.path, (404, {"Content-Type": HTML}, b"gone"))
+        if status == 200:
+            fields = fields | {"ETag": '"1"'}
+            if self.headers["If-None-Match"] == '"1"':
+                status, fields, body = 304, {"ETag": '"1"'}, b""
         self.send_response(status)
         for name, value in fields.items():
             self.send_header(name, value)
@@ -54,12 +59,18 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-def test_pywb_replays_every_page_as_it_was_sent(address: str, tmp_path: Path) -> None:
-    words = ["crawl", address, "--store", f"sqlite:///{tmp_path}/s.db", "--speed", "max", "--output", "site.warc.gz"]
-    subprocess.run(
-        [sys.executable, "-m", "shoal", *words], cwd=tmp_path, env=clean_environment(tmp_path), check=True, timeout=60
+def crawl(address: str, folder: Path, *more: str) -> str:
+    words = ["crawl", address, "--store", f"sqlite:///{folder}/s.db", "--speed", "max", "--json", *more]
+    command = [sys.executable, "-m", "shoal", *words]
+    done = subprocess.run(
+        command, cwd=folder, env=clean_environment(folder), check=True, timeout=60, capture_output=True, text=True
     )
-    with replaying(tmp_path / "site.warc.gz", tmp_path / "site.cdxj", tmp_path / "replay") as replay:
+    return done.stdout
+
+
+def check(address: str, archive: Path) -> None:
+    index = archive.with_name(archive.name.replace(".warc.gz", ".cdxj"))
+    with replaying(archive, index, archive.with_suffix(".replay")) as replay:
         home = replay.get(f"{address}/")
         assert (home.status, home.body) == (200, HOME)
         assert home.fields["content-type"] == HTML
@@ -67,11 +78,21 @@ def test_pywb_replays_every_page_as_it_was_sent(address: str, tmp_path: Path) ->
         moved = replay.get(f"{address}/old")
         assert moved.status == 301
         assert moved.fields["location"].endswith("/new")
-        assert (
-            replay.get(f"{address}/packed").body == b"<h1>packed</h1>" * 99
-        )  # unpacked, since we did not ask for gzip
+        assert replay.get(f"{address}/packed").body == b"<h1>packed</h1>" * 99  # unpacked, as we did not ask for gzip
         assert replay.get(f"{address}/pieces").body == b"<h1>pieces</h1>"
         assert replay.get(f"{address}/Q?b=2&a=1").body == b"a question"
         assert (replay.get(f"{address}/gone").status, replay.get(f"{address}/gone").body) == (404, b"gone")
         assert replay.get(f"{address}/never-crawled").status == 404
         assert replay.get(f"{address}/never-crawled").body != b"gone"
+
+
+def test_pywb_replays_every_page_as_it_was_sent(address: str, tmp_path: Path) -> None:
+    crawl(address, tmp_path, "--output", "site.warc.gz")
+    check(address, tmp_path / "site.warc.gz")
+
+
+def test_pywb_replays_also_what_had_not_changed_since_an_earlier_crawl(address: str, tmp_path: Path) -> None:
+    crawl(address, tmp_path, "--id", "monday", "--keep-bodies")
+    told = crawl(address, tmp_path, "--since", "monday", "--output", "site.warc.gz")
+    assert json.loads(told)["not_modified"] == 4
+    check(address, tmp_path / "site.warc.gz")

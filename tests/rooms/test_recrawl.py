@@ -9,7 +9,10 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.crawl.crawls import Seen
+from shoal.pages.bodies import answer_of, place_of
 from shoal.pages.links import unpack
+from shoal.pages.page import Page
+from shoal.pages.warc import kind_of, pieces
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
@@ -230,8 +233,33 @@ async def test_a_crawl_can_only_follow_one_that_has_ended_in_this_store(crawler:
             await crawler.submit(site, recrawl_of=waiting.id)
 
 
-async def test_bodies_cannot_be_kept_of_what_is_not_sent(crawler: Crawler) -> None:
+async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earlier_crawl(crawler: Crawler) -> None:
     async with serving(shelf()) as site:
-        first = await crawler.crawl(site)
-        with pytest.raises(InvalidInput, match="cannot stand beside keep_bodies; leave one out"):
-            await crawler.submit(site, recrawl_of=first.crawl.id, keep_bodies=True)
+        first = await crawler.crawl(site, depth=5, keep_bodies=True)
+        second = await again(crawler, site, first, depth=5, keep_bodies=True)
+        third = await again(crawler, site, second, depth=5, keep_bodies=True)
+    assert third.counts.not_modified == 5
+    await crawler.app.archivist().erase(first.crawl.id)
+    await crawler.app.archivist().erase(second.crawl.id)
+    for path, page in (await crawler.pages(third)).items():
+        answer = await answer_of(crawler.app.bodies, page)
+        assert answer is not None
+        assert answer.status == 200
+        assert f"title of /{path.removeprefix('/')}".encode() in answer.raw
+        assert await kinds_kept(crawler, page) == ["response", "request", "revisit", "request"]
+
+
+async def kinds_kept(crawler: Crawler, page: Page) -> list[str]:
+    place = place_of(page)
+    assert place is not None
+    kept = await crawler.app.bodies.read(place)
+    return [kind_of(kept[piece.offset :][: piece.length]) for piece in pieces(kept)]
+
+
+async def test_pages_are_asked_for_whole_if_the_earlier_crawl_kept_no_bodies(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5, keep_bodies=True)
+    assert second.counts.not_modified == 0
+    for page in (await crawler.pages(second)).values():
+        assert await kinds_kept(crawler, page) == ["response", "request"]

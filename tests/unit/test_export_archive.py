@@ -38,7 +38,7 @@ def captured(
 
 
 async def kept(bodies: FolderBodies, *answers: tuple[str, tuple[Captured, ...]]) -> list[Page]:
-    keeper = BodyKeeper(bodies.writer(CRAWL))
+    keeper = BodyKeeper(bodies, CRAWL)
     pages = []
     for url, captures in answers:
         page = Page(url, 0, AT, 1, final_url=captures[0].response.url, status=captures[0].response.status, title="Fish")

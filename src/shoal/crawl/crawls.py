@@ -143,10 +143,6 @@ class Crawls:
         earlier_id = config.recrawl_of
         if earlier_id is None:
             return None
-        if config.keep_bodies:
-            raise InvalidInput(
-                EARLIER, "cannot stand beside keep_bodies", "leave one out: what is unchanged has no body"
-            )
         earlier = await self.store.get(tx, earlier_id)
         if earlier is None:
             raise InvalidInput(EARLIER, f"{earlier_id!r} is no crawl of this store", EARLIER_FIX)

@@ -47,7 +47,8 @@ class EarlierCrawl:
         self._number = crawl.number
         self._depth = config.depth
         self._with_details = config.analyze
-        self._reads_the_same = all(getattr(config, name) == getattr(crawl.config, name) for name in READING)
+        same = all(getattr(config, name) == getattr(crawl.config, name) for name in READING)
+        self._reads_the_same = same and config.keep_bodies <= crawl.config.keep_bodies
         self._same_borders = _same_borders(config, crawl.config)
         # Then every link was fetched, or skipped for a reason that still holds.
         is_whole = (crawl.state, crawl.state_reason) == (CrawlState.COMPLETED, "drained")

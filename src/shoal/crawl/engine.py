@@ -70,6 +70,8 @@ class Keeper(Protocol):
 
     def add(self, page: Page, captured: tuple[Captured, ...]) -> None: ...
 
+    def recall(self, page: Page, earlier: Page) -> None: ...
+
     async def write(self) -> None: ...
 
     def forget(self) -> None: ...
@@ -232,13 +234,16 @@ class Engine:
         return turn
 
     async def _complete(self, report: Report) -> None:
-        """What has to be done before a commit: bodies are kept, and what is known of unchanged pages is recalled."""
-        if self._keeper is not None:
-            await self._keeper.write()
+        """What has to be done before a commit: what is known of unchanged pages is recalled, and bodies are kept."""
         if report.unchanged and self._walk.earlier is not None:
             recalled = await self._walk.earlier.recall([done.task for done in report.unchanged])
             for done in report.unchanged:
-                self._reader.recall(done, recalled.get((done.task.key, done.task.chk)), report)
+                known = recalled.get((done.task.key, done.task.chk))
+                self._reader.recall(done, known, report)
+                if self._keeper is not None and known is not None and done.page is not None:
+                    self._keeper.recall(done.page, known.page)
+        if self._keeper is not None:
+            await self._keeper.write()
 
     def _next_report(self) -> Report:
         report, self._report = self._report, Report()

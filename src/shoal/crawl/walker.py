@@ -315,7 +315,7 @@ class Walker:
 def _keeper(bodies: BodyStore, crawl: Crawl) -> "BodyKeeper":
     from shoal.pages.keeper import BodyKeeper  # only crawls that keep bodies pay for it
 
-    return BodyKeeper(bodies.writer(crawl.bodies))
+    return BodyKeeper(bodies, crawl.bodies)
 
 
 def _window_and_pace(crawl: Crawl, settings: Settings) -> tuple[Window, Pace]:

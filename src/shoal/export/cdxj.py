@@ -23,7 +23,7 @@ def line_of(record: Record, file_name: str, offset: int, length: int) -> bytes:
     head = Headers(record.http()[0])
     told = {
         "url": url,
-        "mime": "warc/revisit" if fields["warc-type"] == "revisit" else _mime(head),
+        "mime": _mime(head),
         "status": head.block[9:12].decode("latin-1"),
         "digest": fields.get("warc-payload-digest", "-"),
         "length": str(length),

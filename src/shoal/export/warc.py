@@ -12,7 +12,7 @@ from shoal.pages.page import Page
 
 ENDING = ".warc.gz"
 INDEX_ENDING = ".cdxj"
-INDEXED = ("response", "revisit")
+INDEXED = "response"  # an answer of 304 has nothing to replay: the one that still holds stands before it
 
 
 class WarcOutput:
@@ -65,6 +65,6 @@ class WarcOutput:
         for run in runs:
             for piece in warc.pieces(run):
                 member = run[piece.offset : piece.offset + piece.length]
-                if warc.kind_of(member) in INDEXED:
+                if warc.kind_of(member) == INDEXED:
                     yield line_of(warc.read_head(member), file_name, self._end + piece.offset, piece.length)
             self._end += len(run)

@@ -10,9 +10,10 @@ import re
 import struct
 import zlib
 from base64 import b32encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple, cast
 from uuid import uuid4
 
@@ -39,8 +40,9 @@ _FRAMING: Final = re.compile(rb"^(transfer-encoding[ \t]*:)", re.IGNORECASE | re
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
-def exchange_members(request: Request, response: Response, at: int) -> bytes:
-    """An answer and the request that it answers, as two members; `at` is when, in microseconds.
+def exchange_members(request: Request, response: Response, at: int, original: Mapping[str, str] | None = None) -> bytes:
+    """An answer and the request that it answers, as two members; `at` is when, in microseconds. `original`: the fields
+    of the record that an answer of 304 says still holds.
 
     Written out, because every kept page goes through here.
     """
@@ -49,14 +51,18 @@ def exchange_members(request: Request, response: Response, at: int) -> bytes:
     more = ""
     if response.status == 304:
         kind, more = "revisit", f"WARC-Profile: {NOT_MODIFIED}\r\n"
+        if original is not None:
+            more += f"WARC-Refers-To-Target-URI: {original['warc-target-uri']}\r\n"
+            more += f"WARC-Refers-To-Date: {original['warc-date']}\r\n"
     if _is_cut(response):
         more += "WARC-Truncated: length\r\n"
     about = f"WARC-Target-URI: {response.url}\r\nWARC-Date: {_date(at)}\r\n"
     answer_id = _record_id()
+    digest = payload_digest(response.raw) if original is None else original["warc-payload-digest"]
     answer = (
         f"WARC/1.1\r\nWARC-Type: {kind}\r\n{about}WARC-Record-ID: {answer_id}\r\n"
         f"WARC-IP-Address: {response.address}\r\nWARC-Protocol: {protocol}\r\n"
-        f"WARC-Payload-Digest: {payload_digest(response.raw)}\r\n{more}"
+        f"WARC-Payload-Digest: {digest}\r\n{more}"
         "Content-Type: application/http;msgtype=response\r\n"
     )
     asked = (
@@ -115,6 +121,12 @@ def pieces(kept: bytes) -> Iterator[Piece]:
             raise ValueError("a member is cut off")
         yield Piece(at, length)
         at += length
+
+
+def first_exchange(kept: bytes) -> bytes:
+    """The members of the first answer of a run, and of its request."""
+    _, request = islice(pieces(kept), 2)
+    return kept[: request.offset + request.length]
 
 
 def read_first(kept: bytes) -> Record:
