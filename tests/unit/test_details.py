@@ -135,9 +135,11 @@ def test_long_lists_and_long_texts_are_cut_and_it_is_said() -> None:
         "<div typeof=a property=b>" * 5_000,
         "<div itemscope itemprop=x>" * 5_000,
         "<a href=x>" * 50_000,
+        "<h1><div>" * 250 + "x " * 2_000_000,
+        "<a href=x><object>" * 250 + "x " * 2_000_000,
         f'<script type="application/ld+json">{"[" * 50_000}</script>',
     ],
-    ids=["references", "rdfa", "microdata", "anchors", "json"],
+    ids=["references", "rdfa", "microdata", "anchors", "headings", "objects", "json"],
 )
 def test_pages_made_to_take_for_ever_do_not(html: str) -> None:
     began = time.perf_counter()

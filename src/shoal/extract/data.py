@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from turbohtml import Element, Node, PlainText
@@ -10,14 +10,16 @@ from turbohtml import Element, Node, PlainText
 from shoal.base.text import shorten
 from shoal.extract.details import BadJsonLd, json_ld_texts, read_json_ld
 from shoal.extract.rules import Rule, RuleSet
-from shoal.extract.selectors import MAX_XPATH_TAGS, count_tags, find_json_ld, regex, xpath
+from shoal.extract.selectors import MAX_XPATH_TAGS, MAX_XPATH_TEXT, count_tags, find_by_xpath, find_json_ld, regex
 from shoal.extract.source import Source
 from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
+
+T = TypeVar("T")
 
 MOST_VALUES: Final = 1_000  # of one list
 LONGEST_VALUE: Final = 100_000  # characters
 LARGEST_DATA: Final = 1_000_000  # bytes of one page's data, as JSON
-LONGEST_SECONDS: Final = 2.0  # for one page; looked at after each field
+LONGEST_SECONDS: Final = 2.0  # for one page; looked at before each value
 MOST_PROBLEMS: Final = 10
 
 _AS_TEXT: Final = PlainText(bullet="")
@@ -56,25 +58,25 @@ class DataReader:
 
     def read(self, source: Source) -> Extracted:
         """The data of a page; never raises, whatever the page is."""
-        page = _Page(source)
-        until = self._timer() + LONGEST_SECONDS
+        page = _Page(source, self._timer)
         extracted = Extracted({})
         for name, rule in self._rules.fields.items():
-            if self._timer() > until:
-                extracted.problems.append(f"{name} was not looked for: the page took longer than {LONGEST_SECONDS:g} s")
-                extracted.data[name] = rule.default
-            else:
-                extracted.data[name] = _value(page, source.document, rule, name, extracted.problems)
+            extracted.data[name] = _value(page, source.document, rule, name, extracted.problems)
+        if page.is_late:
+            extracted.problems.insert(0, f"the page took longer than {LONGEST_SECONDS:g} s, and not all was looked for")
         return _within_bounds(extracted)
 
 
 class _Page:
     """What the fields of one page share, made when the first of them needs it."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, timer: Callable[[], float]) -> None:
         self._source = source
+        self._timer = timer
+        self._until = timer() + LONGEST_SECONDS
+        self.is_late = False
         self._json_ld: list[Any] | None = None
-        self._few_tags: bool | None = None
+        self._is_small: bool | None = None
 
     @property
     def base(self) -> str:
@@ -88,17 +90,27 @@ class _Page:
         return self._json_ld
 
     @property
-    def few_tags(self) -> bool:
-        if self._few_tags is None:
-            self._few_tags = count_tags(self._source.document) <= MAX_XPATH_TAGS
-        return self._few_tags
+    def is_small(self) -> bool:
+        """Whether XPath may be used."""
+        if self._is_small is None:
+            short = len(self._source.text) <= MAX_XPATH_TEXT
+            self._is_small = short and count_tags(self._source.document) <= MAX_XPATH_TAGS
+        return self._is_small
+
+    def in_time(self, values: Sequence[T]) -> Iterator[T]:
+        """The values, as long as there is time: a long text may stand in hundreds of elements around it."""
+        for value in values:
+            self.is_late = self.is_late or self._timer() > self._until
+            if self.is_late:
+                return
+            yield value
 
 
 def _value(page: _Page, scope: Node, rule: Rule, name: str, problems: list[str]) -> Any:
     if rule.each is not None:
         objects = [
             {part: _value(page, one, inner, f"{name}[{place}].{part}", problems) for part, inner in rule.each.items()}
-            for place, one in enumerate(_elements(page, scope, rule))
+            for place, one in enumerate(page.in_time(_elements(page, scope, rule)))
         ]
         if not objects and rule.required:
             problems.append(f"{name} is required and missing")
@@ -116,7 +128,7 @@ def _value(page: _Page, scope: Node, rule: Rule, name: str, problems: list[str])
 
 def _values(page: _Page, scope: Node, rule: Rule, unread: list[str]) -> Iterator[Any]:
     """The values of a rule, one after the other; what was found but stands for nothing is added to `unread`."""
-    for found in _found(page, scope, rule):
+    for found in page.in_time(_found(page, scope, rule)):
         for text in _texts(found, rule):
             value = _typed(text, rule, page)
             if value is not None:
@@ -136,10 +148,9 @@ def _found(page: _Page, scope: Node, rule: Rule) -> Sequence[Any]:
         one = scope.select_one(rule.css)
         return [] if one is None else [one]
     if rule.xpath is not None:
-        if not page.few_tags:
+        if not page.is_small:
             return []
-        answer = xpath(rule.xpath)(scope)
-        return answer[:MOST_VALUES] if isinstance(answer, list) else [answer]
+        return find_by_xpath(rule.xpath, scope)[:MOST_VALUES]
     if rule.jsonld is not None:
         return list(find_json_ld(page.json_ld, rule.jsonld))[:MOST_VALUES]
     return [scope]

@@ -16,10 +16,12 @@ from turbohtml import Document, Element, MicrodataItem, RdfaItem
 
 from shoal.extract.fingerprint import fingerprint
 from shoal.extract.source import HeaderPairs, Source
+from shoal.extract.tree import parse
 
 T = TypeVar("T")
 
 LARGEST: Final = 50_000_000  # bytes of all of it, unpacked: more than the limits below allow
+LONGEST_PAGE: Final = 3_000_000  # characters; of more, the beginning is read
 MOST: Final = 2_000  # of one kind on one page
 LONGEST_URL: Final = 2_048
 LONGEST_TEXT: Final = 300
@@ -208,11 +210,18 @@ def read_details(source: Source, *, html: bool = True) -> Details:
     details = Details(http_version=source.http_version)
     _read_headers(source.headers, details)
     if html:
-        document = source.document
+        document = _tree(source, details)
         _Reader(details).read(document)
         _read_structured(document, details)
         details.fingerprint = fingerprint(_visible_text(document))
     return details
+
+
+def _tree(source: Source, details: Details) -> Document:
+    if len(source.text) <= LONGEST_PAGE:
+        return source.document
+    details.cut.append("page")
+    return parse(source.text[:LONGEST_PAGE])[0]
 
 
 def packed(details: Details) -> bytes:
@@ -279,16 +288,16 @@ class _Reader:
 
     def _title(self, element: Element) -> None:
         if element.namespace.value == "html":
-            self._keep(self._details.titles, "titles", _line(element.text))
+            self._keep(self._details.titles, "titles", _text(element))
 
     def _heading(self, element: Element) -> None:
-        self._keep(self._details.headings, "headings", Heading(int(element.tag[1]), _line(" ".join(element.strings))))
+        self._keep(self._details.headings, "headings", Heading(int(element.tag[1]), _text(element, " ")))
 
     def _anchor(self, element: Element) -> None:
         url = element.attr("href")
         if url is None:
             return
-        text = _line(element.text) or _line(element.attr("alt") or "") or _line(_words_of_images(element))
+        text = _text(element) or _line(element.attr("alt") or "") or _line(_words_of_images(element))
         self._keep(self._details.links, "links", Anchor(_address(url), text, _line(element.attr("rel") or "")))
 
     def _image(self, element: Element) -> None:
@@ -451,6 +460,18 @@ def _visible_text(document: Document) -> str:
     for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
         invisible.decompose()
     return "" if body is None else " ".join(body.strings)
+
+
+def _text(element: Element, glue: str = "") -> str:
+    """The beginning of an element's text: a long one may stand in hundreds of elements around it."""
+    parts: list[str] = []
+    left = 4 * LONGEST_TEXT
+    for part in element.strings:
+        parts.append(part[:left])
+        left -= len(part)
+        if left <= 0:
+            break
+    return _line(glue.join(parts))
 
 
 def _words_of_images(element: Element) -> str:

@@ -15,6 +15,7 @@ from turbohtml import Document, Element
 from shoal.extract.source import Source
 from shoal.extract.tree import parse
 
+LONGEST_PAGE: Final = 5_000_000  # characters; of more, the beginning is read
 LONGEST: Final = 2_000_000  # characters of a text
 LONGEST_LINE: Final = 500  # of a title, an author
 MOST_CANDIDATES: Final = 20
@@ -45,7 +46,7 @@ class MainText:
 
 def main_text(source: Source) -> MainText:
     """The main text of a page; never raises, whatever the page is. The source's own tree is left as it is."""
-    document, _ = parse(source.text)
+    document, _ = parse(source.text[:LONGEST_PAGE])
     document.rewrite_links(_absolute(document.base_url(source.url) or source.url))
     document.strip_tags('a[href=""]')
     article = document.article()

@@ -1,8 +1,8 @@
 """The ways to point at something on a page: CSS, XPath, a path into JSON-LD, regular expressions without backtracking.
 Each is judged here before it is used, and each reads nothing but the page.
 
-CSS takes the time of the page. XPath does not, however it is written: what makes it explode is refused, and pages with
-more than `MAX_XPATH_TAGS` tags are not searched with it.
+CSS takes the time of the page. XPath does not, however it is written: what makes it explode in time or memory is
+refused, and large pages are not searched with it.
 """
 
 import re
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from re2 import _Regexp as Regex
 
 MAX_XPATH_TAGS: Final = 20_000
+MAX_XPATH_TEXT: Final = 2_000_000  # characters of a page
+MOST_ARGUMENTS: Final = 30  # `concat` of whole pages
 DEEPEST_PREDICATE: Final = 2
 _MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
 
@@ -43,7 +45,6 @@ FUNCTIONS: Final = frozenset(
         "round",
         "starts-with",
         "string",
-        "string-join",
         "string-length",
         "substring",
         "substring-after",
@@ -84,12 +85,14 @@ def check_xpath(expression: str) -> None:
     for axis in _AXIS.findall(bare):
         if axis in _FAR_AXES:
             raise ValueError(f"uses the axis {axis}::, which takes too long; use {axis}-sibling:: or a path from above")
+    if bare.count(",") > MOST_ARGUMENTS:
+        raise ValueError(f"has more than {MOST_ARGUMENTS} arguments; split it")
     if "$" in bare:
         raise ValueError("has a variable; there are none here")
     _check_predicates(bare)
     try:
         XPath(expression)(_NOTHING)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"is no XPath expression ({_reason(error)}); correct it") from None
 
 
@@ -108,8 +111,17 @@ def _check_predicates(bare: str) -> None:
         raise ValueError(f"has [ ] more than {DEEPEST_PREDICATE} deep; split it, or use each")
 
 
+def find_by_xpath(expression: str, scope: Node) -> Sequence[Any]:
+    """What an expression that was judged finds; nothing where it makes no sense, as a path from a number does not."""
+    try:
+        found = _xpath(expression)(scope)
+    except (ValueError, TypeError):
+        return ()
+    return found if isinstance(found, list) else [found]
+
+
 @lru_cache(maxsize=1_000)
-def xpath(expression: str) -> XPath:
+def _xpath(expression: str) -> XPath:
     return XPath(expression)
 
 
