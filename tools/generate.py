@@ -20,6 +20,7 @@ import click
 from shoal.base import errors, params
 from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
+from shoal.fetch.codes import PAGE_ERRORS
 from shoal.settings import CATALOGUE, ROOMS, SPEEDS, Entry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,6 +180,23 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def page_errors_page() -> str:
+    lines = [
+        "# Errors of pages",
+        "",
+        NOTICE.format("src/shoal/fetch/codes.py"),
+        "",
+        "What `error.code` of [a page's record](record.md) can be. A status such as 404 is no error: the server",
+        "answered. A page that may be tried again is asked for several times, see `SHOAL_PAGE_ATTEMPTS`.",
+        "",
+        "| code | meaning | tried again |",
+        "|---|---|---|",
+    ]
+    for code, meaning in PAGE_ERRORS.items():
+        lines.append(_row(f"`{code}`", meaning.says, "yes" if meaning.tried_again else ""))
+    return "\n".join(lines) + "\n"
+
+
 def cli_page() -> str:
     lines = ["# Commands", "", NOTICE.format("src/shoal/cli/"), "", *_help_block(shoal, "shoal")]
     for name, lazy in COMMANDS.items():
@@ -273,6 +291,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/settings.md": settings_page,
     "docs/reference/parameters.md": parameters_page,
     "docs/reference/errors.md": errors_page,
+    "docs/reference/page-errors.md": page_errors_page,
     "docs/reference/cli.md": cli_page,
     "docs/inside/states.md": states_page,
 }

@@ -1,0 +1,54 @@
+"""The table of page errors: every code that the tree can give a page is in it, and no other."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import shoal
+from shoal.base.url import Refusal
+from shoal.egress import fault
+from shoal.egress.exchange import BLOCKED
+from shoal.fetch.codes import PAGE_ERRORS
+from tests.support.hostile import answers
+
+SOURCE = Path(shoal.__file__).parent
+PLACES = ("egress", "fetch", "crawl")
+MAKERS = {"Failure", "DecodingFault", "NoRobots", "Refusal", "_bad_answer", "self._stopped"}
+CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
+NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirect there has a code of its own
+
+
+def codes_in(tree: ast.AST) -> Iterator[str]:
+    """Codes that a module writes down: handed to what makes an error, or to a record."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS and node.args:
+            yield from constants(node.args[0])
+        elif isinstance(node, ast.Assign) and "error_code" in ast.unparse(node.targets[0]):
+            yield from constants(node.value)
+
+
+def constants(node: ast.AST) -> Iterator[str]:
+    texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str))
+    return (text for text in texts if CODE.fullmatch(text))
+
+
+def written() -> set[str]:
+    files = [file for place in PLACES for file in (SOURCE / place).rglob("*.py")]
+    found = {code for file in files for code in codes_in(ast.parse(file.read_text()))}
+    return found | set(constants(ast.parse(Path(fault.__file__).read_text()))) | {refusal.code for refusal in Refusal}
+
+
+def test_every_code_that_is_written_down_is_in_the_table_and_no_other() -> None:
+    assert {"dns_error", "redirect_loop", "decompressed_too_large", "robots_unreachable"} <= written()
+    assert (written() | BLOCKED | {"unexpected"}) - NO_PAGES == PAGE_ERRORS.keys()
+
+
+def test_every_code_of_the_hostile_site_is_in_the_table() -> None:
+    played = answers.wire() | answers.floods() | answers.encodings() | answers.redirects(1)
+    assert {code for code, _ in played.values()} <= PAGE_ERRORS.keys()
+
+
+def test_what_is_tried_again_is_what_the_transport_calls_worth_it() -> None:
+    for code, again, _ in fault._CODES.values():
+        assert not again or PAGE_ERRORS[code].tried_again, code
