@@ -252,7 +252,8 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
 def test_a_crawl_that_is_alive_elsewhere_is_not_taken_over(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
-    first = start(*whole, "--output", "first.jsonl", **QUICK_LEASE)
+    # One page after the other: it must still go on when the second process has started.
+    first = start(*whole, "--concurrency", "1", "--output", "first.jsonl", **QUICK_LEASE)
     site.wait_for_pages(30)
     code, _, err = start("--resume", ID, "--store", store_url, "--output", "second.jsonl", **QUICK_LEASE).finish()
     assert code == 7
@@ -284,6 +285,8 @@ def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url:
         (["--resume", "nobody", "--store", "{store}"], 5, "nobody"),
         (["http://127.0.0.1:9/", "--dept", "2"], 2, "--depth"),
         (["http://127.0.0.1:9/", "--depth", "-1", "--store", "{store}"], 2, "--depth"),
+        (["http://127.0.0.1:9/", "--include", "a(", "--store", "{store}"], 2, "--include 'a(' is not a regular"),
+        (["http://127.0.0.1:9/", "--exclude", "[", "--store", "{store}"], 2, "--exclude '[' is not a regular"),
         (["http://127.0.0.1:9/", "--output", "pages.doc", "--store", "{store}"], 2, "--output"),
         (["http://127.0.0.1:9/", "--id", "a b", "--store", "{store}"], 2, "--id"),
         (["gopher://127.0.0.1/", "--store", "{store}"], 2, "gopher"),
@@ -303,6 +306,18 @@ def test_what_cannot_work_is_refused_in_one_line(
     assert (ended, out) == (code, ""), err
     assert says.format(**facts) in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_store_of_another_version_is_refused_and_left_as_it_is(start: Start, store_url: str, tmp_path: Path) -> None:
+    assert start("--resume", "x", "--store", store_url).finish()[0] == 5  # makes the store
+    with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    code, out, err = start("http://127.0.0.1:9/", "--store", store_url).finish()
+    assert (code, out) == (4, "")
+    assert "has schema version 99, this Shoal needs" in err
+    assert "update Shoal" in err
+    with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
+        assert connection.execute("SELECT count(*) FROM crawl").fetchone() == (0,)
 
 
 def test_a_refused_crawl_stores_nothing(start: Start, store_url: str) -> None:

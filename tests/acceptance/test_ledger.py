@@ -69,6 +69,21 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
         assert ends_of(fleet, crawl_id) == ["expired", "done"]
 
 
+def test_a_worker_killed_before_its_first_heartbeat_costs_no_attempt(store_url: str, tmp_path: Path) -> None:
+    quiet = TENTH | {"SHOAL_LEASE": "5s", "SHOAL_LEASE_EXTEND": "2400ms"}
+    with Site(pages=20, delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **quiet) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        wait_for(lambda: bool(worker.children()), "a warm child")
+        crawl_id = fleet.submit(site)
+        wait_for(lambda: bool(ends_of(fleet, crawl_id)), "the grant of the job")
+        worker.kill()
+        worker.start()
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ends_of(fleet, crawl_id) == ["expired", "done"]
+
+
 def test_a_worker_told_to_stop_hands_its_job_back_without_penalty(store_url: str, tmp_path: Path) -> None:
     with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
         fleet.controller()

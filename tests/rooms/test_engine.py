@@ -2,10 +2,14 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from shoal.app import opened
+from shoal.app import App, opened, walker_of
+from shoal.base.database import Work
+from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
@@ -14,6 +18,8 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
 from shoal.settings import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
+
+T = TypeVar("T")
 
 
 def tree(path: str) -> Answer | None:
@@ -297,3 +303,39 @@ async def test_a_link_that_no_crawl_takes_is_counted_once_with_its_reason(crawle
     counted = {reason: count for reason, count in seen.counts.skipped.items() if reason in links.values()}
     assert counted == Counter(links.values())
     assert seen.counts.pages == 2
+
+
+class Deaf:
+    """A store whose answers are lost now and then, and always once a crawl has ended: what was asked for is done."""
+
+    def __init__(self, app: App, crawl_id: str, lost: set[int]) -> None:
+        self._app = app
+        self._crawl_id = crawl_id
+        self._lost = lost
+        self.commits = 0
+
+    async def run(self, work: Work[T]) -> T:
+        answer = await self._app.database.run(work)
+        self.commits += 1
+        ended = (await self._app.crawls.get(self._crawl_id)).crawl.state is CrawlState.COMPLETED
+        if self.commits in self._lost or ended:
+            raise BackendUnavailable("the store", "the cable was cut after the commit", "plug it in")
+        return answer
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._app.database.read(work)
+
+
+async def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_made_twice(crawler: Crawler) -> None:
+    wide = html("home", *(f"/{number}" for number in range(40)))
+    async with serving(ScriptedSite(lambda path: wide if path == "/" else html(path))) as site:
+        crawl = await crawler.submit(site)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        deaf = Deaf(crawler.app, crawl.id, {2, 4})
+        walker = walker_of(replace(crawler.app, database=cast(Any, deaf)), crawl, lease.holder, lambda: True)
+        with pytest.raises(LeaseLost):  # the job has ended: there is nothing more to bring
+            await walker.run()
+    seen = await crawler.app.crawls.get(crawl.id)
+    assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "drained")
+    assert seen.counts.pages == len(await crawler.pages(seen)) == 41
+    assert deaf.commits > 4

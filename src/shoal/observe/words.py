@@ -52,6 +52,9 @@ class Line:
 
 WORDS: Mapping[str, Wording] = {
     "ChoreDone": Wording(Level.DEBUG, "{chore} {did}"),
+    "ClockWentBack": Wording(
+        Level.WARNING, "the clock of the {whose} went back by {seconds:g} s; leases last that much longer"
+    ),
     "CrawlMoved": Wording(
         Level.INFO,
         "crawl {state}",

@@ -11,6 +11,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, Move
 
 BATCH = 100
+WORTH_TELLING = 1_000_000  # microseconds that a clock went back
 
 
 class Janitor:
@@ -32,11 +33,13 @@ class Janitor:
         self._last_pass: float | None = None
         self._outage = False
         self._wary = wary
+        self._clocks: dict[str, int] = {}  # what they showed at the last pass
 
     async def run_once(self) -> Pass:
         began = self._clock.monotonic()
         try:
-            lost = await self._database.read(lambda tx: self._queue.store.expired(tx, BATCH))
+            lost, now = await self._database.read(self._look)
+            self._compare({"store": now, "controller": self._clock.micros()})
             if self._wary:
                 self._outage = bool(lost) and await self._database.read(self._nobody_extends)
                 self._wary = False
@@ -58,6 +61,17 @@ class Janitor:
             self._outage = False
             self._hold_until = now + lease
         return now < self._hold_until
+
+    async def _look(self, tx: Tx) -> tuple[list[LostJob], int]:
+        return await self._queue.store.expired(tx, BATCH), await tx.value("now")
+
+    def _compare(self, clocks: dict[str, int]) -> None:
+        """A clock that went back makes leases longer, never shorter; but whoever looks at times should know."""
+        for whose, now in clocks.items():
+            back = self._clocks.get(whose, now) - now
+            if back > WORTH_TELLING:
+                self._queue.tell_clock(whose, back / 1e6)
+        self._clocks = clocks
 
     async def _nobody_extends(self, tx: Tx) -> bool:
         settings = self._queue.settings

@@ -53,6 +53,14 @@ class JobMoved(Signal):
     error: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockWentBack(Signal):
+    """A clock shows an earlier time than it did: that of the store, or of the controller's machine."""
+
+    whose: str
+    seconds: float
+
+
 class Queue:
     """Jobs and their leases. `keepers` are told, in the same commit, when a job of their runs moves."""
 
@@ -169,6 +177,9 @@ class Queue:
         )
         if run_id is not None and kind in self._keepers and move.grant_end is not GrantEnd.RELEASED:
             await self._keepers[kind].told(run_id)
+
+    def tell_clock(self, whose: str, seconds: float) -> None:
+        self._signals.emit(ClockWentBack(whose=whose, seconds=seconds))
 
     def backoff(self, attempts: int) -> timedelta:
         """`WORKER_BACKOFF_MS · 2^(attempts-1)`; the jitter only adds."""
