@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.extract.maintext import MainText, main_text
@@ -70,11 +70,12 @@ def test_the_tree_of_the_source_is_left_alone() -> None:
     ],
 )
 def test_pages_made_to_take_for_ever_do_not(html: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     read(html)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.sampled_from(["http://example.org/", "nothing", ""]))
 @example(b"<base href='http://['><a href='http://['>x</a>", "http://example.org/")
 @example(b"<base href=x><article><a href=//>y", "")
