@@ -66,6 +66,12 @@ async def test_a_body_is_read_when_it_says_or_shows_that_it_is_html(
     assert (fetched.facts.title if fetched.facts else None) == title
 
 
+async def test_a_content_type_of_great_length_is_kept_in_part(fetcher: PageFetcher, server: BadServer) -> None:
+    server.answer("/", reply(200, PAGE, [("Content-Type", "text/html; charset=" + "u" * 10_000)]))
+    fetched = await fetch(fetcher, server)
+    assert (len(fetched.content_type or ""), fetched.facts and fetched.facts.title) == (300, "here")
+
+
 async def test_the_body_of_a_redirect_that_leads_nowhere_is_not_decoded(
     fetcher: PageFetcher, server: BadServer
 ) -> None:

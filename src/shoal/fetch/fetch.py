@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
+LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
 
 
@@ -104,12 +105,13 @@ class PageFetcher:
                 self._blocked(outcome)
             return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
         self._headers.learn(outcome)
+        content_type = outcome.headers.get("content-type")
         fetched = Fetched(
             final_url=outcome.url,
             seconds=outcome.seconds,
             status=outcome.status,
             redirects=outcome.redirects,
-            content_type=outcome.headers.get("content-type"),
+            content_type=content_type and content_type[:LONGEST_CONTENT_TYPE],
             bytes=len(outcome.raw),
         )
         if outcome.status in (200, NOT_MODIFIED):
