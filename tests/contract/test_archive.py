@@ -16,7 +16,7 @@ from shoal.crawl.carrier import Carrier
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.explain import UrlState
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, key_of
+from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, SitemapRecord, key_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap, TrapState
 from shoal.crawl.walk import Ask
@@ -466,3 +466,22 @@ async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, oth
     assert (page.etag, page.links) == ('"one"', bytes(range(18)))
     [(_, detail)] = await other.database.read(lambda tx: other.pages.details_after(tx, number, 0, 10))
     assert unpacked(detail) == Details(titles=["One"])
+
+
+async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench, other: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.database.run(
+        lambda tx: bench.frontier.add(tx, crawl.number, "", [new_url(crawl, "/map", kind=Kind.SITEMAP)])
+    )
+    walker = await bench.walker(crawl)
+    await walker.take()
+    page, sitemap = sorted(walker.held, key=lambda task: task.kind)
+    record = SitemapRecord(sitemap.url, 5, 200, listed=7, problem="is short")
+    await walker.turn(fetched(page), Settled(sitemap, Fate.FETCHED, sitemap=record))
+    dumped = [line async for line in carrier_of(bench).dump(crawl.id)]
+    await carrier_of(other).load(dumped)
+    assert sorted([line async for line in carrier_of(other).dump(crawl.id)]) == sorted(dumped)
+    said = await archivist_of(other).explain(crawl.id, sitemap.url, 2083)
+    assert said.sentence.endswith("and gave 7 URLs, but is short.")
+    await archivist_of(other).erase(crawl.id)
+    assert await other.number("SELECT count(*) FROM sitemap") == 0

@@ -1,5 +1,6 @@
 """How a host's robots.txt is asked for: what an answer means, how long it is kept, what stands in without one."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 from shoal.base.clock import FakeClock
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
+from shoal.crawl.gate import RobotsGate, Verdict
 from shoal.egress import AddressRule, Egress
 from shoal.hosts.desk import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsDesk
 from shoal.hosts.robots import MAX_BYTES, RobotsState, Rules
@@ -182,3 +184,36 @@ async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:
     async with serving(site((200, {}, ""))) as host:
         await bench.rules(host)
         assert host.agents == {"Shoal/1"}
+
+
+async def learned(gate: RobotsGate, url: Url) -> Verdict:
+    known = asyncio.Event()
+    gate.ask(url, known.set)
+    await known.wait()
+    return gate.judge(url)
+
+
+async def test_a_gate_has_room_for_so_many_rules_and_asks_again_for_the_rest(bench: Bench) -> None:
+    gate = RobotsGate(bench.desk, room=5)
+    two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
+    async with AsyncExitStack() as stack:
+        hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
+        urls = [Url(f"{host.url}/a") for host in hosts]
+        assert [await learned(gate, url) for url in urls] == [Verdict.DENIED] * 3
+        assert [gate.judge(url) for url in urls] == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.DENIED]
+        assert await learned(gate, urls[0]) is Verdict.DENIED
+        assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # the store knew
+    gate.close()
+
+
+async def test_a_gate_asks_again_when_its_rules_are_old(bench: Bench) -> None:
+    gate = RobotsGate(bench.desk)
+    async with serving(site((200, {}, NOTHING))) as host:
+        url = Url(f"{host.url}/x")
+        assert await learned(gate, url) is Verdict.DENIED
+        gate.forget()
+        assert gate.judge(url) is Verdict.UNKNOWN
+        host.robots = (200, {}, "")
+        bench.clock.jump(timedelta(days=1).total_seconds())
+        assert await learned(gate, url) is Verdict.ALLOWED
+    gate.close()

@@ -154,6 +154,16 @@ class FrontierArchive(Protocol):
         """Add patterns, as they were decided; how many were not known."""
         ...
 
+    async def sitemaps_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, SitemapRecord]]:
+        """Sitemaps in the order of their keys. An empty answer is the end."""
+        ...
+
+    async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
+        """Keep what another store knew of sitemaps; how many were new."""
+        ...
+
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
         """Raise how many pages each origin has given to this crawl."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -9,6 +10,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.hosts.robots import Rules
 
+MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without any takes as much as one
 WITHOUT = "The host's robots.txt could not be had, so nothing there may be fetched."
 FAILURES_OF_THE_HOST = ("dns_", "connect_", "tls_", "proxy_")  # a page would meet them, too: they are its error then
 
@@ -51,10 +53,14 @@ class OpenGate:
 
 
 class RobotsGate:
-    """Remembers the rules of the hosts of one walk; asks the desk for those it does not know."""
+    """Remembers the rules of the hosts of one walk, as many as there is room for and for a day at most; asks the desk
+    for those it does not know."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, shelf_life: timedelta = timedelta(days=1), room: int = MOST_RULES) -> None:
         self._desk = desk
+        self._shelf_life = shelf_life.total_seconds()
+        self._most = self._room = room
+        self._clearing: asyncio.TimerHandle | None = None
         self._rules: dict[str, Rules | None] = {}
         self._lost: dict[str, Rules | None] = {}  # what the last ones who were held back met
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -86,15 +92,34 @@ class RobotsGate:
         """Get the rules of the URL's host; `then` is called when they are known."""
         home = origin(url)
         self._asking[home] = asyncio.create_task(self._learn(home, then))
+        if self._clearing is None:
+            self._clearing = asyncio.get_running_loop().call_later(self._shelf_life, self.forget)
+
+    def forget(self) -> None:
+        """Ask for every host's rules again; the desk decides whether its host is asked, too."""
+        self._rules.clear()
+        self._room = self._most
+        if self._clearing is not None:
+            self._clearing.cancel()
+            self._clearing = None
+
+    def _make_room(self, wanted: int) -> None:
+        if wanted > self._room:
+            self._rules.clear()
+            self._room = self._most
+        self._room -= wanted
 
     def close(self) -> None:
+        self.forget()
         for task in self._asking.values():
             task.cancel()
         self._asking.clear()
 
     async def _learn(self, home: str, then: Callable[[], None]) -> None:
         try:
-            self._rules[home] = await self._desk.rules_of(home)
+            rules = await self._desk.rules_of(home)
+            self._make_room(1 + len(rules.rules))
+            self._rules[home] = rules
         except ShoalError:
             self._rules[home] = None  # the store is away or full: the next commit will notice it, too
         finally:

@@ -4,8 +4,9 @@
     {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each URL that waits, or is in quarantine
     {"key": "…24 hex digits…", "fate": "depth"}                              each other URL
     {"trap": {…}}                                                            each pattern that was quarantined
+    {"sitemap": {…}}                                                         each sitemap that was asked for
     {"page": {…}}                                                            each page
-    {"end": {"urls": 3, "keys": 10, "traps": 0, "pages": 9}}                 last: it is whole
+    {"end": {"urls": 3, "keys": 10, "traps": 0, "sitemaps": 1, "pages": 9}}  last: it is whole
 
 Of most URLs only the hash is known, so the seed of the hashes goes along and the keys stay what they are.
 """
@@ -26,7 +27,7 @@ from shoal.crawl.archive import KeptUrl, KnownKey
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import hidden
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind
+from shoal.crawl.frontier import Kind, SitemapRecord
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
 from shoal.extract.details import unpacked
@@ -118,13 +119,20 @@ class End(_Line, frozen=True):
     keys: Natural
     traps: Natural
     pages: Natural
+    sitemaps: Natural = 0
 
     @classmethod
     def of(cls, told: Counter[type]) -> "End":
-        return cls(urls=told[KeptUrl], keys=told[KnownKey], traps=told[Trap], pages=told[Page])
+        return cls(
+            urls=told[KeptUrl],
+            keys=told[KnownKey],
+            traps=told[Trap],
+            sitemaps=told[SitemapRecord],
+            pages=told[Page],
+        )
 
 
-Item = KeptUrl | KnownKey | Trap | Page
+Item = KeptUrl | KnownKey | Trap | SitemapRecord | Page
 Line = Head | Item | End
 
 
@@ -152,6 +160,8 @@ def line_of(item: Item) -> bytes:
             return orjson.dumps({"key": key, "fate": item.fate.word})
         case Trap():
             return orjson.dumps({"trap": asdict(item)})
+        case SitemapRecord():
+            return orjson.dumps({"sitemap": asdict(item)})
         case Page():
             return orjson.dumps({"page": _page(item)})
 
@@ -197,6 +207,10 @@ def _read(values: Any) -> Line:
             return convert(values, _Url).value()
         case {"trap": trap}:
             return convert(trap, Trap)
+        case {"sitemap": sitemap}:
+            record = convert(sitemap, SitemapRecord)
+            _whole_url(record.url)
+            return record
         case {"page": page}:
             return _checked(convert(page, Page))
         case {"shoal_frontier": _}:
@@ -204,7 +218,7 @@ def _read(values: Any) -> Line:
         case {"end": end}:
             return convert(end, End)
         case _:
-            raise ValueError("it is none of head, url, key, trap, page and end")
+            raise ValueError("it is none of head, url, key, trap, sitemap, page and end")
 
 
 def _checked(page: Page) -> Page:

@@ -259,7 +259,7 @@ class Walker:
             return OpenGate()
         settings = self._settings.hosts
         desk = RobotsDesk(self._database, self._hosts, self._egress, self._agent, settings, self._clock, self._signals)
-        return RobotsGate(desk)
+        return RobotsGate(desk, settings.robots_ttl)
 
     @property
     def _agent(self) -> str:

@@ -105,6 +105,20 @@ class SqlArchive:
     async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
         return sum([await tx.execute("keep_trap", crawl=crawl, **asdict(trap)) for trap in traps])
 
+    async def sitemaps_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, SitemapRecord]]:
+        key, chk = after or BEFORE_ALL
+        rows = [dict(row) for row in await tx.all("sitemaps_after", crawl=crawl, key=key, chk=chk, limit=limit)]
+        return [((row.pop("key"), row.pop("chk")), SitemapRecord(**row)) for row in rows]
+
+    async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
+        kept = [
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **asdict(record))
+            for (key, chk), record in sitemaps
+        ]
+        return sum(kept)
+
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
         numbers = await self._hosts.numbers(tx, sorted(pages))
         counted = sorted((numbers[home], count) for home, count in pages.items())

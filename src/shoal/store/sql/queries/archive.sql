@@ -28,6 +28,13 @@ JOIN host AS h ON h.number = f.host;
 -- What is kept of a sitemap.
 SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
+-- name: sitemaps_after
+-- The sitemaps of a crawl after a key.
+SELECT key, chk, url, fetched_at, status, listed, problem FROM sitemap
+WHERE crawl = :crawl AND (key, chk) > (:key, :chk)
+ORDER BY key, chk
+LIMIT :limit;
+
 -- name: drop_sitemaps
 -- Drop the sitemaps of a crawl.
 DELETE FROM sitemap WHERE crawl = :crawl;
