@@ -102,13 +102,13 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
 
-def bodies_of(settings: Settings, clock: Clock) -> BodyStore:
+def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
     """The driver that the place of kept bodies names; by default a folder beside a SQLite store."""
     place, url = settings.bodies.place, settings.database.url
     if place.startswith("s3://"):
         from shoal.store.bodies.s3 import S3Bodies
 
-        return S3Bodies(settings.bodies, clock)
+        return S3Bodies(settings.bodies, clock, signals)
     if place:
         return FolderBodies(Path(place), clock)
     beside = Path(url.removeprefix("sqlite:///")).expanduser().absolute().parent if url.startswith("sqlite") else None
@@ -148,7 +148,9 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         settings.crawl,
     )
     queue.register({KIND: crawls})
-    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies_of(settings, clock))
+    return App(
+        settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies_of(settings, clock, signals)
+    )
 
 
 def on_database(settings: Settings, database: "SqlDatabase") -> App:

@@ -10,7 +10,8 @@ import pytest
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BackendUnavailable, BadConfig, NotFound, StorageFull
-from shoal.pages.bodies import BodyStore, Place
+from shoal.base.signals import Signal, Signals
+from shoal.pages.bodies import BodyStore, BodyStoreStumbled, Place
 from shoal.pages.warc import read_first
 from shoal.settings import BodySettings
 from shoal.store.bodies.folder import FolderBodies
@@ -29,9 +30,10 @@ def s3(
     place: str = "s3://pages/some/prefix",
     secret: str = SECRET_KEY,
     clock: Clock = SystemClock(),  # noqa: B008 - it has no state
+    signals: Signals | None = None,
 ) -> S3Bodies:
     settings = BodySettings(place=place, endpoint=objects.url, region=REGION, access_key=ACCESS_KEY, secret_key=secret)
-    return S3Bodies(settings, clock)
+    return S3Bodies(settings, clock, signals or Signals())
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -162,10 +164,16 @@ class Hurried(SystemClock):
 
 async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(objects: ObjectStore) -> None:
     clock = Hurried()
-    bodies = s3(objects, clock=clock)
+    told: list[Signal] = []
+    signals = Signals()
+    signals.subscribe(told.append)
+    bodies = s3(objects, clock=clock, signals=signals)
     objects.failing = 2
     place = await keep(bodies, "crl_1", b"kept")
     assert clock.slept == [0.5, 1.0]
+    assert told == [
+        BodyStoreStumbled(store=objects.url, error="it answers 503", retry_in_seconds=pause) for pause in (0.5, 1.0)
+    ]
     assert list(objects.objects) == [f"some/prefix/{place.file}"]
     objects.failing = TRIES
     with pytest.raises(BackendUnavailable, match="answers 503"):

@@ -6,11 +6,22 @@ without its bytes.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from shoal.base.errors import NotFound
+from shoal.base.signals import Signal
 from shoal.egress import Headers, Request, Response
 from shoal.pages.page import Page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyStoreStumbled(Signal):
+    """The body store did not do what it was asked; it is asked again after a pause."""
+
+    store: str
+    error: str
+    retry_in_seconds: float
 
 
 class Place(NamedTuple):

@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, BadConfig, NotFound
+from shoal.base.signals import Signals
 from shoal.base.url import Refusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
-from shoal.pages.bodies import Place
+from shoal.pages.bodies import BodyStoreStumbled, Place
 from shoal.settings import BodySettings
 from shoal.store.bodies.names import folder_of, is_safe, new_file
 
@@ -27,11 +28,12 @@ _REFUSED = (401, 403)
 class S3Bodies:
     """Answers `pages.bodies.BodyStore`."""
 
-    def __init__(self, settings: BodySettings, clock: Clock) -> None:
+    def __init__(self, settings: BodySettings, clock: Clock, signals: Signals) -> None:
         self._bucket, _, self._prefix = settings.place.removeprefix("s3://").partition("/")
         self._base = settings.endpoint.rstrip("/") or f"https://s3.{settings.region}.amazonaws.com"
         self._signer = Signer(settings.region, settings.access_key, settings.secret_key)
         self._clock = clock
+        self._signals = signals
         self._egress: Egress | None = None
 
     def writer(self, crawl_id: str) -> "S3Writer":
@@ -83,9 +85,10 @@ class S3Bodies:
             outcome = await self._way_out().fetch(request)
             if isinstance(outcome, Response) and outcome.status < 500 and outcome.status != 429:
                 return self._admitted(outcome)
+            why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
             if not left or (isinstance(outcome, Failure) and not outcome.retryable):
-                why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
                 raise self._unavailable(why)
+            self._signals.emit(BodyStoreStumbled(store=self._base, error=why, retry_in_seconds=pause))
             await self._clock.sleep(pause)
             pause *= 2
         raise AssertionError("unreachable")
