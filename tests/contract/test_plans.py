@@ -293,6 +293,7 @@ async def work_on(bench: Bench) -> None:
     await bench.job(leases[4].holder.job_id)
     await bench.queue.lease_one(leases[2].holder.job_id, "w2")
     await bench.lose()
+    await bench.database.read(bench.jobs.freshest_lease)
     await bench.database.read(lambda tx: bench.jobs.jobs_of_run(tx, "run_9"))
     await bench.database.read(lambda tx: bench.jobs.live_of_run(tx, "run_9"))
     await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, leases[4].holder.job_id, timedelta(0)))

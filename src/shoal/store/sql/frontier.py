@@ -1,7 +1,7 @@
 """The frontier on SQL. The two dialects differ only in how new URLs are told from known ones."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,8 +44,8 @@ class SqlFrontier:
         self._pages = pages
 
     async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
-        numbers = await self._numbers(tx, urls)
-        added = await self._add(tx, crawl, urls, (), numbers)
+        waiting = _waiting(urls)
+        added = await self._add(tx, crawl, waiting, _skipped(urls), await self._numbers(tx, waiting))
         await count(tx, crawl, holder, added.skips, opened=added.opened)
         await self._wake(tx, crawl, added.hosts)
         return added.new
@@ -63,10 +63,11 @@ class SqlFrontier:
         later = [done for done in report.settled if done.fate is Fate.OPEN]
         retries = [(*_held(crawl, holder, done.task), done.retry_in, int(not done.untried)) for done in later]
         put_back = await tx.batch("put_back_later", retries)
-        numbers = await self._numbers(tx, report.found)
+        waiting = _waiting(report.found)
+        numbers = await self._numbers(tx, waiting)
         await self._lock_hosts(tx, crawl, report, numbers)
         closed = await self._close(tx, crawl, holder, report.settled)
-        added = await self._add(tx, crawl, report.found, report.skipped, numbers)
+        added = await self._add(tx, crawl, waiting, report.skipped + _skipped(report.found), numbers)
         await self._count_settled(tx, crawl, holder, closed, added, walked)
         await self._wake(tx, crawl, [*added.hosts, *(row["host"] for row in put_back)])
 
@@ -125,27 +126,31 @@ class SqlFrontier:
         row = await tx.one("next_ready", crawl=crawl)
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
-    async def _numbers(self, tx: Tx, urls: list[NewUrl]) -> dict[str, int]:
-        return await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls if url.fate.waits}))
+    async def _numbers(self, tx: Tx, waiting: dict[Key, NewUrl]) -> dict[str, int]:
+        return await self._hosts.numbers(tx, sorted({origin(url.url) for url in waiting.values()}))
 
     async def _add(
-        self, tx: Tx, crawl: int, urls: list[NewUrl], skipped: Sequence[SkippedUrl], numbers: dict[str, int]
+        self,
+        tx: Tx,
+        crawl: int,
+        waiting: dict[Key, NewUrl],
+        skipped: list[SkippedUrl],
+        numbers: dict[str, int],
     ) -> Added:
         """Record URLs that were not known. What waits is told apart one by one; what is skipped is only counted."""
-        waiting = {(url.key, url.chk): url for url in reversed(urls) if url.fate.waits}
-        skipped = [*skipped, *[(url.key, url.chk, url.fate) for url in urls if url.fate.skipped]]
-        new, reopened = await self._fresh(tx, crawl, sorted((*key, url.fate) for key, url in waiting.items()))
+        new, reopened = await self._fresh(tx, crawl, [(*key, url.fate) for key, url in waiting.items()])
         fresh = [waiting[key] for key in reversed(waiting) if key in new]
-        await self._line_up(tx, crawl, fresh, numbers)
-        await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
+        opened = await self._line_up(tx, crawl, fresh, numbers)
+        if len(opened) < len(fresh):
+            await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = await _skip(tx, crawl, skipped)
-        opened = [numbers[origin(url.url)] for url in fresh if url.fate is Fate.OPEN]
         added = Added(len(new) + skips.total(), len(opened), set(opened), skips)
         skips.subtract(reopened)
         return added
 
-    async def _line_up(self, tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> None:
-        """Let new URLs wait, each behind those of its depth; what is in quarantine stands in no line."""
+    async def _line_up(self, tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[int]:
+        """Let new URLs wait, each behind those of its depth, and say at which hosts. What is in quarantine stands in no
+        line."""
         untried, touched = [], []
         places = await self._places.behind(tx, [url.depth for url in urls])
         for new, place in zip(urls, places, strict=True):
@@ -157,6 +162,7 @@ class SqlFrontier:
                 touched.append((*where, NEVER, 0, 0, *what))
         await tx.many("add_untried", untried)
         await tx.many("add_touched", touched)
+        return [row[1] for row in untried]
 
     async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
         """Close what was really still ours; only that is counted, so a report that comes twice changes nothing."""
@@ -230,14 +236,24 @@ async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tup
     return {(row["key"], row["chk"]) for row in rows}, Counter(map(Fate, reopened))
 
 
-async def _skip(tx: Tx, crawl: int, urls: Sequence[SkippedUrl]) -> Counter[Fate]:
+def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
+    """Those that shall wait, the last one first; of two that are the same, the first counts."""
+    return {(url.key, url.chk): url for url in reversed(urls) if not url.fate.skipped}
+
+
+def _skipped(urls: list[NewUrl]) -> list[SkippedUrl]:
+    return [(url.key, url.chk, url.fate) for url in urls if url.fate.skipped]
+
+
+async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
     """Record what is skipped and was not known; how many for each reason. One statement for each: how many rows it
-    touched is all that must be known."""
+    touched is all that must be known. (SQLite has one writer and PostgreSQL sorts for itself, so the keys come as they
+    are: to sort them here costs as much as a third of the work.)"""
     new: Counter[Fate] = Counter()
     for reason in sorted({fate for _, _, fate in urls}):
         number = int(reason)
         new[reason] = await tx.many(
-            "keep_fates", sorted([(key, chk, crawl, number) for key, chk, fate in urls if fate is reason])
+            "keep_fates", [(key, chk, crawl, number) for key, chk, fate in urls if fate is reason]
         )
     return new
 

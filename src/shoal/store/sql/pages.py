@@ -1,6 +1,7 @@
 """The page store on SQL."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from shoal.pages.page import Page
 from shoal.pages.store import Validators
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
-
+_plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 
 
@@ -59,7 +60,7 @@ class SqlPageStore:
 
 
 def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
-    row = {name: getattr(page, name) for name in _PLAIN}
+    row = dict(zip(_PLAIN, _plain(page), strict=True))
     for name in _FOREIGN:
         if row[name] is not None and "\x00" in row[name]:
             row[name] = row[name].replace("\x00", "")  # PostgreSQL has no NUL in text

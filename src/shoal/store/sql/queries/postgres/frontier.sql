@@ -253,5 +253,7 @@ WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387
 
 -- name: landed
 -- Where HTML pages were found that redirected.
-SELECT p.final_url FROM unnest(:keys::bigint[]) AS k (value) JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
-WHERE p.final_url <> p.url AND p.content_hash IS NOT NULL;
+SELECT f.final_url FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT p.url, p.final_url, p.content_hash FROM page AS p
+                    WHERE p.crawl = :crawl AND p.key = k.value ORDER BY p.chk OFFSET 0) AS f
+WHERE f.final_url <> f.url AND f.content_hash IS NOT NULL;
