@@ -148,9 +148,8 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         settings.crawl,
     )
     queue.register({KIND: crawls})
-    return App(
-        settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies_of(settings, clock, signals)
-    )
+    bodies = bodies_of(settings, clock, signals)
+    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies)
 
 
 def on_database(settings: Settings, database: "SqlDatabase") -> App:

@@ -51,9 +51,7 @@ class Line:
 
 
 WORDS: Mapping[str, Wording] = {
-    "BodyStoreStumbled": Wording(
-        Level.WARNING, "{store} kept or gave no bodies ({error}); again in {retry_in_seconds} s"
-    ),
+    "BodyStoreStumbled": Wording(Level.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
     "ChoreDone": Wording(Level.DEBUG, "{chore} {did}"),
     "ClockWentBack": Wording(
         Level.WARNING, "the clock of the {whose} went back by {seconds:g} s; leases last that much longer"
