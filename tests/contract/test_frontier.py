@@ -190,6 +190,55 @@ async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_anot
 # Taking
 
 
+class Tally(Gate):
+    """Stops nothing: remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.asked: list[str] = []
+
+    async def passing(self, query: str) -> None:
+        self.asked.append(query)
+
+
+async def asked_by_a_take(bench: Bench, crawl: Crawl, want: int, pace: Pace) -> tuple[list[str], list[Task]]:
+    walker, tally = await bench.walker(crawl), Tally()
+
+    async def take(tx: Tx) -> list[Task]:
+        tally.asked.clear()  # a commit may be tried twice
+        return await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.holder, want, 0, pace)
+
+    tasks = await bench.database.run(take)
+    return tally.asked, tasks
+
+
+@pytest.mark.parametrize("pace", [FREE, SLOW, Pace(timedelta(0), per_host=5)], ids=["free", "slow", "limited"])
+async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench, pace: Pace) -> None:
+    one = await bench.submit("http://h0.example/1", "http://h0.example/2")
+    few, tasks = await asked_by_a_take(bench, one, 2, pace)
+    assert len(tasks) == 2
+    many = await bench.submit(*[f"http://h{number % 40}.example/{number}" for number in range(100, 200)])
+    asked, tasks = await asked_by_a_take(bench, many, 80, pace)
+    assert len(tasks) >= 79  # one host, its slots shared with the first crawl, may have given less
+    assert Counter(asked) == Counter(few)
+
+
+async def test_what_some_hosts_lack_others_give(bench: Bench) -> None:
+    poor = [f"http://h{number}.example/" for number in range(4)]
+    crawl = await grown(bench, *poor, *[f"/{number}" for number in range(40)])
+    tasks = await (await bench.walker(crawl)).take(20)
+    assert len(tasks) == 20
+    assert {task.url for task in tasks} >= set(poor)
+
+
+async def test_what_was_given_back_is_taken_before_what_was_never_tried(bench: Bench) -> None:
+    crawl = await grown(bench, "/a", "/b", "/c", "/d")
+    walker = await bench.walker(crawl)
+    first = await walker.take(2)
+    await walker.attach()
+    assert [path_of(task) for task in await walker.take(3)] == [*map(path_of, first), "/c"]
+
+
 async def test_concurrent_takers_never_share_a_url(bench: Bench) -> None:
     paths = [f"http://h{number % 7}.example/{number}" for number in range(70)]
     crawl = await grown(bench, *paths, workers=6)
