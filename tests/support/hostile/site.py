@@ -55,9 +55,9 @@ class HostileSite:
     def settings(self) -> dict[str, str]:
         """Environment in which the codes come quickly: deadlines of seconds, and our own authority believed."""
         return {
-            "SHOAL_CONNECT_TIMEOUT": "1s",
+            "SHOAL_CONNECT_TIMEOUT": "2s",
             "SHOAL_IDLE_TIMEOUT": "10s",
-            "SHOAL_FETCH_TIMEOUT": "2s",
+            "SHOAL_FETCH_TIMEOUT": "3s",
             "SHOAL_PAGE_ATTEMPTS": "2",
             "SHOAL_HOST_BACKOFF": "100ms",
             "SHOAL_HOST_BACKOFF_MAX": "200ms",
