@@ -109,7 +109,7 @@ def test_breaking_out_as_the_last_thing_of_a_program_pauses_too(site: Site, sqli
     assert state_of(sqlite_url) == ("paused", "interrupted")
     books = ledger.read(sqlite_url, ID)
     assert ledger.violations(books, Expected(state="paused")) == []
-    assert [row for row in books.frontier if row["job_id"] is not None or row["crashes"]] == []
+    assert [row for row in books.frontier if row["job_id"] or row["crashes"]] == []
 
 
 async def test_an_error_of_the_reader_pauses_and_stays_the_error(site: Site, sqlite_url: str) -> None:
