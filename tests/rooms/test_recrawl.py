@@ -9,7 +9,10 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.crawl.crawls import Seen
-from shoal.pages.bodies import answer_of, place_of
+from shoal.crawl.earlier import EarlierCrawl
+from shoal.crawl.frontier import Task
+from shoal.pages.bodies import Captured, answer_of, place_of
+from shoal.pages.keeper import BodyKeeper
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 from shoal.pages.warc import kind_of, pieces
@@ -247,6 +250,41 @@ async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earl
         assert answer.status == 200
         assert f"title of /{path.removeprefix('/')}".encode() in answer.raw
         assert await kinds_kept(crawler, page) == ["response", "request", "revisit", "request"]
+
+
+async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recalling, arrived = asyncio.Event(), asyncio.Event()
+    recall, add = EarlierCrawl.recall, BodyKeeper.add
+
+    async def recall_late(self: EarlierCrawl, tasks: list[Task]) -> Any:
+        recalling.set()
+        await arrived.wait()
+        return await recall(self, tasks)
+
+    def add_seen(self: BodyKeeper, page: Page, captured: tuple[Captured, ...]) -> None:
+        add(self, page, captured)
+        if recalling.is_set():
+            arrived.set()
+
+    async with serving(LateShelf(pages={"/a": [], "/b": []})) as site:
+        first = await crawler.crawl(site, "/a", "/b", robots="ignore", keep_bodies=True)
+        site.forget()
+        crawl = await crawler.submit(site, "/a", "/b", robots="ignore", keep_bodies=True, recrawl_of=first.crawl.id)
+        monkeypatch.setattr(EarlierCrawl, "recall", recall_late)
+        monkeypatch.setattr(BodyKeeper, "add", add_seen)
+        connections = iter([None])
+
+        async def all_but_one_wait() -> None:
+            if next(connections, recalling) is recalling:
+                await recalling.wait()
+
+        site.first = all_but_one_wait
+        await crawler.walk(crawl)
+    pages = await crawler.pages(await crawler.app.crawls.get(crawl.id))
+    for path in ("a", "b"):
+        assert await kinds_kept(crawler, pages[path]) == ["response", "request", "revisit", "request"]
 
 
 async def kinds_kept(crawler: Crawler, page: Page) -> list[str]:

@@ -27,7 +27,7 @@ from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
 from shoal.fetch.sitemap import FetchedSitemap
 from shoal.hosts.watch import THROTTLED, Answer, HostNews, HostWatch
-from shoal.pages.bodies import Captured
+from shoal.pages.bodies import Captured, Waiting
 from shoal.pages.page import Page
 from shoal.settings import CrawlSettings
 
@@ -72,7 +72,9 @@ class Keeper(Protocol):
 
     def recall(self, page: Page, earlier: Page) -> None: ...
 
-    async def write(self) -> None: ...
+    def take(self) -> list[Waiting]: ...
+
+    async def write(self, taken: list[Waiting]) -> None: ...
 
     def forget(self) -> None: ...
 
@@ -234,7 +236,11 @@ class Engine:
         return turn
 
     async def _complete(self, report: Report) -> None:
-        """What has to be done before a commit: what is known of unchanged pages is recalled, and bodies are kept."""
+        """What has to be done before a commit: what is known of unchanged pages is recalled, and bodies are kept.
+
+        Only those of the report: what comes in meanwhile has not been recalled yet.
+        """
+        taken = self._keeper.take() if self._keeper is not None else []
         if report.unchanged and self._walk.earlier is not None:
             recalled = await self._walk.earlier.recall([done.task for done in report.unchanged])
             for done in report.unchanged:
@@ -243,7 +249,7 @@ class Engine:
                 if self._keeper is not None and known is not None and done.page is not None:
                     self._keeper.recall(done.page, known.page)
         if self._keeper is not None:
-            await self._keeper.write()
+            await self._keeper.write(taken)
 
     def _next_report(self) -> Report:
         report, self._report = self._report, Report()

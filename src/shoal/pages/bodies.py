@@ -39,12 +39,15 @@ class Captured(NamedTuple):
     response: Response
 
 
+Waiting = tuple[Page, tuple[Captured, ...]]
+
+
 class BodyWriter(Protocol):
     """Adds to what is kept of one crawl, for one walker."""
 
     async def append(self, data: bytes) -> Place:
         """Keep these bytes in one piece; they are durable when this returns. Raises `StorageFull` or
-        `BackendUnavailable`; then nothing refers to what may have been written, and the next call begins a new file."""
+        `BodiesUnavailable`; then nothing refers to what may have been written, and the next call begins a new file."""
         ...
 
     async def close(self) -> None: ...

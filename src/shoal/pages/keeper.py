@@ -5,12 +5,10 @@ from contextlib import suppress
 
 from shoal.base.errors import NotFound
 from shoal.pages import warc
-from shoal.pages.bodies import BodyStore, Captured, Place, place_of
+from shoal.pages.bodies import BodyStore, Captured, Place, Waiting, place_of
 from shoal.pages.page import Page
 
 MOST_WAITING = 32_000_000  # bytes of answers; then nothing more is fetched before they are written
-
-Waiting = tuple[Page, tuple[Captured, ...]]
 
 
 class BodyKeeper:
@@ -29,7 +27,7 @@ class BodyKeeper:
         return self._bytes >= self._most
 
     def add(self, page: Page, captured: tuple[Captured, ...]) -> None:
-        """Keep a page's answers with the next `write`: the last one first, then those that redirected."""
+        """Keep a page's answers with the next commit: the last one first, then those that redirected."""
         self._waiting.append((page, captured))
         self._bytes += _size(captured)
 
@@ -40,18 +38,22 @@ class BodyKeeper:
         if place is not None:
             self._unchanged[page.url] = place
 
-    async def write(self) -> None:
-        """Everything that waits is durable when this returns, and each page knows the place of its own."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+    def take(self) -> list[Waiting]:
+        """All that waits: to be written with the commit that stores its pages."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    async def write(self, taken: list[Waiting]) -> None:
+        """What was taken is durable when this returns, and each page knows the place of its own."""
+        if not taken:
             return
         try:
-            packed = await asyncio.to_thread(_pack, waiting, await self._recalled())
+            packed = await asyncio.to_thread(_pack, taken, await self._recalled())
             place = await self._writer.append(b"".join(packed))
         finally:
-            self._bytes -= sum(_size(captured) for _, captured in waiting)
+            self._bytes -= sum(_size(captured) for _, captured in taken)
         offset = place.offset
-        for (page, _), members in zip(waiting, packed, strict=True):
+        for (page, _), members in zip(taken, packed, strict=True):
             page.body_file, page.body_offset, page.body_length = place.file, offset, len(members)
             offset += len(members)
 
