@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.errors import BackendUnavailable, BadConfig, NotFound, StorageFull
+from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.pages.bodies import BodyStore, BodyStoreStumbled, Place
 from shoal.pages.warc import read_first
@@ -176,7 +176,7 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
     ]
     assert list(objects.objects) == [f"some/prefix/{place.file}"]
     objects.failing = TRIES
-    with pytest.raises(BackendUnavailable, match="answers 503"):
+    with pytest.raises(BodiesUnavailable, match="answers 503"):
         await keep(bodies, "crl_1", b"not kept")
     bodies.close()
 
@@ -205,3 +205,31 @@ def test_the_check_of_signatures_agrees_with_a_published_example() -> None:
     secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     made = signature(secret, "GET", "/test.txt", "", fields, names, scope)
     assert made == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
+
+
+@pytest.mark.parametrize(("method", "status"), [("DELETE", 405), ("DELETE", 409), ("GET", 400)])
+async def test_a_crawl_whose_bodies_the_object_store_does_not_remove_is_not_taken_for_removed(
+    objects: ObjectStore, method: str, status: int
+) -> None:
+    bodies = s3(objects)
+    await keep(bodies, "crl_1", b"kept")
+    objects.refusing = {method: status}
+    with pytest.raises(BodiesUnavailable, match=f"it answers {status}"):
+        await bodies.forget("crl_1")
+    bodies.close()
+
+
+async def test_an_answer_that_does_not_say_that_a_body_is_missing_is_not_taken_for_that(objects: ObjectStore) -> None:
+    bodies = s3(objects)
+    place = await keep(bodies, "crl_1", b"kept")
+    objects.refusing = {"GET": 409}
+    with pytest.raises(BodiesUnavailable, match="it answers 409"):
+        await bodies.read(place)
+    bodies.close()
+
+
+async def test_what_a_proxy_may_change_is_not_signed(objects: ObjectStore) -> None:
+    bodies = s3(objects)
+    await bodies.read(await keep(bodies, "crl_1", b"kept"))
+    bodies.close()
+    assert [fields.get("accept-encoding") for fields in objects.heard] == [None, None]

@@ -1,8 +1,10 @@
 """Crawls that keep bodies: every answer is there as it was sent, whatever happened on the way."""
 
+import errno
+
 import pytest
 
-from shoal.base.errors import NotFound, StorageFull
+from shoal.base.errors import BodiesUnavailable, NotFound, StorageFull
 from shoal.pages.bodies import answer_of, place_of
 from shoal.pages.warc import pieces, read_member
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
@@ -108,3 +110,19 @@ async def test_what_a_site_calls_its_files_names_no_file_here(crawler: Crawler) 
     files = {page.body_file for page in pages.values()}
     assert len(pages) == len(names)
     assert all(file and "owned" not in file and ".." not in file and not file.startswith("/") for file in files), files
+
+
+async def test_pages_whose_bodies_cannot_be_kept_are_not_fetched_again_and_again(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(ScriptedSite(shop)) as site:
+        crawl = await crawler.submit(site, keep_bodies=True)
+        writer = crawler.app.bodies.writer(crawl.bodies)
+
+        def broken(self: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(type(writer), "_begin", broken)
+        with pytest.raises(BodiesUnavailable, match="Input/output error"):
+            await crawler.walk(crawl)
+    assert site.times("/") == 1

@@ -42,12 +42,15 @@ def signature(secret: str, method: str, path: str, query: str, fields: dict[str,
 
 
 class ObjectStore:
-    """What is in the bucket, and how it answers. `failing`: that many requests get a 503 first."""
+    """What is in the bucket, and how it answers. `failing`: that many requests get a 503 first;
+    `refusing`: what requests of a method get."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self.objects: dict[str, bytes] = {}
         self.failing = 0
+        self.refusing: dict[str, int] = {}
+        self.heard: list[dict[str, str]] = []  # the fields of each request
         self.requests = 0
         self.port = 0
 
@@ -60,6 +63,9 @@ class ObjectStore:
         if self.failing:
             self.failing -= 1
             return 503, b"<Code>SlowDown</Code>"
+        self.heard.append(fields)
+        if method in self.refusing:
+            return self.refusing[method], b"<Code>No</Code>"
         parts = urlsplit(target)
         if not self._is_signed(method, parts.path, parts.query, fields, body):
             return 403, b"<Code>SignatureDoesNotMatch</Code>"

@@ -21,6 +21,7 @@
         ├── BadConfig             a setting cannot be used
         ├── SchemaMismatch        the store has another version
         ├── StorageFull           no room to write
+        ├── BodiesUnavailable     the store of kept bodies does not do what it is asked
         └── NothingCrawled        no seed gave a page
 
 A class takes facts, words its own message (*thing + what is so + what to do*) and has a stable `code`. `RESPONSES` at
@@ -232,6 +233,16 @@ class StorageFull(OperatorError):
         )
 
 
+class BodiesUnavailable(OperatorError):
+    """The store of kept bodies does not do what it is asked, however often. Unlike an outage of the database it is not
+    waited out: the pages would be fetched again and again."""
+
+    code = "bodies_unavailable"
+
+    def __init__(self, store: str, why: str, fix: str) -> None:
+        super().__init__(f"{store} does not keep bodies ({why}); {fix}.", store=store)
+
+
 class NothingCrawled(OperatorError):
     """No seed gave a page."""
 
@@ -267,5 +278,6 @@ RESPONSES: dict[type[ShoalError], Response] = {
     BadConfig: Response(500, 4, "FAILED_PRECONDITION"),
     SchemaMismatch: Response(503, 4, "FAILED_PRECONDITION"),
     StorageFull: Response(507, 8, "RESOURCE_EXHAUSTED"),
+    BodiesUnavailable: Response(503, 8, "UNAVAILABLE"),
     NothingCrawled: Response(502, 3, "UNAVAILABLE"),
 }

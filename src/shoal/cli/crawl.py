@@ -13,6 +13,7 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import (
     BackendUnavailable,
+    BodiesUnavailable,
     Interrupted,
     LeaseLost,
     NothingCrawled,
@@ -117,7 +118,7 @@ class Session:
         except asyncio.CancelledError:
             if not self._interrupts:
                 raise
-        except (StorageFull, BackendUnavailable, BrokenPipeError) as error:
+        except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
             await self._tell_broken_off(error.code if isinstance(error, ShoalError) else "interrupted")
             raise
         seen = await self._tell()

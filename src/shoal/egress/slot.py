@@ -109,7 +109,7 @@ class Slot:
         if request.method != "GET" or request.body:
             self._set_method(request)
         if request.signer is not None:
-            self._set_signer(request.signer)
+            self._set_signer(request, request.signer)
 
     def strip(self) -> None:
         """Forget the transfer; ready for the next one."""
@@ -253,8 +253,10 @@ class Slot:
             self.easy.setopt(curl.HTTPHEADER, [*header_lines(request.headers), b"Expect:"])
         self.easy.setopt(curl.CUSTOMREQUEST, request.method)
 
-    def _set_signer(self, signer: Signer) -> None:
+    def _set_signer(self, request: Request, signer: Signer) -> None:
         self._is_plain = False
+        # Without Accept-Encoding: what stands before an object store may change it, and it would be signed.
+        self.easy.setopt(curl.HTTPHEADER, [*(_header_line(*pair) for pair in request.headers), b"Expect:"])
         self.easy.setopt(curl.PATH_AS_IS, 0)  # libcurl signs no other path
         self.easy.setopt(curl.AWS_SIGV4, signer.scheme)
         self.easy.setopt(curl.USERPWD, signer.login)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.base.clock import Clock
-from shoal.base.errors import BackendUnavailable, BadConfig, NotFound, ShoalError, StorageFull
+from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
 from shoal.pages.bodies import Place
 from shoal.store.bodies.names import folder_of, is_safe, new_file
 
@@ -132,4 +132,4 @@ def _translated(place: Path, error: OSError) -> ShoalError:
     why = error.strerror or type(error).__name__
     if error.errno in NO_WAY:
         return BadConfig("SHOAL_BODIES", f"leads to {place}, which cannot be used ({why})", "name a folder that can be")
-    return BackendUnavailable(str(place), why, "check the folder that SHOAL_BODIES names and try again")
+    return BodiesUnavailable(str(place), why, "check the folder that SHOAL_BODIES names and try again")

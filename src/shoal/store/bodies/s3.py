@@ -9,7 +9,7 @@ from html import unescape
 from urllib.parse import quote
 
 from shoal.base.clock import Clock
-from shoal.base.errors import BackendUnavailable, BadConfig, NotFound
+from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound
 from shoal.base.signals import Signals
 from shoal.base.url import Refusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
@@ -23,6 +23,8 @@ LIMITS = Limits(total_timeout=timedelta(minutes=5), max_body_bytes=1 << 31)
 WARC: HeaderPairs = (("Content-Type", "application/warc"),)
 _KEY = re.compile(r"<Key>([^<]+)</Key>")
 _REFUSED = (401, 403)
+_NOT_THERE = (404, 416)
+_REMOVED = (200, 204, 404)
 
 
 class S3Bodies:
@@ -46,13 +48,14 @@ class S3Bodies:
             kept = answer.raw if answer.status == 206 else answer.raw[place.offset :][: place.length]
             if answer.status in (200, 206) and len(kept) == place.length:
                 return kept
+            self._expect(answer, 200, 206, *_NOT_THERE)
         raise NotFound("kept body", place.file, f"it is not in bucket {self._bucket}: see SHOAL_BODIES")
 
     async def forget(self, crawl_id: str) -> None:
         prefix = quote(self._key(folder_of(crawl_id)) + "/", safe="")
         while keys := await self._list(prefix):
             for key in keys:
-                await self._ask("DELETE", key)
+                self._expect(await self._ask("DELETE", key), *_REMOVED)
 
     def close(self) -> None:
         if self._egress is not None:
@@ -63,14 +66,17 @@ class S3Bodies:
         answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
         if answer.status == 404:
             raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "make it first")
-        if answer.status not in (200, 201, 204):
-            raise self._unavailable(f"it answers {answer.status}")
+        self._expect(answer, 200, 201, 204)
 
     async def _list(self, prefix: str) -> list[str]:
         """Some of the keys that begin so; none when none is left."""
         answer = await self._ask("GET", "", query=f"?list-type=2&prefix={prefix}")
-        found = _KEY.findall(answer.raw.decode("utf-8", "replace")) if answer.status == 200 else []
-        return [unescape(key) for key in found]
+        self._expect(answer, 200)
+        return [unescape(key) for key in _KEY.findall(answer.raw.decode("utf-8", "replace"))]
+
+    def _expect(self, answer: Response, *statuses: int) -> None:
+        if answer.status not in statuses:
+            raise self._unavailable(f"it answers {answer.status}")
 
     def _key(self, file: str) -> str:
         return f"{self._prefix}/{file}" if self._prefix else file
@@ -108,8 +114,8 @@ class S3Bodies:
             self._egress = Egress(rule, LIMITS, clock=self._clock)
         return self._egress
 
-    def _unavailable(self, why: str) -> BackendUnavailable:
-        return BackendUnavailable(self._base, why, "check SHOAL_S3_ENDPOINT and the object store, and try again")
+    def _unavailable(self, why: str) -> BodiesUnavailable:
+        return BodiesUnavailable(self._base, why, "check SHOAL_S3_ENDPOINT and the object store, and try again")
 
 
 class S3Writer:
