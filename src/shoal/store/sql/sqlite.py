@@ -26,7 +26,11 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 WAL_RESET_FIX = (3, 51, 3)
-CHECKPOINT_PAGES = 8000  # 32 MB of log: keys are random, so most of what a commit writes, the next ones write again
+# Keys are random: a large cache keeps their tree at hand, and a long log is worth it, because most pages that a commit
+# writes are written again by the next ones.
+CACHE_KB = 65_536
+READER_CACHE_KB = 8_192
+CHECKPOINT_PAGES = 16_000  # 64 MB
 NO_ROOM = 65_536  # bytes
 MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neighbours
 
@@ -202,7 +206,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA cache_size = -32768")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         except BaseException:
             connection.close()
@@ -289,6 +293,7 @@ class SqliteDatabase:
     def _look(self, connection: sqlite3.Connection, unit: _Unit) -> None:
         try:
             connection.execute("PRAGMA query_only = ON")
+            connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
             connection.execute("BEGIN")
             unit.result = _drive(unit.work, connection)
         except BaseException as error:
