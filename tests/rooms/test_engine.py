@@ -8,14 +8,17 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from shoal.app import App, opened, walker_of
-from shoal.base.database import Work
+from shoal.base.database import Tx, Work
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
+from shoal.crawl.engine import MOST_URLS
 from shoal.crawl.explain import UrlState
+from shoal.crawl.frontier import Report
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
+from shoal.queue.job import Holder
 from shoal.settings import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
@@ -339,3 +342,35 @@ async def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_made_twice(cra
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "drained")
     assert seen.counts.pages == len(await crawler.pages(seen)) == 41
     assert deaf.commits > 4
+
+
+class Weighing:
+    """A frontier that notes how many URLs each commit brings to it."""
+
+    def __init__(self, app: App) -> None:
+        self._frontier = app.frontier
+        self.weights: list[int] = []
+
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int) -> None:
+        self.weights.append(len(report.found) + len(report.skipped))
+        await self._frontier.settle(tx, crawl, holder, report, walked)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._frontier, name)
+
+
+async def test_no_commit_has_more_urls_than_a_store_takes_in_a_moment(crawler: Crawler) -> None:
+    """Ten pages that each link to 7,000 others come at once: they go into several commits, and none is lost."""
+
+    def heavy(path: str) -> Answer:
+        return html("home", *map(str, range(10))) if path == "/" else html(path, *(f"{path}/{n}" for n in range(7000)))
+
+    async with serving(ScriptedSite(heavy, seconds=0.3)) as site:
+        crawl = await crawler.submit(site, depth=1)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        weighing = Weighing(crawler.app)
+        app = replace(crawler.app, frontier=cast(Any, weighing))
+        assert await walker_of(app, crawl, lease.holder, lambda: True).run() == "drained"
+    seen = await crawler.app.crawls.get(crawl.id)
+    assert (seen.counts.pages, seen.counts.skipped) == (11, {"depth": 70_000})
+    assert max(weighing.weights) < MOST_URLS + 7000

@@ -34,6 +34,7 @@ from shoal.settings import CrawlSettings
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
 LONGEST_SILENCE = 1.0  # seconds between commits that bring nothing: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between tries to reach the store again
+MOST_URLS = 20_000  # that were found, in one commit: a store that is busy for long extends nobody's lease
 
 
 class Cancel(Protocol):
@@ -143,6 +144,7 @@ class Engine:
         self._moved_at = clock.monotonic()  # when something was settled last, or nothing was due
         self._held = 0  # taken and not yet reported
         self._fetching: dict[int, Cancel] = {}
+        self._unread: deque[tuple[Task, Fetched]] = deque()  # came while the report was laden
         self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
         self._lines: dict[int, deque[Task]] = {}  # per host, tasks whose time has come
         self._startable: deque[int] = deque()  # hosts with a line and room for one more
@@ -222,6 +224,7 @@ class Engine:
         self._held -= len(report.settled)
         ask = Ask(self._room(), self._held, self._slice_over())
         self._budget.reported()
+        self._catch_up()
         await self._complete(report)
         turn = await self._walk.turn(report, ask)
         self._reader.traps.learn(turn.traps)
@@ -387,17 +390,29 @@ class Engine:
             self._startable.append(task.host)
         elif not self._active[task.host]:
             del self._active[task.host]
-        if self._budget.full:
-            return  # too late: the frontier gets it back when we leave
         with self._guard():
             if fetched.status in THROTTLED or self._watch.is_attentive:
                 self._hear(task, fetched)
-            settled = self._read(task, fetched)
-            self._budget.count(settled)
-            if fetched.captured and settled.page is not None and self._keeper is not None:
-                self._keeper.add(settled.page, fetched.captured)
-            self._add(settled)
-            self._fill()
+            if self._is_laden:
+                self._unread.append((task, fetched))
+            else:
+                self._take_in(task, fetched)
+                self._fill()
+
+    def _take_in(self, task: Task, fetched: Fetched) -> None:
+        if self._budget.full:
+            return  # too late: the frontier gets it back when we leave
+        settled = self._read(task, fetched)
+        self._budget.count(settled)
+        if fetched.captured and settled.page is not None and self._keeper is not None:
+            self._keeper.add(settled.page, fetched.captured)
+        self._add(settled)
+
+    def _catch_up(self) -> None:
+        """Read what had to wait for a report that was not laden."""
+        while self._unread and not self._is_laden:
+            self._take_in(*self._unread.popleft())
+        self._fill()
 
     def _hear(self, task: Task, fetched: Fetched) -> None:
         """Take note of what the answer says about its host. One that must wait loses its line at once: waiting here
@@ -440,8 +455,13 @@ class Engine:
 
     @property
     def _is_full(self) -> bool:
-        """So many bodies wait to be written that no more are fetched before the next commit."""
-        return self._keeper is not None and self._keeper.is_full
+        """So much waits to be written, URLs or bodies, that no more is fetched before the next commit."""
+        return self._is_laden or (self._keeper is not None and self._keeper.is_full)
+
+    @property
+    def _is_laden(self) -> bool:
+        """The report has so many URLs that what else comes waits for the next one."""
+        return len(self._report.found) + len(self._report.skipped) >= MOST_URLS
 
     def _starving(self) -> bool:
         return self._held - len(self._report.settled) < self._window.size
@@ -522,6 +542,7 @@ class Engine:
             fetch.cancel()
         self._timers.clear()
         self._fetching.clear()
+        self._unread.clear()
         self._lines.clear()
         self._parked.clear()
         self._startable.clear()
