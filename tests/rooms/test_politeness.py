@@ -1,18 +1,24 @@
 """What a crawl does when a host asks it to wait, or is slow: the real engine on both stores."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from shoal.app import opened
+from shoal.app import App, opened, walker_of
+from shoal.base.database import Tx, Work
+from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
-from shoal.hosts.watch import HostHeld
+from shoal.hosts.watch import HostHeld, HostNews
 from shoal.settings import load
 from tests.rooms.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving
 from tests.support.told import Told
+
+T = TypeVar("T")
 
 BACKOFF = 0.3
 IN_THE_WIRE = 0.15  # seconds: what was under way when the host asked us to wait may still arrive
@@ -57,6 +63,39 @@ class Throttle:
             self.refused.append(CLOCK.monotonic())
             return 429, self._headers, ""
         return self._home if path == "/" else html(path)
+
+
+class Overseen:
+    """A database that does something before the first commit after a refusal, and counts those that follow."""
+
+    def __init__(self, app: App, throttle: Throttle, first: Callable[[], Awaitable[None]]) -> None:
+        self._database = app.database
+        self._throttle = throttle
+        self._first: Callable[[], Awaitable[None]] | None = first
+        self.commits = 0
+
+    async def run(self, work: Work[T]) -> T:
+        if self._throttle.refused:
+            self.commits += 1
+            first, self._first = self._first, None
+            if first is not None:
+                await first()
+        return await self._database.run(work)
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(work)
+
+
+async def oversee(
+    crawler: Crawler, site: ScriptedSite, throttle: Throttle, first: Callable[[], Awaitable[None]]
+) -> int:
+    """Crawl the site; how many commits came after it first refused."""
+    crawl = await crawler.submit(site)
+    [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+    overseen = Overseen(crawler.app, throttle, first)
+    app = replace(crawler.app, database=cast(Any, overseen))
+    assert await walker_of(app, crawl, lease.holder, lambda: True).run() == "drained"
+    return overseen.commits
 
 
 def silence(site: ScriptedSite, since: float, seconds: float) -> bool:
@@ -164,3 +203,33 @@ async def test_speed_max_takes_no_notice_of_slowness(polite: Crawler) -> None:
         await polite.crawl(site, speed="max", concurrency=1, robots="ignore")
     gaps = [later - earlier for earlier, later in pairwise(site.moments)]
     assert sum(gaps) / len(gaps) < 0.3
+
+
+async def test_a_wait_is_told_again_when_the_store_was_away(polite: Crawler, told: Heard) -> None:
+    throttle = Throttle(lambda path, refused: path == "/20" and not refused, retry_after="3")
+
+    async def cut() -> None:
+        raise BackendUnavailable("the store", "the cable was cut", "plug it in")
+
+    async with serving(ScriptedSite(throttle)) as site:
+        commits = await oversee(polite, site, throttle, cut)
+    assert [(held.why, held.seconds) for held in told.holds()] == [("retry_after", pytest.approx(3, abs=0.1))]
+    assert silence(site, throttle.refused[0], 3.0)
+    assert commits < 30
+
+
+async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_and_again(crawler: Crawler) -> None:
+    """Somebody else's hold, which ends sooner than the back-off that we know of, is in the store."""
+    throttle = Throttle(lambda path, refused: path == "/20" and not refused)
+
+    async def hold() -> None:
+        async def commit(tx: Tx) -> None:
+            [host] = (await crawler.app.hosts.numbers(tx, [site.url])).values()
+            await crawler.app.hosts.hear(tx, {host: HostNews(site.url, 429, hold=300_000, first=1, most=1)})
+
+        await crawler.app.database.run(commit)
+
+    async with serving(ScriptedSite(throttle)) as site:
+        commits = await oversee(crawler, site, throttle, hold)
+    assert silence(site, throttle.refused[0], 1.9)
+    assert commits < 30

@@ -226,6 +226,45 @@ def test_the_store_says_how_long_a_hold_really_is() -> None:
     assert not walk.watch.holds(HOST)
 
 
+def test_what_did_not_arrive_is_told_again() -> None:
+    walk = Walk()
+    walk.answer(429, retry_after="600")
+    walk.news()
+    walk.watch.forget()
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.hold) == (429, 600_000_000)
+    walk.watch.learn({HOST: 600.0})
+    walk.watch.forget()
+    assert walk.news() is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status", "hold", "is_well"),
+    [
+        ({"status": 429, "retry_after": "600"}, {"status": 503, "retry_after": "60"}, 503, 600, False),
+        ({"status": 503, "retry_after": "60"}, {"status": 429, "retry_after": "600"}, 429, 600, False),
+        ({"status": 429, "retry_after": "600"}, {"status": 200, "seconds": 9.0}, 429, 600, False),
+        ({"status": 429}, {"status": 200, "later": 3.0}, 0, 0, True),
+        ({"status": 200, "wary": True}, {"status": 429, "retry_after": "60"}, 429, 60, True),
+    ],
+)
+def test_what_did_not_arrive_is_told_with_what_came_after_it(
+    first: dict[str, Any], second: dict[str, Any], status: int, hold: int, is_well: bool
+) -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    if first.pop("wary", False):
+        walk.watch.beware(HOST)
+    walk.answer(**first)
+    walk.news()
+    walk.clock.jump(second.pop("later", 0.0))
+    walk.answer(**second)
+    walk.watch.forget()
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.hold, news.is_well) == (status, hold * 1_000_000, is_well)
+
+
 def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
     walk = Walk(ease=1.0, delay=1.0)
     told = []

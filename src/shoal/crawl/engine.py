@@ -484,6 +484,9 @@ class Engine:
 
     def _due_in(self, elapsed: float, longest: float) -> float:
         finished = len(self._report.settled)
+        if finished and not self._report.has_tries:  # a commit would only take the same again
+            held_for = min(self._watch.held_for(done.task.host) for done in self._report.settled)
+            return min(held_for, longest - elapsed)
         if finished >= self._settings.commit_results or (finished and finished == self._held):
             return 0
         if self._budget.spent is not None or self._is_full:

@@ -133,6 +133,11 @@ class Report:
     hosts: dict[int, HostNews] = field(default_factory=dict)  # what hosts said of themselves, if anything is new
     unchanged: list[Settled] = field(default_factory=list)  # those of the settled whose facts are still to be recalled
 
+    @property
+    def has_tries(self) -> bool:
+        """Whether anything was settled that was not only put back."""
+        return any(not done.untried for done in self.settled)
+
     def __bool__(self) -> bool:
         return bool(self.settled or self.found or self.skipped or self.traps or self.hosts)
 

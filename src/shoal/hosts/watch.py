@@ -6,7 +6,7 @@ decides how long a back-off is, for others may have heard the same.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from shoal.base.clock import Clock, span
@@ -112,6 +112,7 @@ class HostWatch:
         self._latency: dict[int, float] = {}
         self._told: dict[int, tuple[float, float]] = {}  # the latency that was told, and when
         self._news: dict[int, HostNews] = {}
+        self._sent: dict[int, HostNews] = {}  # on its way to the store
         self.is_attentive = ease > 0  # whether good answers matter, too
 
     def hear(self, answer: Answer) -> bool:
@@ -126,28 +127,35 @@ class HostWatch:
 
     def holds(self, host: int) -> bool:
         """Whether the host must not be asked just now."""
+        return self.held_for(host) > 0
+
+    def held_for(self, host: int) -> float:
+        """Seconds until the host may be asked again."""
         bout = self._bouts.get(host)
-        return bout is not None and bout.until > self._clock.monotonic()
+        return 0.0 if bout is None else max(0.0, bout.until - self._clock.monotonic())
 
     def beware(self, host: int) -> None:
         """The store says that the host was held: its next answer tells whether it is well."""
         self._bout(host)
 
     def news(self) -> dict[int, HostNews]:
-        """What is to be told, once."""
-        news, self._news = self._news, {}
-        return news
+        """What is to be told: once, if `learn` says that it arrived."""
+        self._sent, self._news = self._news, {}
+        return self._sent
 
     def learn(self, holds: dict[int, float]) -> None:
-        """How long the store says that hosts are held."""
+        """What was told is stored, and for so long hosts are held by it."""
+        self._sent = {}
         for host, seconds in holds.items():
             bout = self._bout(host)
             bout.until = max(bout.until, self._clock.monotonic() + seconds - SLACK)
 
     def forget(self) -> None:
-        """What was told may not have reached the store."""
-        self._news.clear()
-        self._told.clear()
+        """What was told may not have reached the store: it is told again, with what came after it."""
+        later, self._news, self._sent = self._news, self._sent, {}
+        for host, news in later.items():
+            before = self._news.get(host)
+            self._news[host] = news if before is None else _both(before, news)
 
     def _throttled(self, answer: Answer) -> bool:
         asked = wait_of(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
@@ -195,6 +203,20 @@ class HostWatch:
         if len(self._bouts) > MOST_HOSTS:
             self._bouts.clear()
         return self._bouts.setdefault(host, _Bout())
+
+
+def _both(before: HostNews, after: HostNews) -> HostNews:
+    """One piece of news that says what two said, one after the other."""
+    if after.latency is None:
+        after.latency = before.latency
+    if after.is_well:
+        return after  # whatever it asked for is over
+    if before.status and not after.status:
+        return replace(before, latency=after.latency)
+    after.is_well = before.is_well
+    if before.status:
+        after.hold, after.grows = max(before.hold, after.hold), before.grows
+    return after
 
 
 def _differs(latency: float, told: float) -> bool:
