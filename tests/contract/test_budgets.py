@@ -1,14 +1,16 @@
 """Budgets that several walkers share: never a page too many, time by the clock, and an end that nothing comes after."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier import Report
 from shoal.crawl.states import CrawlState as S
+from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
-from tests.contract.conftest import Bench, Walker, failed, fetched
+from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched
 
 SEEDS = [f"http://h{number}.example/" for number in range(30)]  # a host each: walkers do not wait for each other
 
@@ -53,6 +55,23 @@ async def test_walkers_that_take_at_the_same_moment_do_not_share_the_same_room(p
     _, walkers = await three(postgres_bench, max_pages=4)
     taken = await asyncio.gather(*(walker.take(3) for walker in walkers))
     assert sum(map(len, taken)) == 4
+
+
+async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_meanwhile(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("others_hosts")
+    seeds = [*(f"{SITE}/{number}" for number in range(8)), "http://other.example/"]
+    crawl = await bench.submit(*seeds, workers=2, max_pages_per_host=2)
+    pace = Pace(timedelta(0), per_host=2, walkers=2)
+    owner = await bench.walker(crawl, "w1", pace=pace)
+    first = next(task for task in await owner.take(2) if task.url.startswith(SITE))
+    helper = await bench.walker(crawl, "w2", pace=pace)
+    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, helper.lease, pace)
+    helping = asyncio.create_task(gated.take(1))
+    await gate.wait_until_reached()
+    [second] = (await owner.turn(fetched(first), want=1)).work
+    gate.open()
+    assert second.host == first.host
+    assert await helping == []
 
 
 async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> None:

@@ -638,6 +638,33 @@ async def test_a_suspect_keeps_its_hosts_pace(bench: Bench) -> None:
     assert all(task.start_in >= 29 for task in tasks), "asked again 0 s after the last request"
 
 
+async def test_a_suspect_whose_host_may_not_be_asked_soon_holds_nobody_back(bench: Bench) -> None:
+    paced = Pace(timedelta(seconds=30))
+    crawl = await grown(bench, "/a", "/b", "http://other.example/1", "http://third.example/1")
+    await suspected(bench, "path IN ('/a', '/b')")
+    walker = await bench.walker(crawl, pace=paced)
+    [first] = await walker.take()
+    turn = await walker.turn(fetched(first))
+    assert sorted(task.url for task in turn.work) == ["http://other.example/1", "http://third.example/1"]
+    assert (await walker.fetch_all()).wait_seconds == 1.0, "not in a busy loop"
+    await bench.jump(28.5)
+    await bench.lose()
+    walker = await bench.walker(crawl, pace=paced)
+    assert [task.is_suspect for task in await walker.take()] == [True]
+
+
+async def test_a_suspect_of_a_host_that_gave_all_it_may_is_closed_with_it(bench: Bench) -> None:
+    limited = Pace(timedelta(0), per_host=1)
+    crawl = await grown(bench, "/a", "/b")
+    walker = await bench.walker(crawl, pace=limited)
+    await walker.take(1)
+    await suspected(bench)
+    turn = await walker.fetch_all()
+    assert turn.work == []
+    assert (turn.drained or (await walker.turn()).drained) is True
+    assert (await bench.counts(crawl)).skipped == {"host_budget": 1}
+
+
 @pytest.mark.parametrize("company", [0, 1, 6])
 @pytest.mark.parametrize("place", ["first", "last"])
 async def test_a_url_that_kills_its_worker_fails_and_the_crawl_goes_on(bench: Bench, company: int, place: str) -> None:

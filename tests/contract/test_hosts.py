@@ -14,7 +14,7 @@ from shoal.hosts.pace import Grant, HeldHost, Standing, Wish
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
 from shoal.store.sql.archive import SqlArchive
-from tests.contract.conftest import SITE, Bench, Gate, Gated, open_bench, suspected
+from tests.contract.conftest import SITE, Bench, Gate, Gated, fetched, open_bench, suspected
 
 SECOND = 1_000_000
 
@@ -207,6 +207,26 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     await bench.queue.extend([walker.holder])
     [task] = await walker.take()  # one, to see whether the host is well
     assert (task.host, task.is_wary, task.start_in) == (host, True, about(0.8))
+
+
+async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Bench) -> None:
+    """However often walkers look: each URL more would lose an attempt, if the host is not well."""
+    crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(8)], workers=2)
+    pace = Pace(timedelta(0), walkers=2)
+    first, second = await bench.walker(crawl, "w1", pace=pace), await bench.walker(crawl, "w2", pace=pace)
+    host = await host_of(bench)
+    await hear(bench, host, throttled())
+    await bench.jump(2.5)
+    [asks] = await first.take()
+    for _ in range(2):
+        assert await first.take() == []
+        idle = await second.turn()
+        assert idle.work == []
+        assert idle.wait_seconds == about(1), "not in a busy loop"
+        await bench.jump(1.5)
+    report = Report([fetched(asks)], hosts={host: HostNews(SITE, is_well=True)})
+    answered = await first.walk.turn(report, Ask(10, 0))
+    assert len(answered.work) == 7, "its good answer is not waited for a second time"
 
 
 async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_counted(bench: Bench) -> None:

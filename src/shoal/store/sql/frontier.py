@@ -55,9 +55,8 @@ class SqlFrontier:
             return []
         taking = Take(tx, crawl, holder, pace, self._hosts)
         suspect = await tx.one("suspect_waiting", crawl=crawl)
-        if suspect is not None:
-            return [] if in_flight else await taking.alone(suspect)
-        return await taking.round(want)
+        alone = None if suspect is None else await taking.alone(suspect, in_flight)
+        return await taking.round(want) if alone is None else alone
 
     async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
         later = [done for done in report.settled if done.fate is Fate.OPEN]
@@ -69,7 +68,8 @@ class SqlFrontier:
         closed = await self._close(tx, crawl, holder, report.settled)
         added = await self._add(tx, crawl, waiting, report.skipped + _skipped(report.found), numbers)
         await self._count_settled(tx, crawl, holder, closed, added, walked)
-        await self._wake(tx, crawl, [*added.hosts, *(row["host"] for row in put_back)])
+        answered = (done.task.host for done in report.settled if done.task.is_wary)
+        await self._wake(tx, crawl, [*added.hosts, *answered, *(row["host"] for row in put_back)])
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
         for pattern, sample in sorted(traps.items()):

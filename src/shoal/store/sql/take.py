@@ -23,6 +23,7 @@ ROUNDS = 3  # what some hosts lack, the others may give: asked for so often
 CLOSED_AT_ONCE = 1000
 UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
+AWAITED = 1.0  # seconds after which a host whose answer is awaited is looked at again, unless the answer comes before
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +41,7 @@ class Stop:
     again: int = 0
     found: list[Task] = field(default_factory=list)
     dry: bool = False  # it had less than was asked for
+    awaited: bool = False  # what it answers to the URL that is under way decides whether it gets another
 
     @property
     def free_in(self) -> float:
@@ -75,6 +77,8 @@ class Stop:
     @property
     def ready_at(self) -> int:
         """When to look at it again, if it has more."""
+        if self.awaited:
+            return self.now + int(1e6 * AWAITED)
         again_in = (self.found[-1].start_in if self.found else self.free_in) - LEAD
         return self.now + int(1e6 * max(0.0, again_in))
 
@@ -89,13 +93,18 @@ class Take:
         self._pace = pace
         self._hosts = hosts
 
-    async def alone(self, row: Any) -> list[Task]:
-        """The one URL that must be alone in flight, if its host may be asked."""
+    async def alone(self, row: Any, in_flight: int) -> list[Task] | None:
+        """The one URL that must be alone in flight, once nothing else is. None if its host may not be asked soon: then
+        it holds nobody back."""
         stands = (await self._hosts.standings(self._tx, [row["host"]]))[row["host"]]
         stop = self._stop(row, stands, 1)
-        if stop.room:
-            stop.find([row])
-            stop.again = 1
+        await self._limit([stop])
+        if stop.room <= 0:
+            return None
+        if in_flight:
+            return []
+        stop.find([row])
+        stop.again = 1
         await self._reserve([stop])
         await self._hold([stop])
         return stop.found
@@ -104,8 +113,7 @@ class Take:
         """Up to so many URLs, shared out evenly over the hosts that may be asked."""
         rows = await self._ready(min(want, HOSTS_PER_TAKE))
         stops = [self._stop(row, standing(row), want) for row in sorted(rows, key=lambda row: int(row["host"]))]
-        if self._pace.per_host is not None:
-            await self._limit(stops, self._pace.per_host)
+        await self._limit(stops)
         await self._ask(stops, want)
         await self._reserve(stops)
         await self._hold(stops)
@@ -137,12 +145,24 @@ class Take:
         if chosen or not others:
             return chosen
         locked = await tx.all("lock_one_host", crawl=self._crawl, host=others[0]["host"])
-        return others[:1] if locked else []
+        # How many pages it gave is known only under the lock.
+        return [dict(others[0]) | dict(row) for row in locked]
 
-    async def _limit(self, stops: list[Stop], limit: int) -> None:
-        """No host gives more pages than it may. One that has given them all is closed, a batch at a time."""
+    async def _limit(self, stops: list[Stop]) -> None:
+        """What is under way at a host counts: after a hold one URL asks, and none gives more pages than it may."""
+        limit, wary = self._pace.per_host, [stop for stop in stops if stop.stands.is_wary]
+        if limit is None and not wary:
+            return
         rows = await self._tx.all("taken_at_hosts", crawl=self._crawl)
         under_way = {row["host"]: row["count"] for row in rows}
+        for stop in wary:
+            if stop.host in under_way:
+                stop.most, stop.awaited = 0, True
+        if limit is not None:
+            await self._spend(stops, limit, under_way)
+
+    async def _spend(self, stops: list[Stop], limit: int, under_way: dict[int, int]) -> None:
+        """No host gives more pages than it may. One that has given them all is closed, a batch at a time."""
         for stop in stops:
             left = limit - stop.pages - under_way.get(stop.host, 0)
             stop.most = min(stop.most, max(0, left))
@@ -190,7 +210,7 @@ class Take:
 
     async def _line_up(self, stops: list[Stop]) -> None:
         """Hosts go to the back of the line; one with nothing left leaves it and is nobody's."""
-        empty = [stop.host for stop in stops if stop.dry or not (stop.most or stop.found)]
+        empty = [stop.host for stop in stops if stop.dry or not (stop.most or stop.found or stop.awaited)]
         rows = await self._tx.batch("next_due_at_hosts", [(self._crawl, host) for host in empty])
         due = {host: min((row["due"] for row in rows if row["host"] == host), default=None) for host in empty}
         ready = [(stop.host, due.get(stop.host, stop.ready_at)) for stop in stops]

@@ -161,18 +161,19 @@ WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq 
 RETURNING f.host;
 
 -- name: suspect_waiting
--- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held.
-SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now, 0 AS pages,
+-- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held, or
+-- that another commit has just now.
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now, fh.pages,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = f.crawl) AS key_seed,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
-FROM frontier_touched AS f
+FROM frontier_touched AS f JOIN frontier_host AS fh ON fh.crawl = f.crawl AND fh.host = f.host
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id = '' AND f.due <= shoal_now()
       AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())
 ORDER BY f.seq DESC
 LIMIT 1
-FOR UPDATE OF f SKIP LOCKED;
+FOR UPDATE OF f, fh SKIP LOCKED;
 
 -- name: lost_urls
 -- The taken URLs whose holder no longer holds its job.
@@ -240,7 +241,7 @@ SELECT host FROM frontier_host WHERE crawl = :crawl AND host = ANY(:hosts::int[]
 
 -- name: lock_one_host
 -- The row of a host, if nobody has it just now.
-SELECT host FROM frontier_host WHERE crawl = :crawl AND host = :host FOR UPDATE SKIP LOCKED;
+SELECT host, pages FROM frontier_host WHERE crawl = :crawl AND host = :host FOR UPDATE SKIP LOCKED;
 
 -- name: let_go_of_hosts
 -- A walker leaves hosts to others.

@@ -130,7 +130,8 @@ RETURNING host;
 
 -- name: suspect_waiting
 -- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held.
-SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now, 0 AS pages,
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now,
+       (SELECT fh.pages FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS pages,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = f.crawl) AS key_seed,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
@@ -200,7 +201,7 @@ SELECT host FROM frontier_host WHERE crawl = :crawl AND host IN (SELECT value FR
 
 -- name: lock_one_host
 -- The row of a host; the write lock is held already.
-SELECT host FROM frontier_host WHERE crawl = :crawl AND host = :host;
+SELECT host, pages FROM frontier_host WHERE crawl = :crawl AND host = :host;
 
 -- name: let_go_of_hosts
 -- A walker leaves hosts to others.
