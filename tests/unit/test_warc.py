@@ -55,6 +55,11 @@ def test_another_reader_finds_the_answer_and_its_request() -> None:
     assert request[0].http_headers["User-Agent"] == "Shoal/0"
 
 
+def test_an_address_that_only_a_proxy_knows_is_left_out() -> None:
+    [(answer, _), _] = read_by_warcio(members(response(address="")))
+    assert answer.rec_headers["WARC-IP-Address"] is None
+
+
 def test_each_record_is_a_gzip_member_of_its_own_and_says_how_long_it_is() -> None:
     data = members(response())
     first, second = warc.pieces(data)

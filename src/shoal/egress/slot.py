@@ -5,7 +5,7 @@ Only options that differ from the last request are set, since that is most of wh
 
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -143,15 +143,20 @@ class Slot:
         head = _last_block(lines, block)
         if not head:
             return _bad_answer("protocol_error", "The headers end in the middle.", transfer, retryable=True)
-        addresses = transfer.route.addresses
         return Response(
             transfer.url,
             status,
             Headers(head),
             chunks[0] if len(chunks) == 1 and not self._pile else self._body(),
-            addresses[0] if len(addresses) == 1 else easy.getinfo(curl.PRIMARY_IP),
+            self._address(transfer.route.addresses),
             easy.getinfo(curl.TOTAL_TIME),
         )
+
+    def _address(self, addresses: Sequence[str]) -> str:
+        """The server's; nothing when a proxy stands between, which alone knows it."""
+        if self._options.proxy:
+            return ""
+        return addresses[0] if len(addresses) == 1 else str(self.easy.getinfo(curl.PRIMARY_IP))
 
     def failure(self, transfer: Transfer, number: int, words: str) -> Outcome:
         """What an error of libcurl means here."""

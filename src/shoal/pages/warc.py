@@ -54,6 +54,8 @@ def exchange_members(request: Request, response: Response, at: int, original: Ma
         if original is not None:
             more += f"WARC-Refers-To-Target-URI: {original['warc-target-uri']}\r\n"
             more += f"WARC-Refers-To-Date: {original['warc-date']}\r\n"
+    if response.address:
+        more += f"WARC-IP-Address: {response.address}\r\n"
     if _is_cut(response):
         more += "WARC-Truncated: length\r\n"
     about = f"WARC-Target-URI: {response.url}\r\nWARC-Date: {_date(at)}\r\n"
@@ -61,7 +63,7 @@ def exchange_members(request: Request, response: Response, at: int, original: Ma
     digest = payload_digest(response.raw) if original is None else original["warc-payload-digest"]
     answer = (
         f"WARC/1.1\r\nWARC-Type: {kind}\r\n{about}WARC-Record-ID: {answer_id}\r\n"
-        f"WARC-IP-Address: {response.address}\r\nWARC-Protocol: {protocol}\r\n"
+        f"WARC-Protocol: {protocol}\r\n"
         f"WARC-Payload-Digest: {digest}\r\n{more}"
         "Content-Type: application/http;msgtype=response\r\n"
     )
