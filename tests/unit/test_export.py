@@ -5,6 +5,7 @@ import csv
 import errno
 import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, InvalidInput, StorageFull
+from shoal.egress import Limits
 from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
 from shoal.export.output import Output, Outputs, output_of
 from shoal.export.wanted import Wanted
@@ -147,7 +149,7 @@ def names_in(folder: Path) -> list[str]:
 async def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     names = [str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")]
     outputs = Outputs(names)
-    outputs.open(CRAWL, FETCHED_AT)
+    await outputs.open(CRAWL, FETCHED_AT, Limits())
     await outputs.write([full_page(), page()], NO_BODIES)
     assert names_in(tmp_path) == ["a.csv.part", "a.jsonl.part"]
     assert outputs.whereabouts == [f"{name}.part" for name in names]
@@ -162,7 +164,7 @@ def test_what_an_earlier_run_left_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("old\n")
     output = output_of(str(tmp_path / "a.jsonl"))
     assert (tmp_path / "a.jsonl.part").read_text() == "half a li"  # not before it is opened
-    output.open(CRAWL, FETCHED_AT)
+    output.open(CRAWL, FETCHED_AT, Limits())
     output.write([page()], {})
     output.leave()
     assert (tmp_path / "a.jsonl").read_text() == "old\n"
@@ -171,7 +173,7 @@ def test_what_an_earlier_run_left_is_begun_anew(tmp_path: Path) -> None:
 
 async def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) -> None:
     outputs = Outputs([str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")])
-    outputs.open(CRAWL, FETCHED_AT)
+    await outputs.open(CRAWL, FETCHED_AT, Limits())
     await outputs.complete()
     assert (tmp_path / "a.jsonl").read_bytes() == b""
     assert (tmp_path / "a.csv").read_bytes() == Csv().head()
@@ -181,7 +183,7 @@ async def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) 
 def test_a_full_disk_is_said_and_nothing_gets_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.part").symlink_to("/dev/full")
     output = output_of(str(tmp_path / name))
-    output.open(CRAWL, FETCHED_AT)
+    output.open(CRAWL, FETCHED_AT, Limits())
     with pytest.raises(StorageFull) as told:
         fill(output)
     assert getattr(told.value.__cause__, "errno", None) == errno.ENOSPC
@@ -207,6 +209,44 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_crawled(tm
             output_of(str(tmp_path / name))
     with pytest.raises(InvalidInput, match="twice"):
         Outputs(["a.csv", "a.csv"])
+    with pytest.raises(InvalidInput, match="twice"):
+        Outputs([str(tmp_path / "a.csv"), str(tmp_path / "folder.csv/../a.csv")])
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is made durable from now on, by its path, or its name at that time."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return paths
+
+
+async def test_a_complete_output_keeps_its_name_over_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = synced(monkeypatch)
+    for name in ("a.csv", "b.md"):
+        outputs = Outputs([str(tmp_path / name)])
+        await outputs.open(CRAWL, FETCHED_AT, Limits())
+        paths.clear()
+        await outputs.complete()
+        assert paths[-1] == str(tmp_path)
+
+
+async def test_the_folder_of_a_crawls_bodies_outlives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = synced(monkeypatch)
+    root = tmp_path / "bodies"
+    writer = FolderBodies(root, SystemClock()).writer(CRAWL)
+    await writer.append(b"x")
+    await writer.close()
+    assert {str(root), str(root / f"crawl-{CRAWL}")} <= set(paths)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """WARC and Markdown outputs: made from kept bodies, read back by those who use them."""
 
+import gzip
 import io
 import json
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from shoal.base.clock import SystemClock
-from shoal.base.errors import BadConfig, InvalidInput
-from shoal.egress import Headers, Request, Response
+from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput
+from shoal.egress import Headers, Limits, Request, Response
 from shoal.export.cdxj import SortedLines
 from shoal.export.markdown import MARK, file_name
 from shoal.export.output import Outputs
@@ -20,6 +23,7 @@ from shoal.pages.page import Page
 from shoal.store.bodies.folder import FolderBodies
 
 CRAWL = "crl_1"
+LIMITS = Limits()
 AT = 1_790_000_000_123_456
 MAIN = b"<h1>Fish</h1><p>Fish swim in <a href='/sea'>the sea</a>, far out.</p>"
 HTML = b"<title>Fish</title><nav>menu</nav><main>" + MAIN + b"</main>"
@@ -44,15 +48,15 @@ async def kept(bodies: FolderBodies, *answers: tuple[str, tuple[Captured, ...]])
         page = Page(url, 0, AT, 1, final_url=captures[0].response.url, status=captures[0].response.status, title="Fish")
         pages.append(page)
         keeper.add(page, captures)
-    await keeper.write()
+    await keeper.write(keeper.take())
     await keeper.close()
     return pages
 
 
-async def exported(name: Path, pages: list[Page], bodies: FolderBodies) -> None:
+async def exported(name: Path, pages: list[Page], bodies: FolderBodies, limits: Limits = LIMITS) -> None:
     outputs = Outputs([str(name)])
     outputs.check()
-    outputs.open(CRAWL, AT)
+    await outputs.open(CRAWL, AT, limits)
     for page in pages:  # each in a write of its own
         await outputs.write([page], bodies)
     await outputs.complete()
@@ -163,6 +167,57 @@ async def test_a_markdown_folder_is_replaced_only_if_it_was_made_here(bodies: Fo
     (tmp_path / "y.md").write_text("my own file")
     with pytest.raises(BadConfig, match="is a file"):
         Outputs([str(tmp_path / "y.md")])
+
+
+@pytest.mark.parametrize("written", [0, 5])
+def test_a_markdown_folder_that_was_broken_off_at_its_first_bytes_is_begun_anew(tmp_path: Path, written: int) -> None:
+    folder = tmp_path / "x.md"
+    folder.mkdir()
+    (folder / "index.md").write_text(MARK[:written])
+    Outputs([str(folder)])
+    (folder / "mine.txt").write_text("my own file")
+    with pytest.raises(BadConfig, match="other files"):
+        Outputs([str(folder)])
+
+
+async def test_a_host_called_as_the_index_has_a_folder_beside_it(bodies: FolderBodies, tmp_path: Path) -> None:
+    await exported(tmp_path / "x.md", await kept(bodies, ("http://index.md/", (captured("http://index.md/"),))), bodies)
+    assert "# Fish" in (tmp_path / "x.md" / file_name("http://index.md/")).read_text()
+
+
+@pytest.mark.parametrize(("most", "is_read"), [(1000, False), (100_000_000, True)])
+async def test_a_kept_body_is_unpacked_as_far_as_the_operator_allows(
+    bodies: FolderBodies, tmp_path: Path, most: int, is_read: bool
+) -> None:
+    packed = gzip.compress(HTML + b" " * 40_000_000)
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip"
+    pages = await kept(bodies, ("http://a.example/", (captured("http://a.example/", packed, head),)))
+    await exported(tmp_path / "x.md", pages, bodies, Limits(max_decoded_bytes=most))
+    assert ("# Fish" in (tmp_path / "x.md" / file_name("http://a.example/")).read_text()) is is_read
+
+
+async def test_what_an_earlier_run_left_is_not_removed_on_the_loop(
+    bodies: FolderBodies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: threads.append(threading.current_thread()))
+    outputs = Outputs([str(tmp_path / "x.md")])
+    await outputs.open(CRAWL, AT, LIMITS)
+    outputs.leave()
+    with pytest.raises(BackendUnavailable):  # it is still there: nobody removed it
+        await outputs.open(CRAWL, AT, LIMITS)
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_an_index_never_has_its_name_before_its_archive(bodies: FolderBodies, tmp_path: Path) -> None:
+    outputs = Outputs([str(tmp_path / "x.warc.gz")])
+    await outputs.open(CRAWL, AT, LIMITS)
+    (tmp_path / "x.warc.gz").mkdir()  # so that the archive cannot have its name
+    with pytest.raises(BackendUnavailable):
+        await outputs.complete()
+    outputs.leave()
+    assert not (tmp_path / "x.cdxj").exists()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from shoal.cli.watching import on_stop, quiet
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import NO_PAGE, Seen
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
+from shoal.egress import Limits
 from shoal.export.output import Outputs
 from shoal.here.crawl import CrawlHere
 from shoal.here.wish import Wish, read_config, read_id
@@ -129,7 +130,8 @@ class Session:
     async def _walk(self) -> None:
         async with CrawlHere(self._app, self._crawl) as here:
             self._here = here
-            self._outputs.open(self._crawl.id, self._app.clock.micros())
+            limits = Limits.of(self._app.settings.egress)
+            await self._outputs.open(self._crawl.id, self._app.clock.micros(), limits)
             try:
                 await self._follow(here)
                 if (await here.seen()).crawl.state in TERMINAL:

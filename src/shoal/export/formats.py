@@ -12,7 +12,7 @@ from shoal.pages.page import RECORD_FIELDS, Page
 
 LONGEST_CELL = 32_767  # what a spreadsheet takes; a longer cell spills into others or is refused
 CLIPPED = "… [clipped]"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _JSON = orjson.OPT_UTC_Z
 
 Cell = str | int | float

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 import orjson
 import xxhash
 
-from shoal.egress import Failure, Response
+from shoal.base.disk import sync_folder
+from shoal.egress import Failure, Limits, Response
 from shoal.export.part import check_place, translated, unusable
 from shoal.extract.maintext import main_text
 from shoal.extract.source import Source
@@ -37,6 +38,7 @@ class MarkdownFolder:
         self._part = Path(f"{name}.part")
         self._index: TextIO | None = None
         self._crawl_id = ""
+        self._limits = Limits()
         check_place(name)
         self._check_replaceable(self._folder)
 
@@ -47,8 +49,9 @@ class MarkdownFolder:
     def check(self) -> None:
         self._check_replaceable(self._part)
 
-    def open(self, crawl_id: str, at: int) -> None:
+    def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._crawl_id = crawl_id
+        self._limits = limits
         try:
             if self._part.exists():
                 shutil.rmtree(self._part)
@@ -75,6 +78,7 @@ class MarkdownFolder:
             if self._folder.exists():
                 shutil.rmtree(self._folder)
             self._part.replace(self._folder)
+            sync_folder(self._folder.parent)
         except OSError as error:
             raise self._failed(error) from error
         self._index = None
@@ -93,7 +97,7 @@ class MarkdownFolder:
         path = self._part / name
         path.parent.mkdir(exist_ok=True)
         place = place_of(page)
-        text = "" if place is None else text_of(answer_in(bodies[place], place))
+        text = "" if place is None else text_of(answer_in(bodies[place], place), self._limits)
         path.write_text(f"{front_matter(page, self._crawl_id)}\n{text}", encoding="utf-8", errors="replace")
         return f"- [{_escaped(page.title or page.url)}]({name})\n"
 
@@ -112,11 +116,14 @@ class MarkdownFolder:
 
 
 def _is_ours(folder: Path) -> bool:
+    """Whether it begins as we begin; one that was broken off at its first bytes has nothing else in it."""
     try:
         with (folder / INDEX).open("rb") as index:
-            return index.read(len(MARK)) == MARK.encode()
+            found = index.read(len(MARK))
     except OSError:
         return False
+    mark = MARK.encode()
+    return found == mark or (mark.startswith(found) and [path.name for path in folder.iterdir()] == [INDEX])
 
 
 def file_name(url: str) -> str:
@@ -124,6 +131,8 @@ def file_name(url: str) -> str:
     parts = urlsplit(url)
     words = _UNSAFE.sub("-", unquote(parts.path)).strip("-.") or "index"
     host = _UNSAFE.sub("_", parts.netloc.rpartition("@")[2]).strip(".") or "_"
+    if host == INDEX:
+        host += "_"  # there is such a domain, and the folder's own index has that name
     return f"{host[:LONGEST_NAME]}/{words[:LONGEST_NAME]}-{xxhash.xxh3_64_hexdigest(url.encode('utf-8', 'replace'))}.md"
 
 
@@ -134,9 +143,9 @@ def front_matter(page: Page, crawl_id: str) -> str:
     return "\n".join(["---", *lines, "---", ""])
 
 
-def text_of(answer: Response) -> str:
+def text_of(answer: Response, limits: Limits) -> str:
     """What a page is about, as Markdown; nothing for what is no page."""
-    body = answer.body()
+    body = answer.body(limits)
     kind = answer.headers.get("content-type")
     if isinstance(body, Failure) or "html" not in (kind or "html").lower():
         return ""

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.base.errors import InvalidInput
+from shoal.egress import Limits
 from shoal.export.formats import Csv, Format, JsonLines
 from shoal.export.part import PartFile, Stdout
 from shoal.pages.bodies import BodyStore, Place, place_of, read_all
 from shoal.pages.page import Page
 
 STDOUT = "-"
-MOST_BODIES = 32_000_000  # bytes that are in memory at once, packed
+MOST_BODIES = 8_000_000  # bytes that are in memory at once, packed; what is made of one page comes on top
 
 Bodies = Mapping[Place, bytes]
 
@@ -35,8 +36,8 @@ class Output(Protocol):
         """Refuse a place that cannot be written, before anything else is done."""
         ...
 
-    def open(self, crawl_id: str, at: int) -> None:
-        """Begin from nothing, at this time."""
+    def open(self, crawl_id: str, at: int, limits: Limits) -> None:
+        """Begin from nothing, at this time. Kept bodies are unpacked within these limits."""
         ...
 
     def write(self, pages: Sequence[Page], bodies: Bodies) -> None:
@@ -68,7 +69,7 @@ class FileOutput:
     def check(self) -> None:
         self._file.check()
 
-    def open(self, crawl_id: str, at: int) -> None:
+    def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._crawl_id = crawl_id
         self._file.begin()
         self._file.write([self._format.head()])
@@ -88,8 +89,9 @@ class Outputs:
     """All outputs of one crawl, as one."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        for name in names:
-            if names.count(name) > 1:
+        places = [name if name == STDOUT else str(Path(name).resolve()) for name in names]
+        for name, place in zip(names, places, strict=True):
+            if places.count(place) > 1:
                 raise InvalidInput("--output", f"names {name!r} twice", "name each file once")
         self._outputs = [output_of(name) for name in names]
 
@@ -119,9 +121,9 @@ class Outputs:
             problem = f"{self.from_bodies[0]!r} is made from kept bodies, and crawl {crawl_id} keeps none"
             raise InvalidInput("--output", problem, "crawl again with --keep-bodies")
 
-    def open(self, crawl_id: str, at: int) -> None:
-        for output in self._outputs:
-            output.open(crawl_id, at)
+    async def open(self, crawl_id: str, at: int, limits: Limits) -> None:
+        """Begin all from nothing; in a thread, since what an earlier run left may take long to remove."""
+        await asyncio.to_thread(self._each, lambda output: output.open(crawl_id, at, limits))
 
     async def write(self, pages: Sequence[Page], store: BodyStore) -> None:
         """Add pages; in a thread, since a disk or whoever reads a pipe may be slow, and others wait for the loop."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from shoal.base.disk import sync_folder
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
 
 BUFFER = 1 << 18
@@ -61,6 +62,7 @@ class PartFile:
             os.fsync(self._file.fileno())
             self._file.close()
             self._part.replace(self.name)
+            sync_folder(self._part.parent)
         except OSError as error:
             raise translated(str(self._part), error) from error
         self._file = None

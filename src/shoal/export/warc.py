@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shoal import __version__
+from shoal.egress import Limits
 from shoal.export.cdxj import SortedLines, line_of
 from shoal.export.part import PartFile
 from shoal.pages import warc
@@ -33,7 +34,7 @@ class WarcOutput:
         self._file.check()
         self._index.check()
 
-    def open(self, crawl_id: str, at: int) -> None:
+    def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         self._file.begin()
         self._index.begin()
         self._lines = SortedLines(Path(self.name).parent)
@@ -49,8 +50,8 @@ class WarcOutput:
 
     def complete(self) -> None:
         self._index.write(self._lines.all())
-        self._index.complete()
         self._file.complete()
+        self._index.complete()  # last: an index never speaks of an archive that is not there
 
     def leave(self) -> None:
         self._index.leave()

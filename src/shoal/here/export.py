@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 from shoal.app import App
 from shoal.base.database import Tx
+from shoal.egress import Limits
 from shoal.export.output import Outputs
 from shoal.pages.page import Page
 
@@ -14,7 +15,7 @@ async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Pa
     """Write the pages that are wanted; how many. A crawl that goes on meanwhile is written as far as it is read."""
     crawl = (await app.crawls.get(crawl_id)).crawl
     outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
-    outputs.open(crawl.id, app.clock.micros())
+    await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
     written = 0
     try:
         async for pages in _stored(app, crawl.number):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.base.clock import Clock
+from shoal.base.disk import sync_folder
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
 from shoal.pages.bodies import Place
 from shoal.store.bodies.names import folder_of, is_safe, new_file
@@ -100,7 +101,8 @@ class FolderWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("xb", buffering=0)
         self._end = 0
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
+        sync_folder(self._root)  # which may have gained that folder
         self._write(opening(self._name, self._crawl_id, self._now()))
 
     def _write(self, data: bytes) -> None:
@@ -116,14 +118,6 @@ class FolderWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _translated(place: Path, error: OSError) -> ShoalError:
