@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
 from shoal.base.url import Url
-from shoal.fetch.cookies import LONGEST, LONGEST_HEADER, MOST, MOST_PER_HOST, CookieJar, read_cookie, read_date
+from shoal.fetch.cookies import LONGEST, LONGEST_HEADER, MOST, MOST_PER_HOST, Cookie, CookieJar, read_cookie, read_date
 
 HOST = Url("https://shop.example.co.uk/dir/page")
 PLAIN = Url("http://shop.example.co.uk/dir/page")
@@ -147,6 +147,26 @@ def test_a_crawl_has_so_many_in_all() -> None:
         jar.take(Url(f"http://h{host}.example/"), [f"c{number}=1" for number in range(MOST_PER_HOST)])
     assert len(jar) == MOST
     assert jar.header(Url("http://h0.example/")) == ""
+
+
+def test_what_sites_set_never_pushes_out_what_was_given() -> None:
+    jar = CookieJar(FakeClock(), [Cookie("mine", "1", "shop.example.co.uk")])
+    jar.take(HOST, ["mine=2; Path=/"])  # the site may go on with it
+    jar.take(HOST, [f"c{number}=1; Path=/" for number in range(2 * MOST_PER_HOST)])
+    for host in range(MOST // MOST_PER_HOST + 2):
+        jar.take(Url(f"http://h{host}.example/"), [f"c{number}=1" for number in range(MOST_PER_HOST)])
+    assert jar.header(HOST) == "mine=2"
+    assert len(jar) == MOST + 1
+
+
+def test_a_full_jar_lets_the_oldest_go_and_a_new_value_does_not_make_one_younger() -> None:
+    jar = CookieJar(FakeClock())
+    for number in range(MOST):
+        jar.take(Url(f"http://h{number}.example/"), ["c=1"])
+    jar.take(Url("http://h0.example/"), ["c=2"])  # it stays the oldest
+    jar.take(Url("http://new.example/"), ["c=1"])
+    assert jar.header(Url("http://h0.example/")) == ""
+    assert jar.header(Url("http://h1.example/")) == "c=1"
 
 
 def test_a_request_carries_no_more_than_servers_take() -> None:

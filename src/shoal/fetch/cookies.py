@@ -42,6 +42,7 @@ class Cookie:
     host_only: bool = True
     expires_at: int = NEVER
     number: int = field(default=0, compare=False)  # the order in which cookies came
+    is_given: bool = field(default=False, compare=False)  # by the operator: no site can push it out
 
     @property
     def text(self) -> str:
@@ -54,9 +55,11 @@ class CookieJar:
     def __init__(self, clock: Clock, given: Iterable[Cookie] = ()) -> None:
         self._clock = clock
         self._by_domain: dict[str, dict[tuple[str, str], Cookie]] = {}
+        self._of_sites: dict[tuple[str, str, str], Cookie] = {}  # all but the given ones, oldest first
         self._count = 0
         self._number = 0
         for cookie in given:
+            cookie.is_given = True
             self._put(cookie)
 
     def __bool__(self) -> bool:
@@ -111,26 +114,32 @@ class CookieJar:
     def _put(self, cookie: Cookie) -> None:
         kept = self._by_domain.setdefault(cookie.domain, {})
         key = (cookie.name, cookie.path)
-        old = kept.pop(key, None)
+        old = kept.get(key)
         if old is not None:
-            cookie.number = old.number
+            cookie.number, cookie.is_given = old.number, old.is_given
         else:
             self._number += 1
             cookie.number = self._number
             self._count += 1
         kept[key] = cookie
+        if not cookie.is_given:
+            self._of_sites[cookie.domain, *key] = cookie
+            self._make_room(kept)
+
+    def _make_room(self, kept: dict[tuple[str, str], Cookie]) -> None:
         if len(kept) > MOST_PER_HOST:
-            self._drop(self._least(kept.values()))
-        if self._count > MOST:
-            self._drop(self._least(one for kept in self._by_domain.values() for one in kept.values()))
+            self._drop(self._least(cookie for cookie in kept.values() if not cookie.is_given))
+        if len(self._of_sites) > MOST:
+            self._drop(next(iter(self._of_sites.values())))
 
     def _least(self, cookies: Iterable[Cookie]) -> Cookie:
-        """The one to let go: an expired one if there is any, else the oldest."""
+        """The one of a host to let go: an expired one if there is any, else the oldest."""
         now = self._clock.micros()
         return min(cookies, key=lambda cookie: (cookie.expires_at > now, cookie.number))
 
     def _drop(self, cookie: Cookie) -> None:
         kept = self._by_domain.get(cookie.domain, {})
+        self._of_sites.pop((cookie.domain, cookie.name, cookie.path), None)
         if kept.pop((cookie.name, cookie.path), None) is not None:
             self._count -= 1
             if not kept:
