@@ -1,5 +1,6 @@
 """What a fetch makes of an answer: when a body is looked at, and that nothing it says is left without an outcome."""
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
@@ -13,6 +14,7 @@ from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import Fetched, PageFetcher
 from shoal.fetch.headers import CrawlHeaders
+from shoal.fetch.sitemap import SMALL_BYTES, FetchedSitemap, SitemapFetcher
 from tests.support.badserver import BadServer, bad_server, reply
 from tests.support.told import Told
 
@@ -120,3 +122,45 @@ async def test_only_what_could_be_sent_back_is_kept_of_a_validator(
     )
     fetched = await fetch(fetcher, server)
     assert (fetched.etag, fetched.last_modified) == (kept, None)
+
+
+class LargeSitemaps:
+    """A server of large sitemaps. Each is asked for twice; it knows how many are read to their end at once."""
+
+    def __init__(self) -> None:
+        self.asked: set[bytes] = set()
+        self.read_now = self.most = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = b"<urlset><url><loc>http://a.example/</loc></url><!--" + b"x" * 4 * SMALL_BYTES + b"--></urlset>"
+        try:
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+            is_second = path in self.asked
+            self.asked.add(path)
+            self.read_now += is_second
+            self.most = max(self.most, self.read_now)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nConnection: close\r\n\r\n" + body)
+            await writer.drain()
+            self.read_now -= is_second
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+async def test_large_sitemaps_are_read_one_after_the_other() -> None:
+    site = LargeSitemaps()
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    egress = Egress(AddressRule(allow=(ip_network("127.0.0.0/8"),)))
+    fetcher = SitemapFetcher(egress, headers(), Limits())
+    told: Told[FetchedSitemap] = Told()
+    handles = [
+        fetcher.submit(Url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/{number}"), told)
+        for number in range(4)
+    ]
+    handles[3].cancel()
+    read = [fetched for fetched in await told.at_least(4) if fetched.sitemap is not None]
+    assert [len(fetched.sitemap.entries) for fetched in read if fetched.sitemap] == [1, 1, 1]
+    assert site.most == 1
+    egress.close()
+    server.close()

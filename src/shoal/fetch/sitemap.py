@@ -1,8 +1,10 @@
 """One sitemap: ask for it, follow its redirects, read what it lists. Failures are values."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from shoal.base.url import Url
@@ -14,6 +16,8 @@ if TYPE_CHECKING:  # most hosts have no sitemap where one is looked for
     from shoal.extract.sitemap import Sitemap
 
 MAX_BYTES: Final = 50 * 1024 * 1024
+SMALL_BYTES: Final = 2 * 1024 * 1024  # so many may be in memory for each that is under way
+TOO_LARGE: Final = "body_too_large"
 PATIENCE: Final = timedelta(minutes=5)  # for up to 50 MB
 GZIPPED: Final = ("gzip", "x-gzip")
 
@@ -34,9 +38,25 @@ class FetchedSitemap(Fetched):
         return self.sitemap.problem
 
 
+@dataclass(slots=True, eq=False)
+class _Errand:
+    """One sitemap on its way."""
+
+    url: Url
+    done: Callable[[FetchedSitemap], None]
+    under_way: Cancellable | None = None
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self.under_way is not None:
+            self.under_way.cancel()
+
+
 class SitemapFetcher:
     """Fetches sitemaps for one walker. They may be much larger than pages, and of what is too large the first part is
-    read."""
+    read. One that proves to be large is asked for once more when it is the only one: all at once, they would take more
+    memory than there is."""
 
     def __init__(
         self,
@@ -50,12 +70,41 @@ class SitemapFetcher:
         self._limits = replace(
             limits, max_body_bytes=MAX_BYTES, max_decoded_bytes=MAX_BYTES, cut_body=True, total_timeout=PATIENCE
         )
+        self._small = replace(self._limits, max_body_bytes=SMALL_BYTES, cut_body=False)
         self._blocked = blocked
+        self._large: deque[_Errand] = deque()  # those that wait until they are alone
+        self._is_busy = False  # with a large one
 
     def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
-        request = Request(url, headers=self._headers.to(url), limits=self._limits)
-        return self._egress.follow(request, lambda outcome: done(self._read(url, outcome)), self._headers.at_hop)
+        errand = _Errand(url, done)
+        self._send(errand, self._small, self._look)
+        return errand
+
+    def _send(self, errand: _Errand, limits: Limits, then: Callable[[_Errand, Outcome], None]) -> None:
+        request = Request(errand.url, headers=self._headers.to(errand.url), limits=limits)
+        errand.under_way = self._egress.follow(request, partial(then, errand), self._headers.at_hop)
+
+    def _look(self, errand: _Errand, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure) and outcome.code == TOO_LARGE:
+            self._large.append(errand)
+            self._begin_next()
+        else:
+            errand.done(self._read(errand.url, outcome))
+
+    def _finish_large(self, errand: _Errand, outcome: Outcome) -> None:
+        self._is_busy = False
+        try:
+            errand.done(self._read(errand.url, outcome))
+        finally:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        while self._large and not self._is_busy:
+            errand = self._large.popleft()
+            if not errand.is_cancelled:
+                self._is_busy = True
+                self._send(errand, self._limits, self._finish_large)
 
     def _read(self, url: str, outcome: Outcome) -> FetchedSitemap:
         if isinstance(outcome, Failure):
