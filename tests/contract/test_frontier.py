@@ -4,15 +4,17 @@ in their own pace."""
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
 from xxhash import xxh3_128_digest
 
-from shoal.base.database import Tx
+from shoal.base.database import Tx, Work
 from shoal.base.errors import LeaseLost
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
@@ -23,6 +25,7 @@ from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask
 from tests.contract.conftest import (
     FREE,
+    PATIENCE,
     SITE,
     Bench,
     Gate,
@@ -35,8 +38,11 @@ from tests.contract.conftest import (
     new_url,
     page_of,
     suspected,
+    until_blocked,
 )
 from tests.contract.test_crawl_life import check_counters, check_ledger
+
+T = TypeVar("T")
 
 SLOW = Pace(timedelta(seconds=1))
 
@@ -854,6 +860,56 @@ async def test_walkers_that_put_back_and_add_at_the_same_hosts_never_deadlock(po
     await assert_no_deadlock(bench, "wake_host", turn(first, one, other[one.url]), turn(second, two, other[two.url]))
 
 
+@dataclass
+class Within:
+    """A database that is one open transaction."""
+
+    tx: Tx
+
+    async def run(self, work: Work[T]) -> T:
+        return await work(self.tx)
+
+    read = run
+
+    async def close(self) -> None:
+        pass
+
+
+def walker_within(bench: Bench, tx: Tx, walker: Walker) -> Walker:
+    return Walker(bench.over(Within(tx)), walker.crawl, walker.lease)
+
+
+async def test_a_walker_that_leaves_never_deadlocks_with_one_that_adds(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    crawl = await grown(bench, "http://a.example/", "http://b.example/", workers=2)
+    first = await bench.walker(crawl, "w1")
+    _, high = sorted(await first.take(), key=lambda task: task.host)
+    second = await bench.walker(crawl, "w2")
+    found = [second.link("http://a.example/x"), second.link("http://b.example/x")]
+    await assert_no_deadlock(
+        bench,
+        "lock_hosts",
+        lambda tx: walker_within(bench, tx, first).walk.hand_back(Report([fetched(high)]), "shutdown"),
+        lambda tx: walker_within(bench, tx, second).walk.turn(Report([], found), Ask(0, 1)),
+    )
+
+
+async def test_a_release_never_deadlocks_with_a_walker_that_fills_the_trap(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    crawl = await grown(bench, "/cal?m=1", "/cal?m=2", "/other")
+    pattern = f"{SITE}/cal?m="
+    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: Url(f"{pattern}1")}))
+    walker = await bench.walker(crawl)
+    one, two = [Settled(task, Fate.QUARANTINED) for task in await walker.take() if "cal" in task.url]
+    await walker.turn(one, want=0)
+    await assert_no_deadlock(
+        bench,
+        "lock_hosts",
+        lambda tx: walker_within(bench, tx, walker).walk.turn(Report([two]), Ask(0, 1)),
+        lambda tx: bench.over(Within(tx)).crawls.release(crawl.id, pattern),
+    )
+
+
 async def two_crawls(bench: Bench, first: list[str], second: list[str]) -> tuple[int, int, list[Any]]:
     crawls = {crawl.id: crawl for crawl in (await bench.submit(*first), await bench.submit(*second))}
     leases = await bench.queue.lease("w", ["crawl"], ["shared"], 2)
@@ -863,7 +919,8 @@ async def two_crawls(bench: Bench, first: list[str], second: list[str]) -> tuple
 
 
 async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
-    """Run two commits that both stop after their first use of a query, then go on together. The driver would hide a
+    """Run two commits that both stop after their first use of a query, the first of them first, then go on together. The
+    driver would hide a
     deadlock by running one of them again, a second later; so they run on connections of their own."""
     from shoal.store.sql.postgres import PostgresTx
 
@@ -879,16 +936,15 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
             gate.reached.set()
             await connection.close()
 
-    running = [asyncio.create_task(commit(work, gate)) for work, gate in zip(works, gates, strict=True)]
-    reaching = {asyncio.create_task(gate.reached.wait()) for gate in gates}
-    await asyncio.wait(reaching, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-    # The other one may have to wait for the first: then it never reaches its gate before the first is through.
-    await asyncio.wait(reaching, timeout=0.3)
+    running = []
+    # The second one may have to wait for the first: then it never reaches its gate before the first is through.
+    for work, gate, patience in zip(works, gates, (PATIENCE, 0.3), strict=True):
+        running.append(asyncio.create_task(commit(work, gate)))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(gate.reached.wait(), patience)
     for gate in gates:
         gate.open()
     answers = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 20)
-    for task in reaching:
-        task.cancel()
     assert not [answer for answer in answers if isinstance(answer, Exception)]
 
 
@@ -941,3 +997,22 @@ async def test_what_a_walker_quarantines_after_the_release_waits(bench: Bench) -
     assert await bench.fate(crawl, f"{pattern}1") is Fate.OPEN
     assert await bench.fate(crawl, f"{pattern}2") is Fate.OPEN
     assert [trap.count for trap in await bench.crawls.traps(crawl.id)] == [0]
+
+
+async def test_a_release_while_a_walker_quarantines_loses_nothing(postgres_bench: Bench) -> None:
+    """Whichever is first: the walker sees the release, or the release sees what the walker put there."""
+    bench, gate = postgres_bench, Gate("lock_traps")
+    crawl = await grown(bench, "/cal?m=1", "/other")
+    pattern = f"{SITE}/cal?m="
+    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: Url(f"{pattern}1")}))
+    walker = await bench.walker(crawl)
+    trapped = [Settled(task, Fate.QUARANTINED) for task in await walker.take() if "cal" in task.url]
+    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, walker.lease)
+    turning = asyncio.create_task(gated.walk.turn(Report(trapped), Ask(0, 1)))
+    await gate.wait_until_reached()
+    releasing = asyncio.create_task(bench.crawls.release(crawl.id, pattern))
+    await until_blocked(bench)
+    gate.open()
+    await turning
+    assert await releasing == 1
+    assert await bench.fate(crawl, f"{pattern}1") is Fate.OPEN

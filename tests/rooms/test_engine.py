@@ -351,9 +351,9 @@ class Weighing:
         self._frontier = app.frontier
         self.weights: list[int] = []
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int) -> None:
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int, *, leaves: bool) -> None:
         self.weights.append(len(report.found) + len(report.skipped))
-        await self._frontier.settle(tx, crawl, holder, report, walked)
+        await self._frontier.settle(tx, crawl, holder, report, walked, leaves=leaves)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._frontier, name)

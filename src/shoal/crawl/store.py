@@ -1,5 +1,6 @@
 """The crawl room's store contracts: crawls, and the frontier of one crawl."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -83,10 +84,12 @@ class FrontierStore(Protocol):
         answer does not mean that the frontier is empty."""
         ...
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
+    async def settle(
+        self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0, *, leaves: bool = False
+    ) -> None:
         """Close the report's taken URLs, or put them back to wait, and add what they led to; pages and counters are in
         the same transaction, among them the microseconds of work. What is not (or no longer) this holder's is left as
-        it is and not counted."""
+        it is and not counted. `leaves`: the same commit will put back everything else that this holder has."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
@@ -95,6 +98,10 @@ class FrontierStore(Protocol):
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
         """Every pattern that was ever quarantined."""
+        ...
+
+    async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
+        """Those of these patterns that a person released; of the others, none is before this commit ends."""
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:

@@ -14,7 +14,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore, Pace
-from shoal.crawl.traps import TrapState, pattern_of
+from shoal.crawl.traps import pattern_of
 from shoal.hosts.store import HostStore
 from shoal.queue import states as job_states
 from shoal.queue.job import Holder
@@ -131,7 +131,7 @@ class Walk:
         async def commit(tx: Tx) -> None:
             await self._crawls.lock(tx, self._crawl.id)
             await self._fence(tx)
-            await self._settle(tx, report)
+            await self._settle(tx, report, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._queue.move_in(tx, move, KIND, self._crawl.id)
 
@@ -159,15 +159,16 @@ class Walk:
             return Control.PAUSE
         return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
 
-    async def _settle(self, tx: Tx, report: Report, *, worth: int = 1) -> dict[int, float]:
-        """Settle; for how long hosts that asked us to wait are held now. Their rows are locked before frontier rows."""
+    async def _settle(self, tx: Tx, report: Report, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
+        """Settle; for how long hosts that asked us to wait are held now. Rows of hosts are locked first, then those of
+        traps, then those of the frontier."""
         if not report and report.walked < worth:
             return {}
         holds = await self._hosts.hear(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
         walked = report.walked // await self._walkers(tx)
-        await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked)
+        await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked, leaves=leaves)
         if report.settled:
             await self._queue.store.mark_settled(tx, self.holder)
         return holds
@@ -178,8 +179,8 @@ class Walk:
         trapped = [one for one in both if one.fate is Fate.QUARANTINED]
         if not trapped:
             return
-        traps = await self._frontier.traps(tx, self._crawl.number)
-        released = {trap.pattern for trap in traps if trap.state is TrapState.RELEASED}
+        patterns = {pattern_of(one.url) for one in trapped}
+        released = await self._frontier.released(tx, self._crawl.number, patterns)
         for one in trapped:
             if pattern_of(one.url) in released:
                 one.fate = Fate.OPEN

@@ -58,13 +58,17 @@ class SqlFrontier:
         alone = None if suspect is None else await taking.alone(suspect, in_flight)
         return await taking.round(want) if alone is None else alone
 
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0) -> None:
+    async def settle(
+        self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0, *, leaves: bool = False
+    ) -> None:
         later = [done for done in report.settled if done.fate is Fate.OPEN]
         retries = [(*_held(crawl, holder, done.task), done.retry_in, int(not done.untried)) for done in later]
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(report.found)
         numbers = await self._numbers(tx, waiting)
-        await self._lock_hosts(tx, crawl, report, numbers)
+        leaving = await self._hosts_of(tx, crawl, holder) if leaves else []
+        settled = (done.task.host for done in report.settled)
+        await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
         closed = await self._close(tx, crawl, holder, report.settled)
         added = await self._add(tx, crawl, waiting, report.skipped + _skipped(report.found), numbers)
         await self._count_settled(tx, crawl, holder, closed, added, walked)
@@ -79,11 +83,16 @@ class SqlFrontier:
         rows = await tx.all("traps", crawl=crawl)
         return [Trap(row["pattern"], TrapState(row["state"]), row["sample"], row["count"]) for row in rows]
 
+    async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
+        rows = await tx.all("lock_traps", crawl=crawl, patterns=sorted(patterns))
+        return {row["pattern"] for row in rows if row["state"] == TrapState.RELEASED}
+
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
         if not await tx.execute("free_trap", crawl=crawl, pattern=pattern):
             return None
         home = origin(Url(pattern))
         host = (await self._hosts.numbers(tx, [home]))[home]
+        await self._lock_hosts(tx, crawl, [host])
         rows = await tx.all("quarantined_at_host", crawl=crawl, host=host)
         ours = [row for row in rows if pattern_of(Url(home + row["path"])) == pattern]
         await tx.many("free_urls", [(crawl, row["seq"]) for row in ours])
@@ -95,6 +104,7 @@ class SqlFrontier:
         return len(ours)
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
+        await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, holder))
         rows = await tx.all("release_urls", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
         await self._wake(tx, crawl, (row["host"] for row in rows))
         await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
@@ -179,11 +189,15 @@ class SqlFrontier:
             await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **asdict(record))
         return done_now
 
-    async def _lock_hosts(self, tx: Tx, crawl: int, report: Report, numbers: dict[str, int]) -> None:
-        """Every host row that this commit will touch, in the order of their numbers: two commits never wait for each
-        other in a circle."""
-        hosts = sorted({*numbers.values(), *(done.task.host for done in report.settled)})
-        await tx.all("lock_hosts", crawl=crawl, hosts=hosts)
+    async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
+        """Every host row that this commit will touch, in the order of their numbers: two commits never wait in a circle
+        for hosts, nor for what is touched only under a host's lock. (What is skipped is not: two walkers that each
+        found what the other skips, at the same moment, may do so. It is rare, and one of them runs again.)"""
+        await tx.all("lock_hosts", crawl=crawl, hosts=sorted(set(hosts)))
+
+    async def _hosts_of(self, tx: Tx, crawl: int, holder: Holder) -> list[int]:
+        rows = await tx.all("hosts_of_holder", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+        return [row["host"] for row in rows]
 
     async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         await tx.many("wake_hosts", [(crawl, host) for host in sorted(set(hosts))])

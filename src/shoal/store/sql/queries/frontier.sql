@@ -2,6 +2,12 @@
 -- What the keys of a crawl are seeded with.
 SELECT key_seed FROM crawl WHERE number = :crawl;
 
+-- name: hosts_of_holder
+-- The hosts that a walker has claimed, or has URLs of.
+SELECT host FROM frontier_host WHERE crawl = :crawl AND job_id = :job_id AND epoch = :epoch
+UNION
+SELECT host FROM frontier_touched WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch;
+
 -- name: free_host_claims
 -- A walker lets go of its hosts.
 UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND job_id = :job_id AND epoch = :epoch;

@@ -239,6 +239,12 @@ WHERE f.crawl = g.crawl AND f.host = g.host;
 -- The rows of these hosts, locked in the order of their numbers.
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host = ANY(:hosts::int[]) ORDER BY host FOR NO KEY UPDATE;
 
+-- name: lock_traps
+-- What was decided about these patterns: nobody decides otherwise before this commit ends. (It may count them later, so a
+-- shared lock will not do.)
+SELECT pattern, state FROM trap WHERE crawl = :crawl AND pattern = ANY(:patterns::text[])
+ORDER BY pattern FOR NO KEY UPDATE;
+
 -- name: lock_one_host
 -- The row of a host, if nobody has it just now.
 SELECT host, pages FROM frontier_host WHERE crawl = :crawl AND host = :host FOR UPDATE SKIP LOCKED;

@@ -199,6 +199,10 @@ UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = 
 -- The rows of these hosts; the write lock is held already.
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY host;
 
+-- name: lock_traps
+-- What was decided about these patterns; the write lock is held already.
+SELECT pattern, state FROM trap WHERE crawl = :crawl AND pattern IN (SELECT value FROM json_each(:patterns));
+
 -- name: lock_one_host
 -- The row of a host; the write lock is held already.
 SELECT host, pages FROM frontier_host WHERE crawl = :crawl AND host = :host;
