@@ -919,9 +919,9 @@ async def two_crawls(bench: Bench, first: list[str], second: list[str]) -> tuple
 
 
 async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
-    """Run two commits that both stop after their first use of a query, the first of them first, then go on together. The
-    driver would hide a
-    deadlock by running one of them again, a second later; so they run on connections of their own."""
+    """Run two commits that both stop after their first use of a query, the first of them first, then go on together.
+    The driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
+    own."""
     from shoal.store.sql.postgres import PostgresTx
 
     gates = [Gate(query), Gate(query)]

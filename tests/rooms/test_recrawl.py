@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.base.errors import InvalidInput
+from shoal.base.url import Url
 from shoal.crawl.crawls import Seen
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.frontier import Task
@@ -132,6 +133,29 @@ async def test_pages_behind_a_limit_that_is_gone_are_found(crawler: Crawler) -> 
         short = await crawler.crawl(site, depth=5, max_pages=2)
         full = await again(crawler, site, short, depth=5)
     assert set(await crawler.pages(full)) == {"/", "a", "b", "a/1", "a/2"}
+
+
+async def test_what_a_host_had_no_room_for_is_found_when_it_has(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5, max_pages_per_host=3)
+        assert set(await crawler.pages(first)) == {"/", "a", "b"}
+        site.texts["/"], site.pages["/"] = "a new text of another length", ["/a"]
+        second = await again(crawler, site, first, depth=5, max_pages_per_host=3)
+    assert set(await crawler.pages(second)) == {"/", "a", "a/1"}
+
+
+async def test_what_the_earlier_crawl_has_in_quarantine_is_found(crawler: Crawler) -> None:
+    async with serving(Shelf(pages={"/": ["/cal?month=1"], "/cal?month=1": []})) as site:
+        crawl = await crawler.submit(site, depth=5)
+        trapped = f"{site.url}/cal?month="
+        await crawler.app.database.run(
+            lambda tx: crawler.app.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
+        )
+        await crawler.walk(crawl)
+        first = await crawler.app.crawls.get(crawl.id)
+        assert set(await crawler.pages(first)) == {"/"}
+        second = await again(crawler, site, first, depth=5)
+    assert set(await crawler.pages(second)) == {"/", "cal?month=1"}
 
 
 async def test_a_crawl_with_other_borders_asks_for_whole_pages_where_it_goes_on(crawler: Crawler) -> None:

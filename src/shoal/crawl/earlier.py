@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from shoal.base.database import Database, Tx
 from shoal.base.url import Url
-from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind, Task
 from shoal.crawl.states import CrawlState
+from shoal.crawl.traps import Trap, TrapState
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore, Validators
@@ -41,7 +43,9 @@ class Recalled:
 class EarlierCrawl:
     """One walker's view of it. It has ended, so nothing of it changes."""
 
-    def __init__(self, database: Database, pages: PageStore, crawl: Crawl, config: CrawlConfig) -> None:
+    def __init__(
+        self, database: Database, pages: PageStore, crawl: Crawl, config: CrawlConfig, *, is_whole: bool
+    ) -> None:
         self._database = database
         self._pages = pages
         self._number = crawl.number
@@ -50,8 +54,6 @@ class EarlierCrawl:
         same = all(getattr(config, name) == getattr(crawl.config, name) for name in READING)
         self._reads_the_same = same and config.keep_bodies <= crawl.config.keep_bodies
         self._same_borders = _same_borders(config, crawl.config)
-        # Then every link was fetched, or skipped for a reason that still holds.
-        is_whole = (crawl.state, crawl.state_reason) == (CrawlState.COMPLETED, "drained")
         self._is_trusted = is_whole and self._same_borders and config.depth <= crawl.config.depth
         self._urls: dict[int, Url] = {}
 
@@ -109,6 +111,14 @@ class EarlierCrawl:
     @staticmethod
     def _followed(page: Page) -> list[int]:
         return [] if page.links is None else unpack(page.links).followed()
+
+
+def is_whole(crawl: Crawl, counts: Counts, traps: list[Trap]) -> bool:
+    """Whether every link of the crawl was fetched, or skipped for a reason that still holds. One that is in
+    quarantine, or waited at a host that gave all it may, was not: another crawl may come to fetch it."""
+    drained = (crawl.state, crawl.state_reason) == (CrawlState.COMPLETED, "drained")
+    held = any(trap.state is TrapState.QUARANTINED for trap in traps)
+    return drained and not held and Fate.SKIPPED_HOST_BUDGET.word not in counts.skipped
 
 
 def _same_borders(mine: CrawlConfig, theirs: CrawlConfig) -> bool:

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
-from shoal.base.database import Database
+from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
 from shoal.crawl.credentials import cookies_for, split
-from shoal.crawl.earlier import EarlierCrawl
+from shoal.crawl.earlier import EarlierCrawl, is_whole
 from shoal.crawl.engine import Engine, Window
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
@@ -114,6 +114,7 @@ class Walker:
     ) -> None:
         self._database = database
         self._crawls = crawls
+        self._frontier = frontier
         self._hosts = hosts
         self._egress = egress
         self._settings = settings
@@ -165,10 +166,19 @@ class Walker:
         config = self._crawl.config
         if config.recrawl_of is None:
             return None
-        earlier = await self._database.read(lambda tx: self._crawls.store.get(tx, config.recrawl_of or ""))
-        if earlier is None or earlier.key_seed != self._crawl.key_seed:
+
+        async def look(tx: Tx) -> tuple[Crawl, bool] | None:
+            earlier = await self._crawls.store.get(tx, config.recrawl_of or "")
+            if earlier is None or earlier.key_seed != self._crawl.key_seed:
+                return None
+            counts = await self._crawls.store.counts(tx, earlier.number)
+            return earlier, is_whole(earlier, counts, await self._frontier.traps(tx, earlier.number))
+
+        found = await self._database.read(look)
+        if found is None:
             return None
-        return EarlierCrawl(self._database, self._pages, earlier, config)
+        earlier, whole = found
+        return EarlierCrawl(self._database, self._pages, earlier, config, is_whole=whole)
 
     def _make_engine(self) -> Engine:
         limits = Limits.of(self._settings.egress)
