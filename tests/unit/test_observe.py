@@ -326,6 +326,14 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
     assert redact(redact(text)) == redact(text)
 
 
+@pytest.mark.parametrize(
+    "advice", ["write it as http://[user:password@]host:port", "use postgresql://user:password@host/name."]
+)
+def test_advice_with_the_words_user_and_password_is_not_taken_for_a_secret(advice: str) -> None:
+    assert clean(advice) == advice
+    assert SECRET not in clean(f"postgresql://user:password@{SECRET}@host/name")
+
+
 def test_huge_and_strange_values_stay_short_and_valid() -> None:
     found = line(
         title="x" * 1_000_000,

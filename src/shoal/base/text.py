@@ -23,6 +23,8 @@ _QUOTED = r"""(?:"(?:\\.|[^"\\\r\n])*|'(?:\\.|[^'\\\r\n])*|[^\r\n]*)"""
 _PART = r"(?:api[_-]?key|apikey|token|password|passwd|pwd|secret|signature|credentials?)"
 _SECRET_WORDS = rf"(?:[\w-]{{0,40}}{_PART}|sig|key|auth)"
 _SECRET_NAME = re.compile(rf"(?i){_SECRET_WORDS}|(?:proxy-|proxy_)?authorization|(?:set-|set_)?cookies?")
+# What our own advice has in the place of a name and a password.
+_EXAMPLE = r"(?!\[?user:password@[^\s@]*(?:\s|$))"
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     # Headers, alone, in a dump of headers, or in a dictionary that somebody printed.
     (
@@ -35,9 +37,9 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     # Our own tokens and webhook secrets, wherever they stand.
     (re.compile(r"(shl_|whsec_)[\w+/=-]+"), rf"\g<1>{HIDDEN}"),
     # Name and password in an address; then those whose password has a / ? or # in it (a port is no password).
-    (re.compile(r"""(://)[^\s/?#"'<>\\]*@"""), rf"\g<1>{HIDDEN}@"),
+    (re.compile(rf"""(://){_EXAMPLE}[^\s/?#"'<>\\]*@"""), rf"\g<1>{HIDDEN}@"),
     (
-        re.compile(r"""(://)[^\s/?#@:]{0,256}:(?![0-9]{1,5}(?:[/?#\s"'<>]|$))[^\s"'<>]{0,4096}@"""),
+        re.compile(rf"""(://){_EXAMPLE}[^\s/?#@:]{{0,256}}:(?![0-9]{{1,5}}(?:[/?#\s"'<>]|$))[^\s"'<>]{{0,4096}}@"""),
         rf"\g<1>{HIDDEN}@",
     ),
     # name=value in a query, a form or a connection string, and "name": "value".
