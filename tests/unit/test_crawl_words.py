@@ -1,15 +1,21 @@
 """What a person is told of a crawl: progress while it goes, the summary at its end."""
 
+import os
+import sys
 from dataclasses import replace
 
 import pytest
 
+from shoal.base.clock import SystemClock
 from shoal.base.ids import CrawlId
-from shoal.cli.progress import PlainLines, Standing
+from shoal.cli.progress import LiveLine, PlainLines, Standing
 from shoal.cli.summary import in_bytes, in_time, rows_of, summary
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
+from shoal.observe.logs import Logs
+from shoal.observe.words import Level
+from shoal.settings import LogSettings
 
 STANDING = Standing(pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0)
 COUNTS = Counts(
@@ -53,6 +59,23 @@ def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split()[0] for line in err.splitlines()] == ["1,234", "1,300"]
+
+
+def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        logs = Logs(LogSettings(), SystemClock())
+        live = LiveLine()
+        live.show(STANDING)
+        logs.say(Level.WARNING, "test", "a.example asks us to wait")
+        live.close()
+        written = os.read(master, 100_000).decode()
+    os.close(master)
+    [line] = [line for line in written.split("\n") if "asks us to wait" in line]
+    assert "1,234" not in line.split("\x1b[2K")[-1]
+    assert "\nabout" not in written  # one line, however narrow the terminal
 
 
 def test_the_summary_of_a_completed_crawl() -> None:

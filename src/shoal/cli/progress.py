@@ -186,10 +186,10 @@ class LiveLine:
     def show(self, standing: Standing) -> None:
         from rich.text import Text
 
-        text = Text(" · ".join(standing.words()), no_wrap=True, overflow="ellipsis")
-        text.stylize("bold", 0, text.plain.index(" "))
-        self._spinner.update(text=text)
-        self._live.update(self._spinner, refresh=True)
+        first, mark, rest = " · ".join(standing.words()).partition(" ")
+        dots = str(self._spinner.render(self._live.console.get_time()))
+        line = Text.assemble(dots, " ", (first, "bold"), mark, rest, no_wrap=True, overflow="ellipsis")
+        self._live.update(line, refresh=True)
 
     def say(self, text: str) -> None:
         note(text)

@@ -42,12 +42,17 @@ class Logs:
     """The one stream of log lines of a process. Never raises: a log that cannot be written stops nothing."""
 
     def __init__(self, settings: LogSettings, clock: Clock, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        self._given = stream
         self._clock = clock
         self._lock = threading.Lock()
         self.level = Level[settings.level.upper()]
         self._as_text = settings.format == "text" or (settings.format == "auto" and self._stream.isatty())
         self._colour = self._as_text and has_colour(self._stream)
+
+    @property
+    def _stream(self) -> TextIO:
+        """stderr as it is now: a live line puts something in its place that writes above the line."""
+        return sys.stderr if self._given is None else self._given
 
     def listen(self, signal: Signal) -> None:
         if level_of(signal) >= self.level:
