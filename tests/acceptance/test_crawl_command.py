@@ -277,6 +277,7 @@ def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url:
     assert code == 3
     assert json.loads(out.splitlines()[-1])["state"] == "failed"
     assert json.loads(err.splitlines()[-1])["code"] == "nothing_crawled"
+    assert "crawl_moved" not in err
 
 
 @pytest.mark.parametrize(

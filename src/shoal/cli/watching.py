@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.base.clock import SystemClock
-from shoal.base.signals import Signals
+from shoal.base.signals import Signal, Signals
+from shoal.crawl.crawls import CrawlMoved
 from shoal.observe.logs import Logs, capture_stdlib
 from shoal.settings import Settings
 
@@ -27,10 +28,16 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 
 
 def quiet(settings: Settings) -> Signals:
-    """A bus for a command with a person in front of it: only warnings are logged."""
+    """A bus for a command with a person in front of it: only warnings are logged, and not what becomes of its crawl,
+    which the command says by itself."""
     level = settings.log.but(level="warning")
     logs, signals = Logs(level, SystemClock()), Signals()
-    signals.subscribe(logs.listen)
+
+    def listen(signal: Signal) -> None:
+        if not isinstance(signal, CrawlMoved):
+            logs.listen(signal)
+
+    signals.subscribe(listen)
     return signals
 
 
