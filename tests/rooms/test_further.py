@@ -50,7 +50,7 @@ async def test_a_rule_set_gives_each_page_its_data_and_a_lack_of_it_its_error(cr
         pages = await crawler.pages(seen)
     assert pages["tea/1"].data == {"name": "green", "price": 4.5}
     assert pages["tea/2"].data == {"name": "black", "price": None}
-    assert pages["tea/2"].error == {"code": "invalid_data", "message": "Price is required and missing."}
+    assert pages["tea/2"].error == {"code": "invalid_data", "message": "price is required and missing."}
     assert [pages[path].data for path in ("/", "tea/gone", "tea.txt")] == [None, None, None]
     assert (seen.counts.pages, seen.counts.errors) == (5, 1)
     assert seen.crawl.state is CrawlState.COMPLETED

@@ -98,7 +98,7 @@ def test_what_is_required_and_not_there_is_told_by_name() -> None:
         authors={"css": ".author", "each": {"name": {"css": "b"}}, "required": True},
     )
     assert extracted.message == (
-        "Name is required and missing; price is required and 'Green tea' is no float; "
+        "name is required and missing; price is required and 'Green tea' is no float; "
         "reviews[1].stars is required and 'none' is no int; authors is required and missing."
     )
     assert extracted.data["name"] is None

@@ -41,7 +41,7 @@ class Extracted:
     def message(self) -> str | None:
         """What is wrong with the data, in one sentence; None if nothing is."""
         told = "; ".join(self.problems[:MOST_PROBLEMS])
-        return f"{told[:1].upper()}{told[1:]}." if told else None
+        return f"{told}." if told else None
 
 
 class DataReader:
@@ -63,7 +63,7 @@ class DataReader:
         for name, rule in self._rules.fields.items():
             extracted.data[name] = _value(page, source.document, rule, name, extracted.problems)
         if page.is_late:
-            extracted.problems.insert(0, f"the page took longer than {LONGEST_SECONDS:g} s, and not all was looked for")
+            extracted.problems.insert(0, f"The page took longer than {LONGEST_SECONDS:g} s, and not all was looked for")
         return _within_bounds(extracted)
 
 
@@ -216,7 +216,7 @@ def _within_bounds(extracted: Extracted) -> Extracted:
         size = 0
     if size <= LARGEST_DATA:
         return extracted
-    problem = f"the data is larger than {LARGEST_DATA // 1000} KB"
+    problem = f"The data is larger than {LARGEST_DATA // 1000} KB"
     return Extracted(dict.fromkeys(extracted.data), [problem, *extracted.problems])
 
 
