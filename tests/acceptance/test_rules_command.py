@@ -36,7 +36,7 @@ def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
     ("rules", "path", "code", "words"),
     [
         (TITLE, "", 0, ""),
-        (TITLE + PRICE, "", 1, "Price is required and missing."),
+        (TITLE + PRICE, "", 1, "price is required and missing."),
         (TITLE, "nothing-here", 1, "The rule set is not for this page: it has status 404"),
         ("[fields.a]\ncss = 'p['", "", 2, "rules.toml: fields.a.css is 'p[', which is no CSS selector"),
     ],
@@ -97,4 +97,8 @@ def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Pat
     assert (code, out) == (5, "")
     assert "crawl again with --keep-bodies" in err
     assert shoal(tmp_path, "rules", "apply", "rules.toml", "absent", *store)[0] == 5
-    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x")[0] == 2
+    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 2
+    code, _, err = shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.csv")
+    assert code == 2
+    assert "--output data.csv is no name for JSON lines" in err
+    assert not (tmp_path / "data.csv").exists()

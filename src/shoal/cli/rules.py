@@ -64,11 +64,13 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 @rules.command()
 @click.argument("file", metavar="FILE")
 @click.argument("crawl_id", metavar="CRAWL")
-@click.option("--output", metavar="FILE", help="Where the lines go instead of stdout.")
+@click.option("--output", metavar="FILE", help="A .jsonl file for the lines, instead of stdout.")
 @click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
 def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> None:
     """Take the data of the rule set in FILE from the kept bodies of a crawl, as JSON lines. No server is asked."""
     rule_set = read_rules(read_rules_file(file))
+    if output is not None and not output.endswith(".jsonl"):
+        raise InvalidInput(f"--output {shorten(output)}", "is no name for JSON lines", "let it end with .jsonl")
     if output is None:
         tally = uvloop.run(_apply(rule_set, crawl_id, store, sys.stdout.buffer))
     else:
