@@ -106,6 +106,14 @@ def test_a_gzip_file_may_have_several_members_and_padding() -> None:
     assert (len(sitemap.entries), sitemap.problem) == (2, None)
 
 
+@pytest.mark.parametrize("place", [(1 << 16) - 1, 1 << 16, (1 << 16) + 1])
+def test_a_member_may_begin_where_a_piece_ends(place: int) -> None:
+    packer = zlib.compressobj(0, wbits=31)
+    first = packer.compress(b"https://e.org/a".ljust(place - 28, b"\n")) + packer.flush()
+    assert len(first) == place
+    assert urls(read(first + gzip.compress(b"https://e.org/b"))) == ["https://e.org/a", "https://e.org/b"]
+
+
 @pytest.mark.parametrize("cut", [11, 40, -9, -1])
 def test_a_gzip_file_that_breaks_off_gives_what_was_there(cut: int) -> None:
     packer = zlib.compressobj(wbits=31)
@@ -242,6 +250,8 @@ BOMBS = {
     "a text without end": (b"<urlset><url><loc>https://e.org/" + b"a" * 2_900_000, "is broken"),
     "zeros in gzip": (gzip.compress(bytes(4_000_000)), "is larger than"),
     "gzip in gzip": (gzip.compress(gzip.compress(bytes(40_000_000))), "is larger than"),
+    "empty members": (gzip.compress(b"") * 100_000, "is a gzip file of more than 1,000 members"),
+    "empty members in gzip": (gzip.compress(gzip.compress(b"") * 100_000), "is a gzip file of more than 1,000 members"),
     "gzip in gzip in gzip": (gzip.compress(gzip.compress(gzip.compress(bytes(4_000_000)))), "is no sitemap"),
 }
 

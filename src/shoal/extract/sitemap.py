@@ -17,6 +17,7 @@ LONGEST_TEXT: Final = 8_192  # of a URL or a date, in characters
 LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers read an unfinished one again and again
 DEEPEST: Final = 50
 MOST_WRAPPINGS: Final = 2  # a .gz file that the server gzips once more
+MOST_MEMBERS: Final = 1_000  # of one gzip file
 
 _PIECE: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
@@ -98,7 +99,7 @@ def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap
 
 def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
     """The bytes in pieces, without gzip around them."""
-    pieces = iter([body])
+    pieces: Iterator[bytes] = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
     for _ in range(MOST_WRAPPINGS):
         first = next(pieces, b"")
         pieces = _chained(first, pieces)
@@ -106,13 +107,11 @@ def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
             pieces = _gunzipped(pieces)
     room = most
     for piece in pieces:
-        for start in range(0, len(piece), _PIECE):
-            part = piece[start : start + _PIECE]
-            if len(part) > room:
-                yield part[:room]
-                raise _Stop(f"is larger than {most:,} bytes; the rest was not read")
-            room -= len(part)
-            yield part
+        if len(piece) > room:
+            yield piece[:room]
+            raise _Stop(f"is larger than {most:,} bytes; the rest was not read")
+        room -= len(piece)
+        yield piece
 
 
 def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -122,21 +121,25 @@ def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Every member of a gzip file; whoever asks for no more pieces stops the unpacking."""
-    member = zlib.decompressobj(_GZIP_ONLY)
-    for piece in pieces:
-        while piece:
+    piece = b""
+    for _ in range(MOST_MEMBERS):
+        member = zlib.decompressobj(_GZIP_ONLY)
+        while not member.eof:
+            piece = piece or next(pieces, b"")
+            if not piece:
+                raise _Stop("is a gzip file that breaks off")
             try:
                 part = member.decompress(piece, _PIECE)
             except zlib.error:
                 raise _Stop("is a broken gzip file") from None
             if part:
                 yield part
-            piece = member.unconsumed_tail
-            if member.eof:
-                piece, member = member.unused_data, zlib.decompressobj(_GZIP_ONLY)
-                if not piece.startswith(_GZIP):  # padding behind the last member
-                    return
-    raise _Stop("is a gzip file that breaks off")
+            piece = member.unused_data or member.unconsumed_tail
+        while len(piece) < len(_GZIP) and (more := next(pieces, b"")):
+            piece += more
+        if not piece.startswith(_GZIP):  # padding behind the last member
+            return
+    raise _Stop(f"is a gzip file of more than {MOST_MEMBERS:,} members; the rest was not read")
 
 
 def _without_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
