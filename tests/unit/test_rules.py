@@ -12,7 +12,7 @@ from shoal.base.errors import InvalidInput
 from shoal.crawl.crawl import CrawlConfig
 from shoal.extract.data import LARGEST_DATA, MOST_VALUES, DataReader, Extracted
 from shoal.extract.rules import DEEPEST, LARGEST, MOST_FIELDS, RuleSet, read_rules, rules_of
-from shoal.extract.selectors import MAX_XPATH_TAGS, find_json_ld
+from shoal.extract.selectors import MAX_COSTLY_CSS_TAGS, MAX_XPATH_DEPTH, MAX_XPATH_TAGS, find_json_ld
 from shoal.extract.source import Source
 from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
 
@@ -70,6 +70,10 @@ IMAGES = ["http://shop.example/shop/a.png", "http://shop.example/shop/b.png"]
         ({"xpath": "//img/@src", "list": True}, ["a.png", "b.png"]),
         ({"xpath": "count(//img)", "type": "int"}, 2),
         ({"xpath": "//li[i[.='Bob']]/@data-stars"}, "none"),
+        ({"xpath": "//ul[.//li[contains(@data-stars, 'n') and not(@x='1')]][.//i]/li[last()]/i"}, "Bob"),
+        ({"css": "ul:has(> li i):has(i) li:nth-last-child(1) i"}, "Bob"),
+        ({"xpath": "//li[.//i = 'Bob']/@data-stars"}, "none"),
+        ({"xpath": "//li[1]/following-sibling::li[1]/i"}, "Bob"),
         ({"xpath": "boolean(//h2)", "type": "bool"}, False),
         ({"jsonld": "Product.offers.price", "type": "float", "list": True}, [12.5, 3.0]),
         ({"jsonld": "Product.sku", "type": "int"}, 12345678901234567),
@@ -135,6 +139,22 @@ def test_only_pages_whose_url_matches_are_read() -> None:
         ({"xpath": "//p[count( //a) > 1]"}, "searches the whole page inside [ ]"),
         ({"xpath": "//p[a or //b]"}, "searches the whole page inside [ ]"),
         ({"xpath": "//p[a[b[c]]]"}, "has [ ] more than 2 deep"),
+        ({"xpath": "//p[count(preceding-sibling::p)>5]"}, "goes up or sideways inside [ ]"),
+        ({"xpath": "//p[../p[../p='zz']]"}, "goes up or sideways inside [ ]"),
+        ({"xpath": "//p[ancestor :: div]"}, "goes up or sideways inside [ ]"),
+        ({"xpath": "//p/following-sibling::p"}, "say which one: following-sibling::p[1]"),
+        ({"xpath": "//p/following-sibling::p[position()<900]"}, "asks for all siblings"),
+        ({"xpath": "//p[id('x')]"}, "calls id() inside [ ]"),
+        ({"xpath": "//*[.//* = .//text()]"}, "searches below an element twice inside one [ ]"),
+        ({"xpath": "//*[.//text() = *]"}, "compares what [.// ] finds with other elements"),
+        ({"xpath": "//*[.//*[.='zz']]"}, "looks at more than attributes in a [ ] inside [.// ]"),
+        ({"xpath": "//p" + "[.='zz']" * 80}, "has more than 500 characters"),
+        ({"css": "p:has(~ p:has(~ .zz))"}, "inside :has(), which takes too long"),
+        ({"css": "p:has(:is(a, :HAS(b)))"}, "inside :has(), which takes too long"),
+        ({"css": "p:has(~ p ~ p ~ .zz)"}, "inside :has(), which takes too long"),
+        ({"css": "p:has(p:nth-child(7))"}, "inside :has(), which takes too long"),
+        ({"css": r"p:h\61 s(b)"}, "with a backslash"),
+        ({"css": "p" + ":nth-child(2n)" * 5}, "has more than 4 of :has() and :nth-…()"),
         ({"xpath": "//p[$x]"}, "has a variable"),
         ({"xpath": "string-join(//p, string(/))"}, "calls string-join()"),
         ({"xpath": f"concat({','.join('/' * 40)})"}, "has more than 30 arguments"),
@@ -199,6 +219,20 @@ def test_long_lists_and_much_data_are_cut() -> None:
 def test_xpath_is_not_tried_on_pages_that_are_too_large_for_it() -> None:
     html = "<p>x</p>" * MAX_XPATH_TAGS
     assert take(html, a={"xpath": "//p"}, b={"css": "p"}).data == {"a": None, "b": "x"}
+    deep = "<div>" * MAX_XPATH_DEPTH + "<p>x</p>"
+    assert take(deep, a={"xpath": "//p"}, b={"css": "p"}).data == {"a": None, "b": "x"}
+
+
+def test_costly_css_is_not_tried_on_large_pages() -> None:
+    rules = {"a": {"css": "p:nth-child(1)"}, "b": {"css": "body:has(p) p"}, "c": {"css": "p:not(.x)"}}
+    assert take("<p>x</p>", **rules).data == {"a": "x", "b": "x", "c": "x"}
+    assert take("<p>x</p>" * MAX_COSTLY_CSS_TAGS, **rules).data == {"a": None, "b": None, "c": "x"}
+
+
+def test_a_page_that_takes_too_long_is_given_up_between_fields_that_find_nothing() -> None:
+    ticks = iter([0.0, 1.0, 9.0])
+    reader = DataReader(read_rules({"fields": {name: {"css": ".zz"} for name in "abcdef"}}), lambda: next(ticks))
+    assert reader.read(page("<p>x</p>")).message == "The page took longer than 2 s, and not all was looked for."
 
 
 def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
@@ -206,7 +240,7 @@ def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
     fields = {"a": {"css": "p", "list": True}, "b": {"css": "p"}, "c": {"css": "p", "each": {"d": {}}}}
     reader = DataReader(read_rules({"fields": fields}), lambda: next(ticks))
     extracted = reader.read(page("<p>x</p>" * 9))
-    assert extracted.data == {"a": ["x", "x"], "b": None, "c": []}
+    assert extracted.data == {"a": ["x"], "b": None, "c": []}
     assert extracted.message == "The page took longer than 2 s, and not all was looked for."
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -10,7 +11,17 @@ from turbohtml import Element, Node, PlainText
 from shoal.base.text import shorten
 from shoal.extract.details import BadJsonLd, json_ld_texts, read_json_ld
 from shoal.extract.rules import Rule, RuleSet
-from shoal.extract.selectors import MAX_XPATH_TAGS, MAX_XPATH_TEXT, count_tags, find_by_xpath, find_json_ld, regex
+from shoal.extract.selectors import (
+    MAX_COSTLY_CSS_TAGS,
+    MAX_XPATH_TAGS,
+    MAX_XPATH_TEXT,
+    count_tags,
+    find_by_xpath,
+    find_json_ld,
+    is_costly_css,
+    is_deep,
+    regex,
+)
 from shoal.extract.source import Source
 from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
 
@@ -19,7 +30,7 @@ T = TypeVar("T")
 MOST_VALUES: Final = 1_000  # of one list
 LONGEST_VALUE: Final = 100_000  # characters
 LARGEST_DATA: Final = 1_000_000  # bytes of one page's data, as JSON
-LONGEST_SECONDS: Final = 2.0  # for one page; looked at before each value
+LONGEST_SECONDS: Final = 2.0  # for one page; looked at before each search and each value
 MOST_PROBLEMS: Final = 10
 
 _AS_TEXT: Final = PlainText(bullet="")
@@ -76,7 +87,6 @@ class _Page:
         self._until = timer() + LONGEST_SECONDS
         self.is_late = False
         self._json_ld: list[Any] | None = None
-        self._is_small: bool | None = None
 
     @property
     def base(self) -> str:
@@ -89,19 +99,28 @@ class _Page:
             self._json_ld = [block for block in blocks if not isinstance(block, BadJsonLd)]
         return self._json_ld
 
-    @property
-    def is_small(self) -> bool:
-        """Whether XPath may be used."""
-        if self._is_small is None:
-            short = len(self._source.text) <= MAX_XPATH_TEXT
-            self._is_small = short and count_tags(self._source.document) <= MAX_XPATH_TAGS
-        return self._is_small
+    def suits(self, rule: Rule) -> bool:
+        """Whether the page is small enough for what the rule searches it with."""
+        if rule.xpath is not None:
+            return self._tags <= MAX_XPATH_TAGS and len(self._source.text) <= MAX_XPATH_TEXT and not self._is_deep
+        return rule.css is None or not is_costly_css(rule.css) or self._tags <= MAX_COSTLY_CSS_TAGS
+
+    @cached_property
+    def _tags(self) -> int:
+        return count_tags(self._source.document)
+
+    @cached_property
+    def _is_deep(self) -> bool:
+        return is_deep(self._source.document)
+
+    def has_time(self) -> bool:
+        self.is_late = self.is_late or self._timer() > self._until
+        return not self.is_late
 
     def in_time(self, values: Sequence[T]) -> Iterator[T]:
         """The values, as long as there is time: a long text may stand in hundreds of elements around it."""
         for value in values:
-            self.is_late = self.is_late or self._timer() > self._until
-            if self.is_late:
+            if not self.has_time():
                 return
             yield value
 
@@ -142,14 +161,14 @@ def _elements(page: _Page, scope: Node, rule: Rule) -> list[Element]:
 
 
 def _found(page: _Page, scope: Node, rule: Rule) -> Sequence[Any]:
+    if not page.has_time() or not page.suits(rule):
+        return []
     if rule.css is not None:
         if rule.list or rule.each is not None or rule.regex is not None or rule.type != "text":
             return scope.select(rule.css)[:MOST_VALUES]
         one = scope.select_one(rule.css)
         return [] if one is None else [one]
     if rule.xpath is not None:
-        if not page.is_small:
-            return []
         return find_by_xpath(rule.xpath, scope)[:MOST_VALUES]
     if rule.jsonld is not None:
         return list(find_json_ld(page.json_ld, rule.jsonld))[:MOST_VALUES]

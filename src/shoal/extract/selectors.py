@@ -1,8 +1,8 @@
 """The ways to point at something on a page: CSS, XPath, a path into JSON-LD, regular expressions without backtracking.
 Each is judged here before it is used, and each reads nothing but the page.
 
-CSS takes the time of the page. XPath does not, however it is written: what makes it explode in time or memory is
-refused, and large pages are not searched with it.
+Plain CSS takes the time of the page. `:has()`, `:nth-…()` and XPath do not: what makes them explode in time or memory
+is refused, and large pages are not searched with them.
 """
 
 import re
@@ -16,8 +16,12 @@ from turbohtml import Node, XPath
 if TYPE_CHECKING:
     from re2 import _Regexp as Regex
 
-MAX_XPATH_TAGS: Final = 20_000
-MAX_XPATH_TEXT: Final = 2_000_000  # characters of a page
+MAX_XPATH_TAGS: Final = 5_000
+MAX_XPATH_TEXT: Final = 1_000_000  # characters of a page
+MAX_XPATH_DEPTH: Final = 64  # elements within elements
+LONGEST_XPATH: Final = 500
+MAX_COSTLY_CSS_TAGS: Final = 20_000
+MOST_COSTLY: Final = 4  # in one selector
 MOST_ARGUMENTS: Final = 30  # `concat` of whole pages
 DEEPEST_PREDICATE: Final = 2
 _MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
@@ -62,6 +66,20 @@ _LITERAL: Final = re.compile(r"""'[^']*'|"[^"]*\"""")
 _CALL: Final = re.compile(r"([\w.:-]+)\s*\(")
 _AXIS: Final = re.compile(r"([\w-]+)\s*::")
 _ABSOLUTE: Final = re.compile(r"[\[(,=<>|+*]\s*/|\b(?:or|and|div|mod)\s+/")
+_SIDEWAYS: Final = re.compile(r"(?:sibling|ancestor|ancestor-or-self|parent)\s*::|\.\.")
+_BELOW: Final = re.compile(r"//|descendant(?:-or-self)?\s*::")
+_ID: Final = re.compile(r"(?<![\w-])id\s*\(")
+# Attributes, literals, numbers: what an element says itself, without its content.
+_OWN: Final = re.compile(r"(?:\s*+(?:@[\w:-]++|''|\d++|!?=|,|\)|(?:contains|starts-with|not|and|or)\b\s*+\(?))*+\s*+")
+_WITH_TEXT: Final = re.compile(r"''\s*+(?:!?=|[<>]=?)|(?:!?=|[<>]=?)\s*+(?:''|\d)")
+_COMPARES: Final = re.compile(r"[=<>]")
+_ALL_SIBLINGS: Final = re.compile(
+    r"-sibling\s*+::\s*+[\w*:.-]++(?:\s*+\(\s*+(?:'')?+\s*+\))?+\s*+(?!\[\s*\d+\s*\])", re.ASCII
+)
+_COSTLY: Final = re.compile(r":(?:has|nth-[\w-]+)\(", re.IGNORECASE)
+_COSTLY_IN_HAS: Final = re.compile(r":(?:has|nth-[\w-]+)\(|~(?!=)|\+", re.IGNORECASE)
+_ESCAPED_NAME: Final = re.compile(r"(?<!\\):[\w-]*\\")
+_TOO_DEEP: Final = " > ".join("*" * (MAX_XPATH_DEPTH + 1))
 _NOTHING: Final = turbohtml.parse("")
 _OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 
@@ -72,9 +90,35 @@ def check_css(selector: str) -> None:
         _NOTHING.select(selector)
     except ValueError as error:
         raise ValueError(f"is no CSS selector ({_reason(error)}); correct it") from None
+    bare = _LITERAL.sub("''", selector)
+    if _ESCAPED_NAME.search(bare):
+        raise ValueError("has the name of a pseudo-class with a backslash; write it plainly")
+    if len(_COSTLY.findall(bare)) > MOST_COSTLY:
+        raise ValueError(f"has more than {MOST_COSTLY} of :has() and :nth-…(); split it, or use each")
+    if any(_COSTLY_IN_HAS.search(inner) for inner in _has_arguments(bare)):
+        raise ValueError("has +, ~, :nth-…() or :has() inside :has(), which takes too long; split it, or use each")
+
+
+def is_costly_css(selector: str) -> bool:
+    """Whether a selector takes too long on large pages."""
+    return _COSTLY.search(selector) is not None
+
+
+def _has_arguments(bare: str) -> Iterator[str]:
+    for part in re.split(r"(?i):has\(", bare)[1:]:
+        depth = 1
+        for place, sign in enumerate(part):
+            depth += (sign == "(") - (sign == ")")
+            if depth == 0:
+                yield part[:place]
+                break
+        else:
+            yield ":has("  # the next one begins before this one ends
 
 
 def check_xpath(expression: str) -> None:
+    if len(expression) > LONGEST_XPATH:
+        raise ValueError(f"has more than {LONGEST_XPATH} characters; split it, or use each")
     bare = _LITERAL.sub("''", expression)
     for name in _CALL.findall(bare):
         if name not in FUNCTIONS and name not in _NODE_TESTS and name not in _OPERATORS:
@@ -84,7 +128,9 @@ def check_xpath(expression: str) -> None:
             raise ValueError(f"calls {name}(), which is not allowed; {fix}")
     for axis in _AXIS.findall(bare):
         if axis in _FAR_AXES:
-            raise ValueError(f"uses the axis {axis}::, which takes too long; use {axis}-sibling:: or a path from above")
+            raise ValueError(
+                f"uses the axis {axis}::, which takes too long; use {axis}-sibling::*[1] or a path from above"
+            )
     if bare.count(",") > MOST_ARGUMENTS:
         raise ValueError(f"has more than {MOST_ARGUMENTS} arguments; split it")
     if "$" in bare:
@@ -97,18 +143,40 @@ def check_xpath(expression: str) -> None:
 
 
 def _check_predicates(bare: str) -> None:
-    depth = deepest = start = 0
+    for predicate in _predicates(bare):
+        nested = _predicates(predicate)
+        if any("[" in inner for inner in nested):
+            raise ValueError(f"has [ ] more than {DEEPEST_PREDICATE} deep; split it, or use each")
+        if _ABSOLUTE.search(f"[{predicate}"):
+            raise ValueError("searches the whole page inside [ ]; begin that path with a dot: .//")
+        if _SIDEWAYS.search(predicate):
+            raise ValueError("goes up or sideways inside [ ], which takes too long; do it outside, or use each")
+        if _ID.search(predicate):
+            raise ValueError("calls id() inside [ ], which takes too long; compare @id")
+        below = len(_BELOW.findall(predicate))
+        if below > 1:
+            raise ValueError("searches below an element twice inside one [ ]; write two of them: [.//a][.//b]")
+        if below and _COMPARES.search(_WITH_TEXT.sub("", predicate)):
+            raise ValueError("compares what [.// ] finds with other elements; compare it with a text or a number")
+        if below and not all(_OWN.fullmatch(inner) for inner in nested):
+            raise ValueError("looks at more than attributes in a [ ] inside [.// ], which takes too long; use each")
+    if _ALL_SIBLINGS.search(bare):
+        raise ValueError("asks for all siblings, which takes too long; say which one: following-sibling::p[1]")
+
+
+def _predicates(bare: str) -> list[str]:
+    """What stands in the outermost brackets."""
+    found = []
+    depth = start = 0
     for place, sign in enumerate(bare):
         if sign == "[":
-            start = place if depth == 0 else start
+            start = place + 1 if depth == 0 else start
             depth += 1
-            deepest = max(deepest, depth)
         elif sign == "]":
             depth -= 1
-            if depth == 0 and _ABSOLUTE.search(bare, start, place):
-                raise ValueError("searches the whole page inside [ ]; begin that path with a dot: .//")
-    if deepest > DEEPEST_PREDICATE:
-        raise ValueError(f"has [ ] more than {DEEPEST_PREDICATE} deep; split it, or use each")
+            if depth == 0:
+                found.append(bare[start:place])
+    return found
 
 
 def find_by_xpath(expression: str, scope: Node) -> Sequence[Any]:
@@ -191,6 +259,11 @@ def regex(pattern: str) -> "Regex":
 
 def count_tags(document: Node) -> int:
     return sum(1 for _ in document.iter_elements())
+
+
+def is_deep(document: Node) -> bool:
+    """Whether it is too deep for XPath."""
+    return document.select_one(_TOO_DEEP) is not None
 
 
 def _reason(error: Exception) -> str:
