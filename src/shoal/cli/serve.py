@@ -120,7 +120,7 @@ class Controller:
         app = self._app
         routes = [
             *CrawlRoutes(app.crawls, app.settings.serve.max_request_bytes).routes(),
-            *HealthRoutes(app.check_store, lambda: (metrics.render(), metrics.content_type)).routes(),
+            *HealthRoutes(app.check_store, lambda: (metrics.render(), metrics.content_type), app.clock).routes(),
             *ConsoleRoutes(app.crawls).routes(),
         ]
         return uvicorn.Config(

@@ -1,5 +1,6 @@
 """`/healthz` (this process lives), `/readyz` (its store answers), `/metrics`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
@@ -7,14 +8,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shoal import __version__
+from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.serve.problems import Json
 
+FRESH_SECONDS = 1.0  # an answer is given again for so long: anybody may ask, and each check writes to the store
+
 
 class HealthRoutes:
-    def __init__(self, check_store: Callable[[], Awaitable[object]], metrics: Callable[[], tuple[bytes, str]]) -> None:
+    def __init__(
+        self, check_store: Callable[[], Awaitable[object]], metrics: Callable[[], tuple[bytes, str]], clock: Clock
+    ) -> None:
         self._check_store = check_store
         self._metrics = metrics
+        self._clock = clock
+        self._checking = asyncio.Lock()
+        self._checked_at = -FRESH_SECONDS
+        self._trouble: ShoalError | None = None
 
     def routes(self) -> list[Route]:
         return [
@@ -27,11 +37,21 @@ class HealthRoutes:
         return Json({"status": "ok", "version": __version__})
 
     async def ready(self, request: Request) -> Json:
+        async with self._checking:  # those who ask meanwhile get what it finds
+            if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
+                await self._check()
+        error = self._trouble
+        if error is not None:
+            return Json({"status": "unavailable", "store": error.code, "detail": error.message}, status_code=503)
+        return Json({"status": "ok", "store": "ok"})
+
+    async def _check(self) -> None:
+        self._trouble = None
         try:
             await self._check_store()
         except ShoalError as error:
-            return Json({"status": "unavailable", "store": error.code, "detail": error.message}, status_code=503)
-        return Json({"status": "ok", "store": "ok"})
+            self._trouble = error
+        self._checked_at = self._clock.monotonic()
 
     async def metrics(self, request: Request) -> Response:
         body, media_type = self._metrics()
