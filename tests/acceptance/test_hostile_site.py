@@ -13,7 +13,7 @@ from tests.support.ledger import Expected
 
 DEADLINE_SECONDS = 60
 MOST_MEMORY = 300_000_000
-OUTPUTS = ("out.jsonl", "out.csv", "out.warc.gz")
+OUTPUTS = ("out.jsonl", "out.csv", "out.warc.gz", "out.md")
 DATABASE = ("shoal.db", "shoal.db-wal", "shoal.db-shm")
 REASONS = {
     *("robots", "repeating_path", "too_many_segments", "scheme", "credentials", "backslash", "control_characters"),

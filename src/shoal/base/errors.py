@@ -240,7 +240,7 @@ class BodiesUnavailable(OperatorError):
     code = "bodies_unavailable"
 
     def __init__(self, store: str, why: str, fix: str) -> None:
-        super().__init__(f"{store} does not keep bodies ({why}); {fix}.", store=store)
+        super().__init__(f"the body store {store} is not available ({why}); {fix}.", store=store)
 
 
 class NothingCrawled(OperatorError):

@@ -16,7 +16,7 @@ import xxhash
 from shoal.base.disk import sync_folder
 from shoal.egress import Failure, Limits, Response
 from shoal.export.part import check_place, translated, unusable
-from shoal.extract.maintext import main_text
+from shoal.extract.maintext import LONGEST_PAGE, main_text
 from shoal.extract.source import Source
 from shoal.pages.bodies import Place, answer_in, place_of
 from shoal.pages.page import Page
@@ -25,6 +25,7 @@ INDEX: Final = "index.md"
 MARK: Final = "<!-- made by shoal -->"
 LEFT_OUT: Final = frozenset({"crawl_id", "bytes", "duration_ms", "attempt", "rendered"})
 LONGEST_NAME: Final = 80
+BYTES_OF_CHARACTER: Final = 4  # at most
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>])")
 
@@ -145,11 +146,12 @@ def front_matter(page: Page, crawl_id: str) -> str:
 
 def text_of(answer: Response, limits: Limits) -> str:
     """What a page is about, as Markdown; nothing for what is no page."""
-    body = answer.body(limits)
-    kind = answer.headers.get("content-type")
+    body, kind, url = answer.body(limits), answer.headers.get("content-type"), answer.url
+    del answer  # its bytes would lie beside the tree that is made now
     if isinstance(body, Failure) or "html" not in (kind or "html").lower():
         return ""
-    return main_text(Source(answer.url, body, kind)).markdown.strip() + "\n"
+    body = body[: LONGEST_PAGE * BYTES_OF_CHARACTER]
+    return main_text(Source(url, body, kind)).markdown.strip() + "\n"
 
 
 def _value(value: Any) -> str:
