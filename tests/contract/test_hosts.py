@@ -114,6 +114,18 @@ async def test_what_the_host_asks_for_holds_and_a_longer_wish_extends_it(bench: 
     assert await hear(bench, host, throttled(900, grows=False)) == about(900)
 
 
+@pytest.mark.parametrize("grows", [True, False])
+async def test_the_first_back_off_after_a_wish_of_the_host_is_as_long_as_any_first(bench: Bench, grows: bool) -> None:
+    host = await host_of(bench)
+    for wish in (5, 5):
+        await hear(bench, host, throttled(wish))
+        await bench.jump(wish + 0.5)
+        assert (await standing(bench, host)).is_wary
+    for seconds in (2, 4 if grows else 2):
+        assert await hear(bench, host, throttled(grows=grows)) == about(seconds)
+        await bench.jump(seconds + 0.5)
+
+
 async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
     host = await host_of(bench)
     await hear(bench, host, throttled(60))

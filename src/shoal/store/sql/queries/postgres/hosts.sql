@@ -32,8 +32,8 @@ RETURNING h.number, g.slots, g.base - shoal_now() AS first_in;
 
 -- name: hear_hosts
 -- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
--- (:grows) if it does not begin one; while it is held, only a longer wish of its own counts, and a back-off that is long
--- past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
+-- (:grows) if it does not begin one; its own wishes do not double it, and the first after them is as long as any first. While
+-- it is held, only a longer wish of its own counts, and a back-off that is long past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
 -- long its answers take; -1: as before.
 -- batch: arrays
 WITH locked AS (
@@ -43,9 +43,11 @@ WITH locked AS (
     SELECT l.held, g.*,
            CASE WHEN l.held THEN l.backoff
                 WHEN g.status = 0 THEN CASE WHEN g.well = 1 THEN 0 ELSE l.backoff END
-                WHEN g.well = 1 OR l.backoff = 0 OR l.held_until < shoal_now() - g.forget THEN g.first
+                WHEN g.well = 1 OR l.backoff = 0 OR l.held_until < shoal_now() - g.forget
+                THEN CASE WHEN g.hold > 0 THEN (g.first + 1) / 2 ELSE g.first END
+                WHEN g.hold > 0 THEN l.backoff
                 WHEN g.grows = 1 THEN least(2 * l.backoff, g.most)
-                ELSE l.backoff END AS backoff
+                ELSE greatest(l.backoff, g.first) END AS backoff
     FROM locked AS l
     JOIN unnest(:number::int[], :status::smallint[], :hold::bigint[], :first::bigint[], :most::bigint[], :grows::int[],
                 :forget::bigint[], :well::int[], :latency::bigint[])

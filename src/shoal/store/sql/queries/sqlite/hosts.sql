@@ -23,8 +23,8 @@ RETURNING number, granted AS slots, next_at - granted * :delay - shoal_now() AS 
 
 -- name: hear_hosts
 -- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
--- (:grows) if it does not begin one; while it is held, only a longer wish of its own counts, and a back-off that is long
--- past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
+-- (:grows) if it does not begin one; its own wishes do not double it, and the first after them is as long as any first. While
+-- it is held, only a longer wish of its own counts, and a back-off that is long past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
 -- long its answers take; -1: as before.
 UPDATE host
 SET held_status = CASE WHEN :status > 0 THEN :status ELSE held_status END,
@@ -38,9 +38,11 @@ SET held_status = CASE WHEN :status > 0 THEN :status ELSE held_status END,
 FROM (SELECT shoal_now() AS now, h.held_until > shoal_now() AS held,
              CASE WHEN h.held_until > shoal_now() THEN h.backoff
                   WHEN :status = 0 THEN CASE WHEN :well THEN 0 ELSE h.backoff END
-                  WHEN :well OR h.backoff = 0 OR h.held_until < shoal_now() - :forget THEN :first
+                  WHEN :well OR h.backoff = 0 OR h.held_until < shoal_now() - :forget
+                  THEN CASE WHEN :hold > 0 THEN (:first + 1) / 2 ELSE :first END
+                  WHEN :hold > 0 THEN h.backoff
                   WHEN :grows THEN min(2 * h.backoff, :most)
-                  ELSE h.backoff END AS backoff
+                  ELSE max(h.backoff, :first) END AS backoff
       FROM host AS h WHERE h.number = :number) AS s
 WHERE number = :number
 RETURNING number, held_until - shoal_now() AS held_for;
