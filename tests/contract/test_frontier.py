@@ -193,6 +193,18 @@ async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_anot
     await check_counters(bench, crawl)
 
 
+async def test_what_was_skipped_for_the_way_there_is_held_in_a_trap_and_opens_with_it(bench: Bench) -> None:
+    crawl = await grown(bench, "/seed")
+    pattern = f"{SITE}/cal?m="
+    await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: Url(f"{pattern}1")}))
+    await add(bench, crawl, new_url(crawl, "/cal?m=2", fate=Fate.SKIPPED_DEPTH))
+    await add(bench, crawl, new_url(crawl, "/cal?m=2", fate=Fate.QUARANTINED))
+    assert (await bench.counts(crawl)).skipped == {}
+    assert await bench.crawls.release(crawl.id, pattern) == 1
+    assert await bench.fate(crawl, f"{pattern}2") is Fate.OPEN
+    await check_counters(bench, crawl)
+
+
 # Taking
 
 

@@ -234,7 +234,7 @@ async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple
     rows = await tx.all("known_keys", crawl=crawl, keys=[url[0] for url in urls])
     known = {(row["key"], row["chk"]): row["fate"] for row in rows}
     fresh = [url for url in urls if (url[0], url[1]) not in known] if known else urls
-    again = [url for url in urls if url[2] is Fate.OPEN and known.get((url[0], url[1])) in REOPENING] if known else []
+    again = [url for url in urls if known.get((url[0], url[1])) in REOPENING] if known else []
     await tx.many("insert_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in fresh])
     await tx.many("set_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in again])
     reopened = Counter(Fate(known[key, chk]) for key, chk, _ in again)

@@ -1,13 +1,13 @@
 -- name: add_fates
 -- Record new URLs, in key order so that two batches never wait for each other; which were new. One that was skipped
--- for the way that led there (its depth 16, nofollow 21, not in a sitemap 31) and is found in another opens (0); `was` is
--- what it had been, as this statement's snapshot knows it.
+-- for the way that led there (its depth 16, nofollow 21, not in a sitemap 31) and is found in another waits after all;
+-- `was` is what it had been, as this statement's snapshot knows it.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
 FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
 ORDER BY g.chk, g.key
-ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate IN (16, 21, 31) AND excluded.fate = 0
+ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate IN (16, 21, 31)
 RETURNING key, chk, xmax <> 0 AS reopened,
           CASE WHEN xmax <> 0 THEN (SELECT o.fate FROM fate AS o
                                     WHERE o.crawl = fate.crawl AND o.key = fate.key AND o.chk = fate.chk) END AS was;
