@@ -75,6 +75,7 @@ async def test_pages_are_found_by_their_keys(bench: Bench) -> None:
         assert {row.key: (row.depth, row.etag) for row in validators} == {
             seed.key: (0, '"one"'),
             first.key: (1, '"one"'),
+            **{task.key: (1, None) for task in (second, third, fourth)},
         }
         pages = await bench.pages.of_keys(tx, crawl.number, [first.key, 1], details=True)
         assert [(key, chk, page.url, page.detail) for key, chk, page in pages] == [

@@ -35,6 +35,7 @@ class ScriptedSite:
     script: Script
     robots: Answer = (404, {}, "")
     seconds: float = 0.0  # that each answer takes
+    late: dict[str, str] = field(default_factory=dict)  # paths that are answered only when another was asked for
     port: int = 0
     asked: list[str] = field(default_factory=list)
     moments: list[float] = field(default_factory=list)  # when each of them was asked
@@ -59,6 +60,9 @@ class ScriptedSite:
             self.news.clear()
             await self.news.wait()
 
+    async def _after(self, path: str) -> None:
+        await self.until(lambda: path in self.asked)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
@@ -71,6 +75,7 @@ class ScriptedSite:
                 self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
                 status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")
                 await CLOCK.sleep(self.seconds)
+                await self._after(self.late.get(path, path))
                 data = body if isinstance(body, bytes) else body.encode()
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
                 writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)

@@ -168,6 +168,62 @@ async def test_a_crawl_with_other_borders_asks_for_whole_pages_where_it_goes_on(
     assert (site.whole(), third.counts.not_modified) == ([], 1)
 
 
+@pytest.mark.parametrize("validators", [True, False])
+@pytest.mark.parametrize("analyze", [True, False])
+async def test_a_shortest_way_that_is_slow_this_time_loses_no_page(
+    crawler: Crawler, validators: bool, analyze: bool
+) -> None:
+    tree = {"/": ["/short", "/long"], "/short": ["/x"], "/long": ["/longer"], "/longer": ["/x"], "/x": ["/end"]}
+    site = Shelf(pages=tree | {"/end": []}, late={"/longer": "/x"})
+    if not validators:
+        site.script = lambda path: html(path, *site.pages[path])
+    async with serving(site):
+        first = await crawler.crawl(site, depth=3)
+        site.late = {"/short": "/x"}
+        second = await again(crawler, site, first, depth=3, analyze=analyze)
+    before, after = await crawler.pages(first), await crawler.pages(second)
+    assert {path: page.depth for path, page in before.items()} == {
+        "/": 0,
+        "short": 1,
+        "long": 1,
+        "longer": 2,
+        "x": 2,
+        "end": 3,
+    }
+    assert {path: page.depth for path, page in after.items()} == {path: page.depth for path, page in before.items()}
+
+
+async def test_a_depth_that_was_counted_from_other_seeds_is_not_taken_over(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, "/a", depth=5)
+        second = await again(crawler, site, first, depth=5)
+    assert ((await crawler.pages(first))["a/1"].depth, (await crawler.pages(second))["a/1"].depth) == (1, 2)
+
+
+async def test_a_url_that_only_unchanged_pages_link_to_is_explained_by_the_crawl_that_read_them(
+    crawler: Crawler,
+) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5)
+        third = await again(crawler, site, second, depth=5)
+    archivist = crawler.app.archivist()
+    said = await archivist.explain(third.crawl.id, "http://elsewhere.example/", 2000)
+    assert "pages that have not changed were not read again" in said.sentence
+    assert f"In crawl {first.crawl.id}, which this one follows, it was skipped: It is outside" in said.sentence
+    assert (said.facts["earlier_crawl"], said.facts["earlier_reason"]) == (first.crawl.id, "scope")
+    unknown = await archivist.explain(third.crawl.id, f"{site.url}/nowhere", 2000)
+    assert "no page that was read so far links to it" in unknown.sentence
+
+
+async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=1)
+    said = await crawler.app.archivist().explain(second.crawl.id, f"{site.url}/a/2", 2000)
+    assert f"In crawl {first.crawl.id}, which this one follows, it was fetched at" in said.sentence
+
+
 async def test_a_page_that_redirects_is_asked_for_without_a_condition(crawler: Crawler) -> None:
     site = shelf()
     site.pages["/"] = ["/old"]

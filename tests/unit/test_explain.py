@@ -64,7 +64,7 @@ def test_no_two_plain_skips_are_told_alike() -> None:
 
 def test_a_page_that_was_too_far_away_is_told_with_the_limit() -> None:
     said = asked(UrlFacts(Fate.SKIPPED_DEPTH), crawl_of(depth=2))
-    assert said.sentence == "It was found more than 2 links away from a seed, which is the crawl's depth."
+    assert said.sentence == "It was found on a way of more than 2 links from a seed, which is the crawl's depth."
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_command_says_it_in_words(crawl: Crawl, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert f"URL    {SITE}/deep\n" in said
     assert "State  skipped (depth)\n" in said
-    assert "more than 1 links away" in said
+    assert "a way of more than 1 link from a seed" in said
 
 
 def test_the_command_says_it_as_json(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl.archive import FrontierArchive, FrontierStats, UrlFacts
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, Seen
-from shoal.crawl.explain import Explanation, explain_refusal, explain_url, found_in_sitemap
+from shoal.crawl.explain import Explanation, explain_refusal, explain_url, found_in_sitemap, told_by_earlier
 from shoal.crawl.frontier import Kind, key_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.pages.bodies import BodyStore
@@ -43,20 +43,7 @@ class Archivist:
         url = canonical(text, crawl.config.url_rules(longest))
         if isinstance(url, Refusal):
             return explain_refusal(text, url)
-
-        async def facts_of(tx: Tx, kind: Kind) -> UrlFacts | None:
-            return await self._archive.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
-
-        async def look(tx: Tx) -> Explanation:
-            found = await facts_of(tx, Kind.PAGE) or await facts_of(tx, Kind.SITEMAP)
-            parent = None if found is None else found.parent
-            if parent is not None:
-                key = key_of(Url(parent), crawl.key_seed, Kind.SITEMAP)
-                if await self._archive.sitemap(tx, crawl.number, key) is not None:
-                    return found_in_sitemap(explain_url(crawl, url, found), parent)
-            return explain_url(crawl, url, found)
-
-        return await self._database.read(look)
+        return await self._database.read(lambda tx: self._explain(tx, crawl, url))
 
     async def clear(self, crawl_id: str) -> int:
         """Forget every URL of a crawl, in batches; how many. Its pages stay, and what was counted. What is left when
@@ -88,6 +75,37 @@ class Archivist:
             return Seen(crawl, await self._crawls.store.counts(tx, crawl.number))
 
         return await self._database.read(look)
+
+    async def _explain(self, tx: Tx, crawl: Crawl, url: Url) -> Explanation:
+        facts = await self._facts(tx, crawl, url)
+        said = explain_url(crawl, url, facts)
+        if facts is None:
+            return await self._by_earlier(tx, crawl, url, said)
+        if facts.parent is not None:
+            key = key_of(Url(facts.parent), crawl.key_seed, Kind.SITEMAP)
+            if await self._archive.sitemap(tx, crawl.number, key) is not None:
+                return found_in_sitemap(said, facts.parent)
+        return said
+
+    async def _by_earlier(self, tx: Tx, crawl: Crawl, url: Url, said: Explanation) -> Explanation:
+        """What the crawls that this one follows know of a URL, the last of them first."""
+        asked, followed = {str(crawl.id)}, crawl.config.recrawl_of
+        while followed is not None and followed not in asked:  # names can be given again, so they may lead in a circle
+            earlier = await self._crawls.store.get(tx, followed)
+            if earlier is None or earlier.key_seed != crawl.key_seed:
+                break
+            facts = await self._facts(tx, earlier, url)
+            if facts is not None:
+                return told_by_earlier(said, earlier, explain_url(earlier, url, facts))
+            asked.add(followed)
+            followed = earlier.config.recrawl_of
+        return said
+
+    async def _facts(self, tx: Tx, crawl: Crawl, url: Url) -> UrlFacts | None:
+        async def of(kind: Kind) -> UrlFacts | None:
+            return await self._archive.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
+
+        return await of(Kind.PAGE) or await of(Kind.SITEMAP)
 
     async def _ended(self, tx: Tx, crawl_id: str) -> Crawl:
         return await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), TERMINAL, "be removed")

@@ -58,8 +58,9 @@ class EarlierCrawl:
         self._urls: dict[int, Url] = {}
 
     async def prepare(self, tx: Tx, tasks: list[Task]) -> None:
-        """Give the tasks that were just taken what servers said about their pages last time."""
-        if not self._reads_the_same:
+        """Give the tasks that were just taken what servers said about their pages last time, and their depth of then if
+        that was smaller."""
+        if not (self._reads_the_same or self._same_borders):
             return
         asked = {(task.key, task.chk): task for task in tasks if task.kind is Kind.PAGE}
         found = await self._pages.validators(tx, self._number, [key for key, _ in asked]) if asked else []
@@ -67,6 +68,10 @@ class EarlierCrawl:
         for row in found:
             task = asked.get((row.key, row.chk))
             if task is None:
+                continue
+            if self._same_borders:  # unchanged pages answer sooner than others, which makes other ways the first
+                task.depth = min(task.depth, row.depth)
+            if not (self._reads_the_same and row.is_condition):
                 continue
             if task.depth >= self._depth or (self._is_trusted and task.depth >= row.depth):
                 task.etag, task.last_modified = row.etag, row.last_modified

@@ -18,6 +18,7 @@ from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.traps import pattern_of
 
 MOST_BORDERS = 5
+UNREAD = "pages that have not changed were not read again"
 
 
 class UrlState(StrEnum):
@@ -69,6 +70,14 @@ def found_in_sitemap(said: Explanation, sitemap: str) -> Explanation:
     return replace(said, sentence=sentence, facts=said.facts | {"sitemap": sitemap})
 
 
+def told_by_earlier(said: Explanation, earlier: Crawl, then: Explanation) -> Explanation:
+    """The same of a URL that only a crawl before this one came across."""
+    what = "it was skipped: " + then.sentence if then.state is UrlState.SKIPPED else "i" + then.sentence[1:]
+    sentence = f"The crawl has not come across it; {UNREAD}. In crawl {earlier.id}, which this one follows, {what}"
+    known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
+    return replace(said, sentence=sentence, facts=said.facts | known)
+
+
 def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> Explanation:
     facts: dict[str, Any] = {
         "kind": "sitemap",
@@ -86,7 +95,8 @@ def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> Explanation:
 
 
 def _never_seen(crawl: Crawl, url: Url) -> str:
-    said = "The crawl has not come across it: it is no seed, and no page that was read so far links to it."
+    said = "The crawl has not come across it: it is no seed, and no page that was read so far links to it"
+    said += f"; {UNREAD}." if crawl.config.recrawl_of else "."
     judged = Scope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
     return said if judged is Fate.OPEN else f"{said} It would be skipped. {_skipped(crawl.config, url, judged)}"
 
@@ -181,6 +191,10 @@ def _settled(url: Url, facts: UrlFacts) -> Explanation:
     return Explanation(url, state, page.error_code, said, known)
 
 
+def _links(count: int) -> str:
+    return "1 link" if count == 1 else f"{count} links"
+
+
 def _times(count: int) -> str:
     return "1 try" if count == 1 else f"{count} tries"
 
@@ -194,7 +208,7 @@ def _at(micros: int) -> str:
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
     match fate:
         case Fate.SKIPPED_DEPTH:
-            return f"It was found more than {config.depth} links away from a seed, which is the crawl's depth."
+            return f"It was found on a way of more than {_links(config.depth)} from a seed, which is the crawl's depth."
         case Fate.SKIPPED_SCOPE:
             return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
         case Fate.SKIPPED_EXCLUDED:

@@ -11,7 +11,8 @@ from shoal.pages.page import Page
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """What a server said about a page, and what decides whether it may be asked for again under that condition."""
+    """What a server said about a page, and what decides whether it may be asked for again under that condition. Of a
+    page that cannot be, only where it was found and its links are known."""
 
     key: int
     chk: int
@@ -19,6 +20,10 @@ class Validators:
     etag: str | None
     last_modified: str | None
     links: bytes | None
+
+    @property
+    def is_condition(self) -> bool:
+        return self.etag is not None or self.last_modified is not None
 
 
 class PageStore(Protocol):
@@ -36,8 +41,8 @@ class PageStore(Protocol):
         ...
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
-        """What servers said about pages with these keys that may be asked for under a condition: pages that gave an
-        answer of their own, without a redirect. Two pages may share a key."""
+        """The pages with these keys, with what servers said about those that may be asked for under a condition: pages
+        that gave an answer of their own, without a redirect. Two pages may share a key."""
         ...
 
     async def of_keys(

@@ -28,11 +28,12 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
--- What servers said about pages with these keys.
-SELECT p.key, p.chk, p.depth, p.etag, p.last_modified, p.links
-FROM page AS p WHERE p.crawl = :crawl AND p.key = ANY(:keys::bigint[])
-  AND (p.etag IS NOT NULL OR p.last_modified IS NOT NULL) AND p.status IN (200, 304) AND p.error_code IS NULL
-  AND p.redirects IS NULL;
+-- Where pages with these keys were found, and what servers said about those that were had without a redirect.
+SELECT p.key, p.chk, p.depth, p.links,
+  CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.etag END AS etag,
+  CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.last_modified
+  END AS last_modified
+FROM page AS p WHERE p.crawl = :crawl AND p.key = ANY(:keys::bigint[]);
 
 -- name: pages_of_keys
 -- The pages with these keys.

@@ -16,11 +16,13 @@ INSERT INTO page_detail (crawl, key, chk, detail) VALUES (:crawl, :key, :chk, :d
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
--- What servers said about pages with these keys. CROSS JOIN here and below: the keys lead, never the table.
-SELECT p.key, p.chk, p.depth, p.etag, p.last_modified, p.links
-FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
-WHERE (p.etag IS NOT NULL OR p.last_modified IS NOT NULL) AND p.status IN (200, 304) AND p.error_code IS NULL
-      AND p.redirects IS NULL;
+-- Where pages with these keys were found, and what servers said about those that were had without a redirect.
+-- CROSS JOIN here and below: the keys lead, never the table.
+SELECT p.key, p.chk, p.depth, p.links,
+  CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.etag END AS etag,
+  CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.last_modified
+  END AS last_modified
+FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
 
 -- name: pages_of_keys
 -- The pages with these keys.
