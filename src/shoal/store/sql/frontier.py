@@ -232,7 +232,7 @@ async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple
 
     SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
     rows = await tx.all("known_keys", crawl=crawl, keys=[url[0] for url in urls])
-    known = {(row["key"], row["chk"]): row["fate"] for row in rows}
+    known = {(key, chk): fate for key, chk, fate in rows}
     fresh = [url for url in urls if (url[0], url[1]) not in known] if known else urls
     again = [url for url in urls if known.get((url[0], url[1])) in REOPENING] if known else []
     await tx.many("insert_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in fresh])
