@@ -96,8 +96,11 @@ def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Pat
     code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "bare", *store)
     assert (code, out) == (5, "")
     assert "crawl again with --keep-bodies" in err
-    assert shoal(tmp_path, "rules", "apply", "rules.toml", "absent", *store)[0] == 5
-    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 2
+    for crawl_id in ("absent", "bare"):
+        words = ["rules", "apply", "rules.toml", crawl_id, *store, "--output", "data.jsonl"]
+        assert shoal(tmp_path, *words)[0] == 5
+    assert (tmp_path / "data.jsonl").read_text().count("Page") == 4  # as it was
+    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 4
     code, _, err = shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.csv")
     assert code == 2
     assert "--output data.csv is no name for JSON lines" in err

@@ -1,10 +1,9 @@
 """`shoal rules`: a rule set tried on a page, fetched as a crawl would, or carried out on the kept bodies of a crawl."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import click
 import orjson
@@ -18,6 +17,7 @@ from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
 from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
+from shoal.export.part import PartFile, Stdout
 from shoal.extract.further import INVALID_DATA
 from shoal.extract.rules import RuleSet, read_rules
 from shoal.here.crawl import CrawlHere
@@ -71,33 +71,25 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
     rule_set = read_rules(read_rules_file(file))
     if output is not None and not output.endswith(".jsonl"):
         raise InvalidInput(f"--output {shorten(output)}", "is no name for JSON lines", "let it end with .jsonl")
-    if output is None:
-        tally = uvloop.run(_apply(rule_set, crawl_id, store, sys.stdout.buffer))
-    else:
-        with _new_file(output) as lines:
-            tally = uvloop.run(_apply(rule_set, crawl_id, store, lines))
+    tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
     note(f"{tally.read} pages read, {tally.left_out} left out, {tally.without_body} without a body.")
 
 
-def _new_file(name: str) -> BinaryIO:
-    try:
-        return Path(name).expanduser().open("wb")
-    except (OSError, RuntimeError) as error:
-        why = (getattr(error, "strerror", None) or str(error)).lower()
-        raise InvalidInput(f"--output {shorten(name)}", f"cannot be written ({why})", "name another file") from None
-
-
-async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, lines: BinaryIO) -> Tally:
+async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> Tally:
     async with opened(load({"DATABASE_URL": store}).settings) as app:
         crawl = (await app.crawls.get(crawl_id)).crawl
         rereader = Rereader(app, rule_set)
-        async for found in rereader.read(crawl):
-            error = None if found.message is None else {"code": INVALID_DATA, "message": found.message}
-            lines.write(orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n")
-        lines.flush()
-    tally = rereader.tally
-    if not tally.read and tally.without_body:
-        raise NotFound("kept bodies of crawl", crawl_id, "crawl again with --keep-bodies")
+        file.begin()
+        try:
+            async for found in rereader.read(crawl):
+                error = None if found.message is None else {"code": INVALID_DATA, "message": found.message}
+                file.write([orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n"])
+            tally = rereader.tally
+            if not tally.read and tally.without_body:
+                raise NotFound("kept bodies of crawl", crawl_id, "crawl again with --keep-bodies")
+            file.complete()
+        finally:
+            file.leave()
     return tally
 
 
