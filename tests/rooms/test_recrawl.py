@@ -12,6 +12,8 @@ from shoal.base.url import Url
 from shoal.crawl.crawls import Seen
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.frontier import Task
+from shoal.extract.rules import read_rules
+from shoal.here.reread import Rereader, Tally
 from shoal.pages.bodies import Captured, answer_of, place_of
 from shoal.pages.keeper import BodyKeeper
 from shoal.pages.links import unpack
@@ -330,6 +332,17 @@ async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earl
         assert answer.status == 200
         assert f"title of /{path.removeprefix('/')}".encode() in answer.raw
         assert await kinds_kept(crawler, page) == ["response", "request", "revisit", "request"]
+
+
+async def test_rules_are_carried_out_on_the_kept_bodies_of_unchanged_pages(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5, keep_bodies=True)
+        second = await again(crawler, site, first, depth=5, keep_bodies=True)
+    assert second.counts.not_modified == 5
+    rereader = Rereader(crawler.app, read_rules({"fields": {"title": {"css": "h1", "required": True}}}))
+    found = [reread async for reread in rereader.read(second.crawl)]
+    assert rereader.tally == Tally(read=5)
+    assert all(one.data["title"].startswith("title of /") and one.message is None for one in found)
 
 
 async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(

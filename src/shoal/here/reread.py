@@ -12,7 +12,7 @@ from shoal.extract.encoding import is_html
 from shoal.extract.rules import RuleSet
 from shoal.extract.source import Source
 from shoal.pages.bodies import answer_of
-from shoal.pages.page import Page
+from shoal.pages.page import NOT_MODIFIED, Page
 
 PAGES_AT_ONCE = 200
 
@@ -61,16 +61,21 @@ class Rereader:
 
     async def _reread(self, page: Page) -> Reread | None:
         url = page.final_url or page.url
-        if page.status is None or not 200 <= page.status < 300 or not self._data.reads(url):
+        if not _has_content(page.status) or not self._data.reads(url):
             self.tally.left_out += 1
             return None
         response = await answer_of(self._app.bodies, page)
         body = None if response is None else response.body(self._limits)
-        if body is None or isinstance(body, Failure):
+        if response is None or body is None or isinstance(body, Failure):
             self.tally.without_body += 1
             return None
-        if not is_html(body, page.content_type):
+        if not 200 <= response.status < 300 or not is_html(body, page.content_type):
             self.tally.left_out += 1
             return None
-        extracted = self._data.read(Source(url, body, page.content_type, status=page.status))
+        extracted = self._data.read(Source(url, body, page.content_type, status=response.status))
         return Reread(page.url, extracted.data, extracted.message)
+
+
+def _has_content(status: int | None) -> bool:
+    """Whether a page was sent: now, or earlier and has not changed since."""
+    return status is not None and (200 <= status < 300 or status == NOT_MODIFIED)
