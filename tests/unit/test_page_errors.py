@@ -13,7 +13,7 @@ from shoal.fetch.codes import PAGE_ERRORS
 from tests.support.hostile import answers
 
 SOURCE = Path(shoal.__file__).parent
-PLACES = ("egress", "fetch", "crawl")
+PLACES = ("egress", "extract", "fetch", "crawl")
 MAKERS = {"Failure", "DecodingFault", "NoRobots", "Refusal", "_bad_answer", "self._stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
 NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirect there has a code of its own
@@ -21,11 +21,29 @@ NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirec
 
 def codes_in(tree: ast.AST) -> Iterator[str]:
     """Codes that a module writes down: handed to what makes an error, or to a record."""
+    named = named_codes(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS and node.args:
             yield from constants(node.args[0])
+            yield from (named[name] for name in names(node.args[0]) if name in named)
         elif isinstance(node, ast.Assign) and "error_code" in ast.unparse(node.targets[0]):
             yield from constants(node.value)
+            yield from (named[name] for name in names(node.value) if name in named)
+
+
+def named_codes(tree: ast.AST) -> dict[str, str]:
+    """Codes that stand in constants of the module."""
+    given = [node for node in ast.iter_child_nodes(tree) if isinstance(node, ast.Assign | ast.AnnAssign)]
+    pairs = [(node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value) for node in given]
+    return {
+        target.id: value.value
+        for target, value in pairs
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
+
+
+def names(node: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
 
 
 def constants(node: ast.AST) -> Iterator[str]:
@@ -40,7 +58,7 @@ def written() -> set[str]:
 
 
 def test_every_code_that_is_written_down_is_in_the_table_and_no_other() -> None:
-    assert {"dns_error", "redirect_loop", "decompressed_too_large", "robots_unreachable"} <= written()
+    assert {"dns_error", "redirect_loop", "decompressed_too_large", "robots_unreachable", "invalid_data"} <= written()
     assert (written() | BLOCKED | {"unexpected"}) - NO_PAGES == PAGE_ERRORS.keys()
 
 

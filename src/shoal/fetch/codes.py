@@ -51,6 +51,10 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "robots_unreachable": Meaning("The host's robots.txt could not be had, so nothing there may be fetched.", True),
     "invalid_request": Meaning("A header or a method cannot be sent as it is."),
     "transport_error": Meaning("The transfer failed in a way that nobody foresaw.", tried_again=True),
+    "invalid_data": Meaning(
+        "The page was read, but lacks a required field of the rule set, or has too much data. See `data`."
+    ),
+    "hook_failed": Meaning("The page was read, but a hook raised an error, or gave what JSON cannot hold."),
     "unexpected": Meaning("Reading the page raised an error that nobody foresaw: please report it."),
     "worker_killed": Meaning("The worker died each time it fetched this page alone."),
 }
