@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import struct
 import zlib
 from typing import Any
 
@@ -14,6 +15,7 @@ from shoal.base.errors import NotFound
 from shoal.egress import Headers, Request, Response
 from shoal.pages import warc
 from shoal.pages.bodies import Place, answer_in
+from shoal.pages.keeper import _original
 
 AT = 1_790_000_000_123_456
 URL = "http://a.example:8080/p/q?x=1"
@@ -81,6 +83,7 @@ def test_credentials_are_left_out_of_the_request() -> None:
         ("Authorization", "Basic c2VjcmV0"),
         ("Cookie", "session=secret"),
         ("X-Api-Key", "secret"),
+        ("Accept-Secret", "secret"),
         ("Accept", "*/*"),
     )
     plain = gzip.decompress(data)
@@ -153,6 +156,18 @@ def test_what_is_damaged_is_said_to_be(damage: str) -> None:
     }[damage]
     with pytest.raises(NotFound, match="cannot be read"):
         answer_in(kept, Place("f", 0, 1))
+
+
+@pytest.mark.parametrize("field", [b"Content-Length", b"WARC-Target-URI", b"WARC-Date", b"WARC-Payload-Digest"])
+def test_a_record_that_lost_a_field_is_damaged(field: bytes) -> None:
+    whole = members(response())
+    length = next(warc.pieces(whole)).length
+    plain = gzip.decompress(whole[:length]).replace(field, b"X" * len(field), 1)
+    packed = zlib.compress(plain, wbits=-zlib.MAX_WBITS) + struct.pack("<LL", zlib.crc32(plain), len(plain))
+    kept = whole[:16] + struct.pack("<LL", 24 + len(packed), len(plain)) + packed + whole[length:]
+    with pytest.raises(NotFound, match=f"it has no {field.decode().lower()}"):
+        answer_in(kept, Place("f", 0, 1))
+    assert _original(kept) == (b"", None)
 
 
 @given(st.binary(max_size=3000), st.text(st.characters(codec="latin-1", exclude_characters="\r\n"), max_size=50))

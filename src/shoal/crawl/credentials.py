@@ -10,10 +10,9 @@ from msgspec.structs import force_setattr
 from shoal.base.errors import BadConfig
 from shoal.base.text import HIDDEN, redact_url, shorten
 from shoal.base.url import Refusal, Url, canonical, hostname
-from shoal.egress import AddressRule, HeaderPairs, Proxy
+from shoal.egress import PUBLIC_HEADERS, AddressRule, HeaderPairs, Proxy
 from shoal.egress.address import literal
 from shoal.fetch.cookies import LONGEST, Cookie, is_public_suffix
-from shoal.fetch.headers import EVERYWHERE
 
 MOST_HEADERS: Final = 50
 LONGEST_HEADER: Final = 4096
@@ -109,8 +108,8 @@ def check_proxy(text: str | None) -> str | None:
 
 def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
     """Headers for every host, and those that only the seeds' origins may see."""
-    public = tuple((name, value) for name, value in headers.items() if name.lower() in EVERYWHERE)
-    private = tuple((name, value) for name, value in headers.items() if name.lower() not in EVERYWHERE)
+    public = tuple((name, value) for name, value in headers.items() if name.lower() in PUBLIC_HEADERS)
+    private = tuple((name, value) for name, value in headers.items() if name.lower() not in PUBLIC_HEADERS)
     return public, private
 
 
@@ -132,7 +131,7 @@ def hidden(config: dict[str, Any]) -> dict[str, Any]:
     shown = dict(config)
     if shown.get("headers"):
         headers = shown["headers"].items()
-        shown["headers"] = {name: value if name.lower() in EVERYWHERE else HIDDEN for name, value in headers}
+        shown["headers"] = {name: value if name.lower() in PUBLIC_HEADERS else HIDDEN for name, value in headers}
     if shown.get("cookies"):
         shown["cookies"] = [{**cookie, "value": HIDDEN} for cookie in shown["cookies"]]
     if shown.get("proxy"):

@@ -2,13 +2,25 @@
 
 from shoal.egress.address import AddressRule, Endpoint, endpoint, listening
 from shoal.egress.egress import Done, Egress, Exchange
-from shoal.egress.exchange import Failure, HeaderPairs, Headers, Hop, Limits, Outcome, Request, Response, Signer
+from shoal.egress.exchange import (
+    PUBLIC_HEADERS,
+    Failure,
+    HeaderPairs,
+    Headers,
+    Hop,
+    Limits,
+    Outcome,
+    Request,
+    Response,
+    Signer,
+)
 from shoal.egress.local import is_local
 from shoal.egress.proxy import Proxy
 from shoal.egress.redirect import AtHop, Cancellable
 from shoal.egress.resolver import Resolver
 
 __all__ = [
+    "PUBLIC_HEADERS",
     "AddressRule",
     "AtHop",
     "Cancellable",

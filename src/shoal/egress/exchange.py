@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from shoal.settings import EgressSettings
 
 HeaderPairs = tuple[tuple[str, str], ...]
+PUBLIC_HEADERS: Final = frozenset({"accept", "accept-encoding", "accept-language", "dnt", "sec-gpc", "user-agent"})
+"""The names, in lower case, of headers that tell nobody anything secret."""
 
 BLOCKED: Final = frozenset(
     {

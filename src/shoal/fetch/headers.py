@@ -10,9 +10,6 @@ from shoal.base.url import Url, origin
 from shoal.egress import HeaderPairs, Request, Response
 from shoal.fetch.cookies import CookieJar
 
-EVERYWHERE: Final = frozenset({"accept", "accept-encoding", "accept-language", "dnt", "sec-gpc", "user-agent"})
-"""The names of headers that tell nobody anything secret."""
-
 _MOST_KEPT: Final = 1000
 
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 from isal import isal_zlib
 
 from shoal.base.clock import from_micros
-from shoal.egress import HeaderPairs, Request, Response
+from shoal.egress import PUBLIC_HEADERS, HeaderPairs, Request, Response
 from shoal.egress.decode import accept_encoding
 
 CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
@@ -33,8 +33,13 @@ _MEMBER_HEAD: Final = struct.Struct("<4sLBBH2sHLL")  # gzip's own ten bytes, the
 _MEMBER_TAIL: Final = struct.Struct("<LL")
 _HEAD_STEPS: Final = (1 << 10, 1 << 12, 1 << 20)  # bytes that hold most heads, and every head within the limits
 _MAGIC: Final = b"\x1f\x8b\x08\x04"
+_NEEDED_OF_ANSWERS: Final = frozenset({"content-length", "warc-date", "warc-payload-digest", "warc-target-uri"})
+_NEEDED: Final = {
+    "warcinfo": frozenset({"content-length"}),
+    "request": frozenset({"content-length", "warc-date", "warc-target-uri"}),
+}
 # Whatever else a request had may let a reader of the file in somewhere: credentials, cookies, keys.
-_SHOWN: Final = re.compile(r"user-agent|accept(-.*)?|range|if-none-match|if-modified-since", re.IGNORECASE)
+_SHOWN: Final = PUBLIC_HEADERS | {"range", "if-none-match", "if-modified-since"}
 # The body is kept without its chunks, so a replay that believed this field would look for them.
 _FRAMING: Final = re.compile(rb"^(transfer-encoding[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _LINE_END: Final = re.compile(rb"\r?\n")
@@ -174,6 +179,9 @@ def _read(plain: bytes) -> Record:
     if not empty or not first.startswith("WARC/"):
         raise ValueError("it is no WARC record")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    missing = _NEEDED.get(fields.get("warc-type", ""), _NEEDED_OF_ANSWERS) - fields.keys()
+    if missing:
+        raise ValueError(f"it has no {', '.join(sorted(missing))}")
     return Record(fields, rest[: int(fields["content-length"])])
 
 
@@ -219,7 +227,7 @@ def _shown(headers: HeaderPairs) -> str:
     """The fields that may be shown; they are mostly the same for all requests of a crawl."""
     if not any(name.lower() == "accept-encoding" for name, _ in headers):
         headers += (("Accept-Encoding", accept_encoding()),)  # as the transport does
-    return "".join(f"{name}: {value}\r\n" for name, value in headers if _SHOWN.fullmatch(name))
+    return "".join(f"{name}: {value}\r\n" for name, value in headers if name.lower() in _SHOWN)
 
 
 def _is_cut(response: Response) -> bool:
