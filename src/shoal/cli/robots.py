@@ -8,6 +8,7 @@ import click
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput
+from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical, origin
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json
@@ -88,7 +89,11 @@ def test(url: str, user_agent: str | None, store: str | None, as_json: bool) -> 
 def _url(text: str) -> Url:
     url = canonical(text)
     if isinstance(url, Refusal):
-        raise InvalidInput("URL", f"{text[:200]!r} {url.problem}", "write it as http://host/path or https://host/path")
+        raise InvalidInput(
+            "URL",
+            f"{redact_url(text[:2000])[:200]!r} {url.problem}",
+            "write it as http://host/path or https://host/path",
+        )
     return url
 
 
