@@ -5,7 +5,7 @@ themselves.
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
@@ -66,6 +66,17 @@ def _written_out(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(0x2400 + code)  # the pictures ␀ … ␟
     return "␡" if code == 0x7F else f"<U+{code:04X}>"
+
+
+def encodable(value: Any) -> Any:
+    """A value as JSON has them, with a question mark for each half of a surrogate pair in its texts."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [encodable(part) for part in value]
+    if isinstance(value, dict):
+        return {name: encodable(part) for name, part in value.items()}
+    return value
 
 
 def redact(text: str) -> str:

@@ -72,9 +72,7 @@ def show(crawl_id: str, store: str | None, as_json: bool) -> None:
         told = {"traps": [asdict(trap) for trap in traps], "held_hosts": [host.answer() for host in held]}
         print_json(_answer(seen) | told)
     else:
-        rows = [
-            (trap.state.capitalize(), f"{trap.pattern} ({trap.count} URLs, such as {trap.sample})") for trap in traps
-        ]
+        rows = [(trap.state.capitalize(), _trap(trap)) for trap in traps]
         print_rows([*_rows(seen), *rows, *[("Held", _held(host)) for host in held]], to_stdout=True)
 
 

@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shoal.base.text import encodable
 from shoal.pages.page import RECORD_FIELDS, Page
 
 ROW_GROUP_ROWS: Final = 20_000
@@ -108,12 +109,4 @@ def _batch(rows: list[dict[str, Any]]) -> Any:
     try:
         return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     except UnicodeEncodeError:  # half a surrogate pair in some text: rare, so looked for only now
-        return pa.RecordBatch.from_pylist([_encodable(row) for row in rows], schema=SCHEMA)
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {name: _encodable(part) for name, part in value.items()}
-    return [_encodable(part) for part in value] if isinstance(value, list) else value
+        return pa.RecordBatch.from_pylist([encodable(row) for row in rows], schema=SCHEMA)

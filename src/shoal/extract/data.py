@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from turbohtml import Element, Node, PlainText
 
-from shoal.base.text import shorten
+from shoal.base.text import encodable, shorten
 from shoal.extract.details import BadJsonLd, json_ld_texts, read_json_ld
 from shoal.extract.rules import Rule, RuleSet
 from shoal.extract.selectors import (
@@ -231,19 +231,9 @@ def _within_bounds(extracted: Extracted) -> Extracted:
     try:
         size = len(orjson.dumps(extracted.data))
     except TypeError:  # half a surrogate pair somewhere
-        extracted.data = _encodable(extracted.data)
+        extracted.data = encodable(extracted.data)
         size = 0
     if size <= LARGEST_DATA:
         return extracted
     problem = f"The data is larger than {LARGEST_DATA // 1000} KB"
     return Extracted(dict.fromkeys(extracted.data), [problem, *extracted.problems])
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_encodable(part) for part in value]
-    if isinstance(value, dict):
-        return {name: _encodable(part) for name, part in value.items()}
-    return value

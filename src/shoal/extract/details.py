@@ -15,6 +15,7 @@ import orjson
 from turbohtml import Document, Element, MicrodataItem, RdfaItem
 
 from shoal.extract.fingerprint import fingerprint
+from shoal.extract.page import seen_body
 from shoal.extract.source import HeaderPairs, Source
 from shoal.extract.tree import parse
 
@@ -105,7 +106,6 @@ _TAGS: Final = [
     "form",
     "base",
 ]
-_INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 _RESOURCE_LINKS: Final = [
     "stylesheet",
     "icon",
@@ -456,9 +456,7 @@ def _item(item: MicrodataItem | RdfaItem, depth: int = 0) -> dict[str, Any]:
 
 
 def _visible_text(document: Document) -> str:
-    body = document.find("body")
-    for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
-        invisible.decompose()
+    body = seen_body(document)
     return "" if body is None else " ".join(body.strings)
 
 

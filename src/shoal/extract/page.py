@@ -131,15 +131,21 @@ def _read_links(document: Document, facts: Facts, most: int) -> None:
 
 
 def _read_text(document: Document, facts: Facts) -> None:
-    body = document.find("body")
-    for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
-        invisible.decompose()
+    body = seen_body(document)
     # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two. White space
     # around is markup as well: without it a page that was only indented anew keeps its hash.
     visible = "" if body is None else " ".join(body.stripped_strings)
     text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
     facts.word_count = count_words(text)
     facts.text_hash = xxh3_64_intdigest(text)
+
+
+def seen_body(document: Document) -> Element | None:
+    """The body without what nobody sees; it is taken out of the tree."""
+    body = document.find("body")
+    for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
+        invisible.decompose()
+    return body
 
 
 def _attributes(elements: Iterable[Element], name: str) -> list[str]:
