@@ -240,8 +240,8 @@ WHERE f.crawl = g.crawl AND f.host = g.host;
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host = ANY(:hosts::int[]) ORDER BY host FOR NO KEY UPDATE;
 
 -- name: lock_traps
--- What was decided about these patterns: nobody decides otherwise before this commit ends. (It may count them later, so a
--- shared lock will not do.)
+-- What was decided about these patterns: nobody decides otherwise before this commit ends. No shared lock, for the same
+-- commit may count them later.
 SELECT pattern, state FROM trap WHERE crawl = :crawl AND pattern = ANY(:patterns::text[])
 ORDER BY pattern FOR NO KEY UPDATE;
 
