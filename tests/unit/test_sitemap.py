@@ -1,5 +1,6 @@
 """Sitemaps of every form, well made, badly made and made to harm: what is read from them."""
 
+import gc
 import gzip
 import tracemalloc
 import zlib
@@ -54,6 +55,17 @@ def test_a_set_of_urls_is_read_with_the_dates_of_their_changes() -> None:
         Entry("https://e.org/b", "2024-02-03T04:05:06+01:00"),
         Entry("https://e.org/c?x&y", None),
     ]
+
+
+@pytest.mark.parametrize("body", [urlset("https://e.org/"), urlset("https://e.org/")[:-3], b"<!DOCTYPE x><urlset/>"])
+def test_what_was_read_is_let_go_without_a_search_for_garbage(body: bytes) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        read(body)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_an_index_lists_sitemaps() -> None:

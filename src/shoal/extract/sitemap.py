@@ -221,6 +221,8 @@ class _Xml:
             raise _Stop(f"is broken in line {error.lineno} ({words}); what stood before was read") from None
         except (LookupError, ValueError) as error:  # an encoding that Python does not know, or cannot use here
             raise _Stop(f"cannot be decoded ({error})") from None
+        finally:
+            del self._parser  # it calls us: a circle, which would keep all that was read until garbage is looked for
 
     def _doctype(self, *_: object) -> None:
         raise _Stop("declares a document type, which no sitemap needs; it was not read")
