@@ -10,6 +10,7 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.explain import Explanation
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import SitemapSettled
+from shoal.fetch.sitemap import SMALL_BYTES
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 XML = {"Content-Type": "application/xml"}
@@ -293,6 +294,22 @@ async def test_explain_names_the_sitemap_in_which_a_url_was_found(crawler: Crawl
     assert said.facts["sitemap"] == f"{site.url}/sitemap.xml"
     assert itself.sentence.startswith("It was read as a sitemap at ")
     assert itself.sentence.endswith(" and gave 1 URLs.")
+
+
+async def test_sitemaps_that_are_read_one_after_the_other_are_all_read(crawler: Crawler) -> None:
+    padding = f"<!--{'x' * SMALL_BYTES}-->"
+    site = with_pages({})
+    async with serving(site):
+        names = [f"/sitemap{number}.xml" for number in range(3)]
+        site.robots = robots(*(f"Sitemap: {site.url}{name}" for name in names))
+        large = {}
+        for name in names:
+            status, said, body = urlset(site, f"/of{name}")
+            large[name] = (status, said, str(body) + padding)
+        site.script = lambda path: large.get(path) or (None if path == "/sitemap.xml" else html(path))
+        seen = await crawler.crawl(site, sitemap="on")
+    assert {f"of{name}" for name in names} <= (await crawler.pages(seen)).keys()
+    assert [site.times(name) for name in names] == [2, 2, 2]
 
 
 async def test_a_large_sitemap_is_opened_in_the_commit_that_settles_it(crawler: Crawler) -> None:

@@ -50,6 +50,8 @@ class Fetcher(Protocol):
 class SitemapSource(Protocol):
     def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancel: ...
 
+    def go_on(self) -> None: ...
+
 
 class Gate(Protocol):
     def judge(self, url: Url) -> Verdict: ...
@@ -227,6 +229,8 @@ class Engine:
         self._catch_up()
         await self._complete(report)
         turn = await self._walk.turn(report, ask)
+        if not self._is_laden:
+            self._sitemap_fetcher.go_on()
         self._reader.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)

@@ -55,8 +55,8 @@ class _Errand:
 
 class SitemapFetcher:
     """Fetches sitemaps for one walker. They may be much larger than pages, and of what is too large the first part is
-    read. One that proves to be large is asked for once more when it is the only one: all at once, they would take more
-    memory than there is."""
+    read. One that proves to be large is asked for once more when it is the only one, and the next of them after
+    `go_on`: all at once, they and what they list would take more memory than there is."""
 
     def __init__(
         self,
@@ -74,12 +74,19 @@ class SitemapFetcher:
         self._blocked = blocked
         self._large: deque[_Errand] = deque()  # those that wait until they are alone
         self._is_busy = False  # with a large one
+        self._is_read = True  # the last large one, and what it lists is out of the way
 
     def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first."""
         errand = _Errand(url, done)
         self._send(errand, self._small, self._look)
         return errand
+
+    def go_on(self) -> None:
+        """What the last large one lists is stored: the next may come."""
+        self._is_read = True
+        if self._large:
+            self._begin_next()
 
     def _send(self, errand: _Errand, limits: Limits, then: Callable[[_Errand, Outcome], None]) -> None:
         request = Request(errand.url, headers=self._headers.to(errand.url), limits=limits)
@@ -93,14 +100,11 @@ class SitemapFetcher:
             errand.done(self._read(errand.url, outcome))
 
     def _finish_large(self, errand: _Errand, outcome: Outcome) -> None:
-        self._is_busy = False
-        try:
-            errand.done(self._read(errand.url, outcome))
-        finally:
-            self._begin_next()
+        self._is_busy = self._is_read = False
+        errand.done(self._read(errand.url, outcome))
 
     def _begin_next(self) -> None:
-        while self._large and not self._is_busy:
+        while self._large and self._is_read and not self._is_busy:
             errand = self._large.popleft()
             if not errand.is_cancelled:
                 self._is_busy = True
