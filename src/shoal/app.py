@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Tx
-from shoal.base.errors import BadConfig
+from shoal.base.errors import BadConfig, NotFound
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
@@ -116,20 +116,44 @@ def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, signals: Signals | None = None, *, upgrade: bool = False) -> AsyncIterator[App]:
-    """The wired rooms on an open store; it is closed at the end. An embedded store always upgrades itself."""
+async def opened(
+    settings: Settings, signals: Signals | None = None, *, upgrade: bool = False, existing: bool = False
+) -> AsyncIterator[App]:
+    """The wired rooms on an open store; it is closed at the end. An embedded store always upgrades itself, and is made
+    if there is none, unless it is to be an `existing` one."""
     clock = SystemClock()
     signals = signals or Signals()
     database = database_of(settings.database, clock)
+    if isinstance(database, SqliteDatabase):
+        _check_place(database.path, settings.database.data_dir, existing)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
         app = _wire(settings, clock, signals, database)
         try:
             yield app
+        except NotFound as error:
+            if error.facts["kind"] != "crawl":
+                raise
+            raise error.within(database.name, "list them with `shoal crawls ls`") from error
         finally:
             app.bodies.close()
     finally:
         await database.close()
+
+
+def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
+    """Refuse to make what a slip of the finger named: only the default store comes into being with its folder."""
+    if store.parent == data_dir:
+        return
+    try:
+        has_folder, is_there = store.parent.is_dir(), store.exists()
+    except OSError:  # the driver knows how to say it
+        return
+    if not has_folder:
+        fix = "make the folder, or name a file in another one"
+        raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
+    if existing and not is_there:
+        raise NotFound("store", str(store), "name the one that your crawls are in, by --store or DATABASE_URL")
 
 
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase") -> App:

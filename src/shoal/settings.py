@@ -654,7 +654,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         why = (error.strerror or type(error).__name__).lower()
         raise BadConfig(str(path), f"cannot be read ({why})", "point SHOAL_CONFIG at a readable file") from None
     except ValueError as error:  # bad TOML and bad UTF-8
-        raise BadConfig(str(path), f"is not TOML ({shorten(error)})", "correct that line") from None
+        raise BadConfig(str(path), f"is not TOML ({shorten(error, 200)})", "correct that line") from None
 
 
 def _nearest(name: str, otherwise: str) -> str:

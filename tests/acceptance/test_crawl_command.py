@@ -294,9 +294,11 @@ def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url:
         (["--store", "{store}"], 2, "URL"),
         (["http://127.0.0.1:9/", "--resume", "x", "--store", "{store}"], 2, "--resume"),
         (["http://127.0.0.1:9/", "--store", "sqlite:///{folder}"], 4, "{folder}"),
+        (["http://127.0.0.1:9/", "--store", "sqlite:///{folder}/no/x.db"], 4, "whose folder does not exist"),
         (["http://127.0.0.1:9/", "--store", "mysql://localhost/x"], 4, "sqlite"),
         (["http://127.0.0.1:9/", "--output", "{folder}/none/out.jsonl", "--store", "{store}"], 4, "none/out.jsonl"),
         (["http://127.0.0.1:9/", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "{port}"),
+        (["--resume", "x", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "--store is right"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(

@@ -58,7 +58,17 @@ def test_a_page_that_cannot_be_had_is_no_test(tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "h1"}}}')
     code, _, err = shoal(tmp_path, "rules", "test", "rules.json", f"http://127.0.0.1:{free_port()}/")
     assert code == 3
-    assert "found no page" in err
+    assert "the test found no page" in err
+
+
+def test_a_page_that_robots_txt_forbids_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(TITLE)
+    with Site(pages=1) as site:
+        site.robots = "User-agent: *\nDisallow: /\n"
+        for words in (["rules", "test", "rules.toml"], ["crawl"]):
+            code, _, err = shoal(tmp_path, *words, site.address)
+            assert code == 3
+            assert "found no page (robots.txt forbids it: see `shoal robots test URL`)" in err
     assert shoal(tmp_path, "rules", "test", "absent.toml", "http://127.0.0.1:1/")[0] == 2
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from shoal.app import opened
 from shoal.cli.main import main
+from shoal.settings import load
 from tests.rooms.conftest import Answer, ScriptedSite, serving
 
 FILE = """
@@ -96,6 +98,9 @@ async def test_every_reason_has_its_words(
 async def test_a_store_answers_as_a_crawl_on_it_would_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/shoal.db"
     async with serving(host()) as site:
+        assert await run(f"{site.url}/private", "--store", store) == 5  # whoever looks makes no store
+        async with opened(load({"DATABASE_URL": store}).settings):
+            pass
         assert await run(f"{site.url}/private", "--store", store) == 1
         site.robots = (404, {}, "")
         assert await run(f"{site.url}/private", "--store", store) == 1

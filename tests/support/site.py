@@ -44,6 +44,7 @@ class Site:
         self.delay = delay
         self._listed = pages if listed else 0
         self.validators = validators
+        self.robots: str | None = None  # a text for its robots.txt
         self.sent = 0  # pages that were sent whole
         self.port = 0
         self.visits: list[Visit] = []
@@ -161,6 +162,8 @@ class Site:
 
     def _reply(self, path: str, head: bytes) -> bytes:
         body = self._sitemap(path) if "sitemap" in path else self._bodies.get(path)
+        if path == "/robots.txt":
+            body = self.robots
         if not self.validators or body is None:
             return _reply(body)
         etag = f'"{zlib.crc32(body.encode()):08x}"'

@@ -79,7 +79,9 @@ def test_a_crawl_is_shown_with_its_options(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["show", "none"], 5, 'crawl "none" does not exist'),
+        (["show", "none"], 5, 'crawl "none" does not exist in '),
+        (["rm", "none"], 5, "shoal.db; list them with `shoal crawls ls`."),
+        (["ls", "--store", "sqlite:///typo.db"], 5, 'store "typo.db" does not exist'),
         (["ls", "--after", "none"], 5, 'crawl "none" does not exist'),
         (["resume", "one"], 7, "is queued"),
         (["ls", "--state", "dancing"], 2, "--state"),
@@ -94,6 +96,7 @@ def test_what_cannot_be_done_is_refused_with_its_exit_code(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert said in captured.err
+    assert not Path("typo.db").exists()
 
 
 def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -282,7 +282,7 @@ def test_an_output_that_is_full_is_one_sentence() -> None:
     ("words", "said"),
     [
         (["--store", "nonsense"], "--store has a value that is not a store address; set it to sqlite:////"),
-        (["--store=sqlite:////proc/no/x.db"], "--store names /proc/no/x.db, which cannot be used"),
+        (["--store=sqlite:////proc/no/x.db"], "--store names /proc/no/x.db, whose folder does not exist"),
     ],
 )
 def test_a_store_that_a_flag_names_is_refused_by_the_name_of_the_flag(

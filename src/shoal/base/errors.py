@@ -89,6 +89,12 @@ class NotFound(CallerError):
     def __init__(self, kind: str, key: str, fix: str | None = None) -> None:
         super().__init__(f'{kind} "{key}" does not exist{"; " + fix if fix else ""}.', kind=kind, id=key)
 
+    def within(self, place: str, fix: str) -> "NotFound":
+        """The same for somebody who may know where it was looked for."""
+        found = NotFound(self.facts["kind"], self.facts["id"])
+        found.message = f"{found.message[:-1]} in {place}; {fix}."
+        return found
+
 
 class AlreadyExists(CallerError):
     """The id is taken."""
@@ -248,8 +254,9 @@ class NothingCrawled(OperatorError):
 
     code = "nothing_crawled"
 
-    def __init__(self, crawl_id: str, why: str) -> None:
-        super().__init__(f'crawl "{crawl_id}" found no page ({why}); check the address and try again.')
+    def __init__(self, crawl_id: str | None, why: str) -> None:
+        what = "the test" if crawl_id is None else f'crawl "{crawl_id}"'
+        super().__init__(f"{what} found no page ({why}); check the address and try again.")
 
 
 @dataclass(frozen=True, slots=True)

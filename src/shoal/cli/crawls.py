@@ -178,7 +178,7 @@ def _move(store: str | None, crawl_id: str, as_json: bool, verb: Callable[[App],
 def _on_store(store: str | None, work: Callable[[App], Awaitable[T]]) -> T:
     async def run() -> T:
         settings = load({"DATABASE_URL": store}).settings
-        async with opened(settings, quiet(settings)) as app:
+        async with opened(settings, quiet(settings), existing=True) as app:
             return await work(app)
 
     return asyncio.run(run())

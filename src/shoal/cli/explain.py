@@ -41,7 +41,7 @@ def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
 
 async def _explain(store: str | None, crawl_id: str, url: str) -> Explanation:
     settings = load({"DATABASE_URL": store}).settings
-    async with opened(settings, quiet(settings)) as app:
+    async with opened(settings, quiet(settings), existing=True) as app:
         return await app.archivist().explain(crawl_id, url, settings.crawl.max_url_length)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from shoal import __version__
-from shoal.base.errors import BadConfig, ShoalError, StorageFull, UsageError
+from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
 from shoal.base.text import clean, shorten
 
 INTERRUPTED = 130
@@ -110,11 +110,16 @@ def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
 
 def _by_flag(error: BaseException, words: Sequence[str]) -> BaseException:
     """What is wrong with a setting that a flag gave, told by the flag's name."""
+    if isinstance(error, BackendUnavailable) and _is_given("--store", words):
+        error.message = error.message.replace("DATABASE_URL", "--store")
     if not isinstance(error, BadConfig):
         return error
     flag = FLAG_OF.get(str(error.facts["key"]).partition(" ")[0])
-    given = flag is not None and any(word == flag or word.startswith(f"{flag}=") for word in words)
-    return error.called(flag) if flag is not None and given else error
+    return error.called(flag) if flag is not None and _is_given(flag, words) else error
+
+
+def _is_given(flag: str, words: Sequence[str]) -> bool:
+    return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
 def _tell(error: BaseException, as_json: bool) -> int:

@@ -123,7 +123,7 @@ async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str)
 async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
     from shoal.app import opened
 
-    async with opened(settings) as app:
+    async with opened(settings, existing=True) as app:
         desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
         return await desk.rules_of(origin(url))
 

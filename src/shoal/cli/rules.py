@@ -76,7 +76,7 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> Tally:
-    async with opened(load({"DATABASE_URL": store}).settings) as app:
+    async with opened(load({"DATABASE_URL": store}).settings, existing=True) as app:
         crawl = (await app.crawls.get(crawl_id)).crawl
         rereader = Rereader(app, rule_set)
         file.begin()
@@ -100,12 +100,12 @@ async def _fetched(config: CrawlConfig) -> Page:
         async with opened(settings) as app, CrawlHere(app, await Wish(config).find(app)) as here:
             pages = await here.next()
             if not pages:
-                raise NothingCrawled(here.crawl.id, "robots.txt or the options leave no page")
+                raise NothingCrawled(None, (await here.seen()).error_message)
             while await here.next():
                 pass
     [page] = pages
     if page.status is None:
-        raise NothingCrawled(here.crawl.id, f"{page.url}: {(page.error_message or '').rstrip('.')}")
+        raise NothingCrawled(None, f"{page.url}: {(page.error_message or '').rstrip('.')}")
     return page
 
 

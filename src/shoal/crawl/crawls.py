@@ -182,7 +182,9 @@ class Crawls:
         page = await self.store.first_failure(tx, crawl.number)
         if page is not None:
             return f"{page[0]}: {page[1].rstrip('.')}"
-        return "robots.txt or the options leave no seed" if counts.skipped else "no seed was answered"
+        if Fate.SKIPPED_ROBOTS.word in counts.skipped:
+            return "robots.txt forbids it: see `shoal robots test URL`"
+        return "the options leave no seed" if counts.skipped else "no seed was answered"
 
     async def start(self, crawl_id: str) -> CrawlState:
         """Submit a crawl that was only stored."""

@@ -97,7 +97,7 @@ def rules_of(text: bytes, name: str) -> dict[str, Any]:
     except ValueError as error:
         kind = "JSON" if suffix == ".json" else "TOML"
         fix = "correct it; .json files are JSON, others TOML"
-        raise InvalidInput(name, f"is not {kind} ({shorten(error)})", fix) from None
+        raise InvalidInput(name, f"is not {kind} ({shorten(error, 200)})", fix) from None
     read_rules(found, f"{name}: ")
     return dict(found)
 
