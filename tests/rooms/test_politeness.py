@@ -205,6 +205,14 @@ async def test_speed_max_takes_no_notice_of_slowness(polite: Crawler) -> None:
     assert sum(gaps) / len(gaps) < 0.3
 
 
+async def test_a_sitemap_can_ask_us_to_wait_as_long_as_it_likes(polite: Crawler, told: Heard) -> None:
+    throttle = Throttle(lambda path, refused: path == "/sitemap.xml" and not refused, retry_after="1")
+    async with serving(ScriptedSite(throttle)) as site:
+        await polite.crawl(site, sitemap="on")
+    assert [held.why for held in told.holds()] == ["retry_after"]
+    assert silence(site, throttle.refused[0], 1.0)
+
+
 async def test_a_wait_is_told_again_when_the_store_was_away(polite: Crawler, told: Heard) -> None:
     throttle = Throttle(lambda path, refused: path == "/20" and not refused, retry_after="3")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
 from shoal.hosts.retry_after import wait_of
-from shoal.hosts.watch import Answer, HostNews, HostWatch
+from shoal.hosts.watch import MOST_HOSTS, Answer, HostNews, HostWatch
 from shoal.settings import HostSettings
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -283,6 +283,16 @@ def test_a_fast_host_is_never_told() -> None:
     for number in range(100):
         walk.answer(200, seconds=0.01 * number)
         assert walk.news() is None
+
+
+def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None
+    for other in range(MOST_HOSTS):
+        walk.watch.hear(Answer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None  # as if it had never been told
 
 
 def test_no_answer_in_time_counts_as_a_slow_one() -> None:

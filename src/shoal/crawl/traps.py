@@ -68,11 +68,12 @@ class TrapWatch:
             self._keep(texts, text)
             return None
         self._repeats[pattern] = repeats = self._repeats.get(pattern, 0) + 1
-        return pattern if repeats == REPEATS and pattern not in self._states else None
+        return pattern if repeats >= REPEATS and pattern not in self._states else None
 
     def _keep(self, texts: set[int], text: int) -> None:
         if self._kept >= MOST_TEXTS:  # begin again: a trap will show itself soon enough
             self._texts.clear()
+            self._repeats.clear()
             self._kept = 0
         texts.add(text)
         self._kept += 1

@@ -90,8 +90,7 @@ class PageFetcher:
         try:
             return self._read(url, outcome)
         except Exception as error:  # raised in here, it would leave a page that nobody ever settles
-            message = f"{type(error).__name__}: {error}"[:500]
-            return Fetched(url, 0.0, failure=Failure("unexpected", message, retryable=False, url=url))
+            return Fetched(url, 0.0, failure=unexpected(url, error))
 
     def _captured(self, url: str, outcome: Outcome, trail: Trail) -> Fetched:
         fetched = self._fetched(url, outcome)
@@ -149,6 +148,11 @@ class PageFetcher:
         )
         html = fetched.facts is not None and not fetched.facts.flags & Flag.NOT_HTML
         fetched.further = further.read(source, html=html)
+
+
+def unexpected(url: str, error: Exception) -> Failure:
+    """Reading an answer raised what nobody foresaw."""
+    return Failure("unexpected", f"{type(error).__name__}: {error}"[:500], retryable=False, url=url)
 
 
 def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response
-from shoal.fetch.fetch import Fetched
+from shoal.fetch.fetch import Fetched, unexpected
 from shoal.fetch.headers import CrawlHeaders
+from shoal.hosts.watch import THROTTLED
 
 if TYPE_CHECKING:  # most hosts have no sitemap where one is looked for
     from shoal.extract.sitemap import Sitemap
@@ -97,11 +98,11 @@ class SitemapFetcher:
             self._large.append(errand)
             self._begin_next()
         else:
-            errand.done(self._read(errand.url, outcome))
+            errand.done(self._fetched(errand.url, outcome))
 
     def _finish_large(self, errand: _Errand, outcome: Outcome) -> None:
         self._is_busy = self._is_read = False
-        errand.done(self._read(errand.url, outcome))
+        errand.done(self._fetched(errand.url, outcome))
 
     def _begin_next(self) -> None:
         while self._large and self._is_read and not self._is_busy:
@@ -109,6 +110,12 @@ class SitemapFetcher:
             if not errand.is_cancelled:
                 self._is_busy = True
                 self._send(errand, self._limits, self._finish_large)
+
+    def _fetched(self, url: str, outcome: Outcome) -> FetchedSitemap:
+        try:
+            return self._read(url, outcome)
+        except Exception as error:  # raised in here, it would leave a sitemap that nobody ever settles
+            return FetchedSitemap(url, 0.0, failure=unexpected(url, error))
 
     def _read(self, url: str, outcome: Outcome) -> FetchedSitemap:
         if isinstance(outcome, Failure):
@@ -126,6 +133,8 @@ class SitemapFetcher:
         )
         if 200 <= outcome.status < 300:
             self._read_body(fetched, outcome)
+        elif outcome.status in THROTTLED:
+            fetched.retry_after = outcome.headers.get("retry-after")
         return fetched
 
     def _read_body(self, fetched: FetchedSitemap, response: Response) -> None:

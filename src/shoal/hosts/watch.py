@@ -184,6 +184,9 @@ class HostWatch:
     def _time(self, answer: Answer) -> None:
         """Smooth the latency; tell it when it changed by a lot and makes a difference."""
         taken = self._slowest if answer.error in TIMEOUTS else min(answer.seconds, self._slowest)
+        if len(self._latency) >= MOST_HOSTS:
+            self._latency.clear()
+            self._told.clear()
         before = self._latency.get(answer.host, taken)
         latency = self._latency[answer.host] = before + WEIGHT * (taken - before)
         matters = latency if latency * self._ease > self._delay else 0.0
@@ -192,8 +195,6 @@ class HostWatch:
             return
         self._told[answer.host] = (matters, self._clock.monotonic())
         self._tell(answer).latency = round(matters * 1e6)
-        if len(self._latency) > MOST_HOSTS:
-            self._latency.clear()
 
     def _tell(self, answer: Answer) -> HostNews:
         return self._news.setdefault(answer.host, HostNews(answer.origin))
