@@ -1,10 +1,15 @@
 """`shoal config`: the effective settings and where each comes from. Secrets are never shown."""
 
+import sys
+
 import click
 
+from shoal.base.text import LONGEST, shorten
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json, print_table
 from shoal.settings import load
+
+LONGEST_SHOWN = 50  # characters of a value on a terminal; a pipe gets all of them
 
 
 @click.group(cls=Group)
@@ -20,4 +25,7 @@ def show(as_json: bool) -> None:
     if as_json:
         print_json({row.env: {"value": row.value, "source": row.source} for row in rows})
     else:
-        print_table(["setting", "value", "source"], [(row.env, row.value, row.source) for row in rows])
+        longest = LONGEST_SHOWN if sys.stdout.isatty() else LONGEST
+        print_table(
+            ["setting", "value", "source"], [(row.env, shorten(row.value, longest), row.source) for row in rows]
+        )

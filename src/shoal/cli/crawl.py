@@ -41,7 +41,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a limit completed
 
 
-@click.command()
+@click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
 @click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)

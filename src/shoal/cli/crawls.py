@@ -12,7 +12,7 @@ from shoal.base.clock import from_micros
 from shoal.cli.frame import Group
 from shoal.cli.options import OUTPUT_HELP
 from shoal.cli.output import note, print_json, print_table
-from shoal.cli.summary import REASONS, in_bytes, print_line, print_rows
+from shoal.cli.summary import REASONS, in_bytes, many, print_line, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
@@ -61,7 +61,7 @@ def list_crawls(state: str | None, limit: int, after: str | None, store: str | N
 @_store
 @_json
 def show(crawl_id: str, store: str | None, as_json: bool) -> None:
-    """Show one crawl: its state, its options, what it did so far, patterns in quarantine, hosts that it waits for."""
+    """Show one crawl. Its state, options, what it did so far, patterns in quarantine, hosts that it waits for."""
 
     async def look(app: App) -> tuple[Seen, list[Trap], list[HeldHost]]:
         crawls = app.crawls
@@ -118,7 +118,7 @@ def retry(crawl_id: str, store: str | None, as_json: bool) -> None:
 @_store
 @_json
 def release(crawl_id: str, pattern: str, store: str | None, as_json: bool) -> None:
-    """Release a pattern from quarantine: its URLs wait again, and it is not caught a second time."""
+    """Release a pattern from quarantine. Its URLs wait again, and it is not caught a second time."""
     freed = _on_store(store, lambda app: app.crawls.release(crawl_id, pattern))
     if as_json:
         print_json({"crawl_id": crawl_id, "pattern": pattern, "released": freed})
@@ -135,7 +135,7 @@ def release(crawl_id: str, pattern: str, store: str | None, as_json: bool) -> No
 @_store
 @_json
 def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: str | None, as_json: bool) -> None:
-    """Write the pages of a crawl to files, also while it goes on: then what is there so far."""
+    """Write the pages of a crawl to files. While it goes on: what is there so far."""
     from shoal.export.output import Outputs
     from shoal.export.wanted import Wanted
     from shoal.here.export import export as write
@@ -147,7 +147,7 @@ def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: s
     if as_json:
         print_line(told, to_stdout=not outputs.to_stdout)
     else:
-        note(f"{pages:,} pages of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
+        note(f"{many(pages, 'page')} of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
 
 
 @crawls.command()
@@ -155,7 +155,7 @@ def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: s
 @_store
 @_json
 def rm(crawl_id: str, store: str | None, as_json: bool) -> None:
-    """Remove a crawl that has ended: its pages, its URLs, its kept bodies, and itself."""
+    """Remove a crawl that has ended. Its pages, URLs and kept bodies go with it."""
     _on_store(store, lambda app: app.archivist().erase(crawl_id))
     if as_json:
         print_json({"crawl_id": crawl_id, "removed": True})

@@ -13,7 +13,7 @@ from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.reading import Address
 from shoal.cli.output import note, print_json
 from shoal.cli.serve import Controller, address_of, open_door
-from shoal.cli.summary import summary
+from shoal.cli.summary import many, summary
 from shoal.cli.watching import watched
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
@@ -109,7 +109,7 @@ class Tour:
             seen = await self._app.crawls.get(crawl_id)
             if seen.crawl.state in TERMINAL:
                 return seen
-            line = f"  {seen.crawl.state.value}: {seen.counts.pages} pages, {seen.counts.queued} waiting"
+            line = f"  {seen.crawl.state.value}: {many(seen.counts.pages, 'page')}, {seen.counts.queued} waiting"
             if line != said:
                 note(line)
             said = line
@@ -126,5 +126,6 @@ class Tour:
 
 def _told(seen: Seen) -> str:
     told = summary(seen)
-    done = f"{told['state'].capitalize()}: {told['pages']} pages, {told['errors']} errors, {told['bytes']} bytes"
-    return f"{done} in {told['duration_seconds']} s ({told['pages_per_second']} pages/s)."
+    counted = f"{many(told['pages'], 'page')}, {many(told['errors'], 'error')}, {told['bytes']} bytes"
+    rate = f"{told['duration_seconds']} s ({told['pages_per_second']} pages/s)"
+    return f"{told['state'].capitalize()}: {counted} in {rate}."

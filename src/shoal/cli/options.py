@@ -116,8 +116,8 @@ class Flag:
         try:
             return self.read(text)
         except ValueError as error:
-            quoted = "what was given" if self.field in SECRET_FIELDS else repr(shorten(text))
-            raise InvalidInput(self.name, f"{quoted} {error}", f"write {self.form}") from None
+            problem = f"was given what {error}" if self.field in SECRET_FIELDS else f"{shorten(text)!r} {error}"
+            raise InvalidInput(self.name, problem, f"write {self.form}") from None
 
 
 PROMISED = (

@@ -15,13 +15,14 @@ from typing import Protocol, Self
 from shoal.base.clock import Clock
 from shoal.base.errors import TimeError
 from shoal.cli.output import note
-from shoal.cli.summary import in_time
+from shoal.cli.summary import in_time, many
 from shoal.crawl.crawl import Counts
 from shoal.here.crawl import CrawlHere
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
 RATE_LOOKS = 10  # the rate is that of so many last seconds: what it was an hour ago says nothing
+STILL_LOOKS = 5  # without a page: held, or waiting to try again, and no estimate is worth its name
 FEWEST_LOOKS = 3  # before an estimate is worth its name
 
 
@@ -45,12 +46,12 @@ class Standing:
 
     def words(self) -> list[str]:
         parts = [
-            _many(self.pages, "page"),
+            many(self.pages, "page"),
             f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s",
             f"{self.waiting:,} waiting",
-            _many(self.errors, "error"),
+            many(self.errors, "error"),
             f"depth {self.depth}",
-            _many(self.hosts, "host"),
+            many(self.hosts, "host"),
             in_time(round(self.elapsed)),
         ]
         if self.seconds_left is not None:
@@ -136,10 +137,13 @@ class Progress:
         (began, before), (ended, pages) = self._looks[0], self._looks[-1]
         return (pages - before) / (ended - began) if ended > began else 0.0
 
+    def _is_still(self) -> bool:
+        return len(self._looks) > STILL_LOOKS and self._looks[-1][1] == self._looks[-1 - STILL_LOOKS][1]
+
     def _seconds_left(self, rate: float) -> float | None:
         """An estimate for what is known and may still be crawled; what it will lead to, nobody knows."""
         waiting, config = self._counts.queued, self._here.crawl.config
-        if len(self._looks) <= FEWEST_LOOKS or not rate or not waiting:
+        if len(self._looks) <= FEWEST_LOOKS or not rate or not waiting or self._is_still():
             return None
         if config.max_pages is not None:
             waiting = min(waiting, config.max_pages - self._pages)
@@ -203,7 +207,3 @@ def screen() -> Screen:
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveLine()
     return PlainLines()
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -15,7 +15,7 @@ from shoal.base.text import shorten
 from shoal.cli.frame import Group
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
-from shoal.cli.summary import print_rows
+from shoal.cli.summary import many, print_rows
 from shoal.crawl.crawl import CrawlConfig
 from shoal.export.part import PartFile, Stdout
 from shoal.extract.further import INVALID_DATA
@@ -67,12 +67,12 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 @click.option("--output", metavar="FILE", help="A .jsonl file for the lines, instead of stdout.")
 @click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
 def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> None:
-    """Take the data of the rule set in FILE from the kept bodies of a crawl, as JSON lines. No server is asked."""
+    """Take data by the rule set in FILE from kept bodies. JSON lines; no server is asked."""
     rule_set = read_rules(read_rules_file(file))
     if output is not None and not output.endswith(".jsonl"):
         raise InvalidInput(f"--output {shorten(output)}", "is no name for JSON lines", "let it end with .jsonl")
     tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
-    note(f"{tally.read} pages read, {tally.left_out} left out, {tally.without_body} without a body.")
+    note(f"{many(tally.read, 'page')} read, {tally.left_out} left out, {tally.without_body} without a body.")
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> Tally:
