@@ -334,7 +334,7 @@ async def test_what_others_hold_is_not_drained(bench: Bench) -> None:
     turn = await idle.turn()
     assert turn.work == []
     assert not turn.drained
-    assert turn.wait_seconds > 0
+    assert turn.wait_seconds
     [link] = (await busy.fetch_all(busy.link("/b"), want=0)).work or [None]
     assert link is None
     assert not (await busy.turn(want=0)).drained
@@ -351,6 +351,7 @@ async def test_what_waits_for_a_retry_is_not_drained(bench: Bench) -> None:
     turn = await walker.turn(later(task, 30))
     assert not turn.drained
     assert turn.work == []
+    assert turn.wait_seconds is not None
     assert 0 < turn.wait_seconds <= 30
 
 
@@ -504,6 +505,7 @@ async def test_a_wait_is_never_longer_than_until_the_next_url_is_due(bench: Benc
     first, second = await walker.take()
     await walker.turn(later(first, 0.5), later(second, 30))
     turn = await walker.turn()
+    assert turn.wait_seconds is not None
     assert 0 < turn.wait_seconds <= 0.5
 
 

@@ -248,6 +248,8 @@ async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_count
     await walker.turn(*[Settled(task, Fate.OPEN, untried=True) for task in first], want=0)
     again = await walker.take()
     assert [(task.url, task.attempts) for task in again] == [(task.url, 0) for task in first]
+    [grant] = await bench.grants(walker.holder.job_id)
+    assert not grant["settled"]  # nor is it progress
 
 
 async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) -> None:
@@ -258,7 +260,7 @@ async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) 
     report.hosts = {task.host: throttled(30)}
     turn = await walker.walk.turn(report, Ask(10, 0))
     assert (turn.work, turn.holds) == ([], {task.host: about(30)})
-    assert turn.wait_seconds > 0
+    assert turn.wait_seconds
 
 
 async def test_a_suspect_at_a_held_host_keeps_nobody_waiting(bench: Bench) -> None:

@@ -13,9 +13,9 @@ from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
-from shoal.crawl.engine import MOST_URLS
+from shoal.crawl.engine import LONGEST_SILENCE, MOST_URLS, STARVING_SECONDS, silence_after
 from shoal.crawl.explain import UrlState
-from shoal.crawl.frontier import Report
+from shoal.crawl.frontier import Control, Report, Turn
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
 from shoal.queue.job import Holder
@@ -374,3 +374,10 @@ async def test_no_commit_has_more_urls_than_a_store_takes_in_a_moment(crawler: C
     seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.counts.pages, seen.counts.skipped) == (11, {"depth": 70_000})
     assert max(weighing.weights) < MOST_URLS + 7000
+
+
+@pytest.mark.parametrize(
+    ("answered", "seconds"), [(None, LONGEST_SILENCE), (0.0, STARVING_SECONDS), (0.3, 0.3), (0.001, STARVING_SECONDS)]
+)
+def test_a_walker_without_work_asks_again_when_the_store_says(answered: float | None, seconds: float) -> None:
+    assert silence_after(Turn(Control.GO, wait_seconds=answered)) == seconds

@@ -73,10 +73,13 @@ class Overseen:
         self._throttle = throttle
         self._first: Callable[[], Awaitable[None]] | None = first
         self.commits = 0
+        self.stalled: Callable[[], float] = lambda: 0.0
+        self.longest_stall = 0.0
 
     async def run(self, work: Work[T]) -> T:
         if self._throttle.refused:
             self.commits += 1
+            self.longest_stall = max(self.longest_stall, self.stalled())
             first, self._first = self._first, None
             if first is not None:
                 await first()
@@ -88,14 +91,16 @@ class Overseen:
 
 async def oversee(
     crawler: Crawler, site: ScriptedSite, throttle: Throttle, first: Callable[[], Awaitable[None]]
-) -> int:
-    """Crawl the site; how many commits came after it first refused."""
+) -> Overseen:
+    """Crawl the site, and see what follows its first refusal."""
     crawl = await crawler.submit(site)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     overseen = Overseen(crawler.app, throttle, first)
     app = replace(crawler.app, database=cast(Any, overseen))
-    assert await walker_of(app, crawl, lease.holder, lambda: True).run() == "drained"
-    return overseen.commits
+    walker = walker_of(app, crawl, lease.holder, lambda: True)
+    overseen.stalled = walker.stalled_for
+    assert await walker.run() == "drained"
+    return overseen
 
 
 def silence(site: ScriptedSite, since: float, seconds: float) -> bool:
@@ -220,10 +225,10 @@ async def test_a_wait_is_told_again_when_the_store_was_away(polite: Crawler, tol
         raise BackendUnavailable("the store", "the cable was cut", "plug it in")
 
     async with serving(ScriptedSite(throttle)) as site:
-        commits = await oversee(polite, site, throttle, cut)
+        overseen = await oversee(polite, site, throttle, cut)
     assert [(held.why, held.seconds) for held in told.holds()] == [("retry_after", pytest.approx(3, abs=0.1))]
     assert silence(site, throttle.refused[0], 3.0)
-    assert commits < 30
+    assert overseen.commits < 30
 
 
 async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_and_again(crawler: Crawler) -> None:
@@ -238,6 +243,7 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
         await crawler.app.database.run(commit)
 
     async with serving(ScriptedSite(throttle)) as site:
-        commits = await oversee(crawler, site, throttle, hold)
+        overseen = await oversee(crawler, site, throttle, hold)
     assert silence(site, throttle.refused[0], 1.9)
-    assert commits < 30
+    assert overseen.commits < 30
+    assert overseen.longest_stall > 1.2  # what is only put back is no progress

@@ -100,6 +100,13 @@ class Window:
     per_host: int
 
 
+def silence_after(turn: Turn) -> float:
+    """Seconds after which a walker that has nothing to bring asks again."""
+    if turn.work or turn.wait_seconds is None:
+        return LONGEST_SILENCE
+    return max(turn.wait_seconds, STARVING_SECONDS)
+
+
 class Engine:
     """One walker of one crawl."""
 
@@ -234,7 +241,7 @@ class Engine:
         self._reader.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)
-        if report.settled or self._held == len(self._timers):
+        if report.has_tries or (not report.settled and self._held == len(self._timers)):
             self._moved_at = self._clock.monotonic()
         self._told(report.settled)
         if report.hosts:
@@ -473,8 +480,7 @@ class Engine:
     async def _pause(self, turn: Turn) -> None:
         """Until the next commit is due: enough results, enough time, or nothing left to do."""
         began = self._clock.monotonic()
-        longest = turn.wait_seconds if not turn.work and turn.wait_seconds else LONGEST_SILENCE
-        longest = min(longest, self._budget.seconds_left)
+        longest = min(silence_after(turn), self._budget.seconds_left)
         while self._asked is None and not self._nudged:
             if self._broken is not None:
                 raise self._broken

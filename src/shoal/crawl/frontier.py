@@ -154,7 +154,7 @@ class Turn:
     traps: dict[str, TrapState] = field(default_factory=dict)
     counts: Counts | None = None  # of the whole crawl, if it has a budget
     holds: dict[int, float] = field(default_factory=dict)  # for how many seconds hosts of the report are held
-    wait_seconds: float = 0.0
+    wait_seconds: float | None = None  # None: nobody asked when the next URL is due
     drained: bool = False
     others_wait: bool = False  # another run waits for a worker, and this walker has had its slice
 

@@ -142,6 +142,7 @@ class Walk:
     async def _idle(self, tx: Tx, turn: Turn) -> None:
         """Nothing taken, nothing in flight: drained, or wait for others."""
         if await self._frontier.recover(tx, self._crawl.number):
+            turn.wait_seconds = 0.0
             return
         counts = await self._crawls.store.counts(tx, self._crawl.number)
         if counts.drained:
@@ -169,7 +170,7 @@ class Walk:
         await self._respect_releases(tx, report)
         walked = report.walked // await self._walkers(tx)
         await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked, leaves=leaves)
-        if report.settled:
+        if report.has_tries:
             await self._queue.store.mark_settled(tx, self.holder)
         return holds
 
