@@ -107,6 +107,14 @@ def test_the_summary_of_a_completed_crawl() -> None:
     ]
 
 
+def test_the_summary_says_what_servers_answered_if_not_all_of_it_was_a_page() -> None:
+    done = seen(CrawlState.COMPLETED, "drained", COUNTS, 90)
+    told = summary(done)
+    assert dict(rows_of(done, told, [], {5: 1, 2: 7, 4: 1}))["Answers"] == "2xx 7, 4xx 1, 5xx 1"
+    assert "Answers" not in dict(rows_of(done, told, [], {2: 9}))
+    assert "Answers" not in dict(rows_of(done, told, [], {2: 7, 4: 1}))  # not all of them were seen here
+
+
 def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> None:
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, not_modified=1200, bytes_saved=45_000_000), 90)
     told = summary(done)

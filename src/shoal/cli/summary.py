@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.base.text import visible
@@ -41,8 +41,10 @@ def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
     }
 
 
-def rows_of(seen: Seen, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
-    """The summary for people."""
+def rows_of(
+    seen: Seen, told: dict[str, Any], outputs: Sequence[str], answers: Mapping[int, int] | None = None
+) -> list[tuple[str, str]]:
+    """The summary for people. `answers`: pages by the first digit of their status, told if it is of all of them."""
     reason = seen.crawl.state_reason
     why = f" ({REASONS.get(reason, reason)})" if reason else ""
     rate = f", {told['pages_per_second']:g} pages/s" if told["pages_per_second"] else ""
@@ -59,6 +61,8 @@ def rows_of(seen: Seen, told: dict[str, Any], outputs: Sequence[str]) -> list[tu
     if told["not_modified"]:
         saved = in_bytes(told["bytes_saved"])
         rows.insert(6, ("Unchanged", f"{told['not_modified']:,}, which saved {saved}"))
+    if answers and set(answers) != {2} and sum(answers.values()) == told["pages"]:
+        rows.insert(3, ("Answers", ", ".join(f"{digit}xx {count:,}" for digit, count in sorted(answers.items()))))
     if seen.counts.queued:
         rows.append(("Left over", f"{seen.counts.queued:,} known and not crawled"))
     return rows + [("Output", place) for place in outputs]
