@@ -11,6 +11,7 @@ from ipaddress import ip_network
 import pytest
 
 from shoal.base.clock import FakeClock
+from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
 from shoal.crawl.gate import RobotsGate, Verdict
@@ -216,4 +217,16 @@ async def test_a_gate_asks_again_when_its_rules_are_old(bench: Bench) -> None:
         host.robots = (200, {}, "")
         bench.clock.jump(timedelta(days=1).total_seconds())
         assert await learned(gate, url) is Verdict.ALLOWED
+    gate.close()
+
+
+async def test_a_gate_tells_that_the_store_did_not_give_the_rules() -> None:
+    class Away:
+        async def rules_of(self, origin: str) -> Rules:
+            raise BackendUnavailable("the store", "the cable was cut", "plug it in")
+
+    told: list[tuple[str, str]] = []
+    gate = RobotsGate(Away(), stumbled=lambda home, error: told.append((home, error.code)))
+    assert await learned(gate, Url("http://example.org/x")) is Verdict.UNREACHABLE
+    assert told == [("http://example.org", BackendUnavailable.code)]
     gate.close()

@@ -56,8 +56,15 @@ class RobotsGate:
     """Remembers the rules of the hosts of one walk, as many as there is room for and for a day at most; asks the desk
     for those it does not know."""
 
-    def __init__(self, desk: Desk, shelf_life: timedelta = timedelta(days=1), room: int = MOST_RULES) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        shelf_life: timedelta = timedelta(days=1),
+        room: int = MOST_RULES,
+        stumbled: Callable[[str, ShoalError], None] = lambda home, error: None,
+    ) -> None:
         self._desk = desk
+        self._stumbled = stumbled  # is told of a host whose rules the store did not give
         self._shelf_life = shelf_life.total_seconds()
         self._most = self._room = room
         self._clearing: asyncio.TimerHandle | None = None
@@ -120,8 +127,9 @@ class RobotsGate:
             rules = await self._desk.rules_of(home)
             self._make_room(1 + len(rules.rules))
             self._rules[home] = rules
-        except ShoalError:
-            self._rules[home] = None  # the store is away or full: the next commit will notice it, too
+        except ShoalError as error:  # the store is away or full
+            self._rules[home] = None
+            self._stumbled(home, error)
         finally:
             self._asking.pop(home, None)
             self._rules.setdefault(home, None)

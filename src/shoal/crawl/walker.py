@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
@@ -88,6 +89,15 @@ class SitemapSettled(Signal):
     how: str
     listed: int
     problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotsOutOfReach(Signal):
+    """The store did not give or keep the robots.txt of a host, so nothing there is fetched for now."""
+
+    crawl_id: str
+    origin: str
+    error: str
 
 
 class Walker:
@@ -269,7 +279,10 @@ class Walker:
             return OpenGate()
         settings = self._settings.hosts
         desk = RobotsDesk(self._database, self._hosts, self._egress, self._agent, settings, self._clock, self._signals)
-        return RobotsGate(desk, settings.robots_ttl)
+        return RobotsGate(desk, settings.robots_ttl, stumbled=self._stumbled)
+
+    def _stumbled(self, home: str, error: ShoalError) -> None:
+        self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl.id, origin=home, error=str(error)))
 
     @property
     def _agent(self) -> str:

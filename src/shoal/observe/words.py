@@ -92,6 +92,7 @@ WORDS: Mapping[str, Wording] = {
     "CrawlDelayCut": Wording(
         Level.WARNING, "robots.txt of {origin} asks for a delay of {asked_seconds:g} s; {delay_seconds:g} s is kept"
     ),
+    "RobotsOutOfReach": Wording(Level.WARNING, "store out of reach for the robots.txt of {origin}: {error}"),
     "RobotsRead": Wording(Level.DEBUG, "robots.txt {state}"),
     "SitemapSettled": Wording(
         Level.DEBUG,
