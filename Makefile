@@ -29,7 +29,7 @@ fix: env ## format, repair what ruff can repair, regenerate
 	$(PYTHON) -m tools.generate
 
 test: env ## everything, with real servers; T="tests/unit -k name" picks, N=0 runs in one process
-	$(PYTHON) -m pytest -n $(N) $(T)
+	$(PYTHON) -m pytest -n $(N) --dist worksteal $(T)
 
 bench: env ## measure; T="name" picks one benchmark
 	@if [ -d bench ]; then $(PYTHON) -m bench $(T); else echo "there is no benchmark yet: bench/ is empty"; fi
