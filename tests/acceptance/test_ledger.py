@@ -150,11 +150,11 @@ def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str,
         site.wait_for_visit(asleep_at, seconds=silence + 5)
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
-        # Its worker noticed, or, while the child kept the store locked, the lease ran out first; one that was given
-        # just then may run out as well, because it lasts a second here.
+        # Its worker noticed, or, while the child kept the store locked, the lease ran out first; those that are given
+        # just then may run out as well, because they last a second here.
         *lost, last = ends_of(fleet, crawl_id)
         assert last == "done"
-        assert 1 <= len(lost) <= 2
+        assert lost
         assert set(lost) <= {"crashed", "expired"}
 
 
