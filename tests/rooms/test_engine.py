@@ -210,6 +210,18 @@ async def test_distinct_pages_are_never_cut_by_their_number(crawler: Crawler) ->
     assert seen.counts.pages == 301
 
 
+async def test_pages_that_are_not_there_say_the_same_and_make_no_trap(crawler: Crawler) -> None:
+    def shop(path: str) -> Answer:
+        if path == "/":
+            return html("shop", *(f"/item?id={n}" for n in range(400)))
+        gone = int(path.partition("id=")[2]) < 300
+        return (404, {"Content-Type": "text/html"}, "<p>not found</p>") if gone else html(f"item {path}")
+
+    async with serving(ScriptedSite(shop)) as site:
+        seen = await crawler.crawl(site)
+    assert seen.counts.pages == 401
+
+
 async def test_a_released_pattern_waits_again_and_is_not_caught_twice(crawler: Crawler) -> None:
     async with serving(ScriptedSite(calendar)) as site:
         crawl = await crawler.submit(site, depth=10_000, max_pages=150)

@@ -83,7 +83,8 @@ class PageReader:
             return done
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, report)
-            self._notice(task, fetched.facts, report)
+            if fetched.status == 200:  # all "not found" pages say the same, and that makes no trap
+                self._notice(task, fetched.facts, report)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
     def recall(self, done: Settled, recalled: Recalled | None, report: Report) -> None:
