@@ -150,12 +150,8 @@ def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str,
         site.wait_for_visit(asleep_at, seconds=silence + 5)
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
-        # Its worker noticed, or, while the child kept the store locked, the lease ran out first; those that are given
-        # just then may run out as well, because they last a second here.
-        *lost, last = ends_of(fleet, crawl_id)
-        assert last == "done"
-        assert lost
-        assert set(lost) <= {"crashed", "expired"}
+        # Its worker noticed, or, while the child kept the store locked, the lease ran out first.
+        assert ends_of(fleet, crawl_id) in (["crashed", "done"], ["expired", "done"])
 
 
 def test_a_job_that_settles_nothing_although_work_is_due_is_killed_and_runs_again(

@@ -89,7 +89,7 @@ class Worker:
         self._environment = environment
         self._lanes = list(lanes)
         self._holder = holder or f"{node_id}/{os.getpid()}"
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[Holder, _Slot] = {}  # by grant: a job may be ours again before its last child is buried
         self._idle: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -143,7 +143,7 @@ class Worker:
             await self._settle(self._queue.release(lease, "no_child"))
             return
         slot = _Slot(lease, child)
-        self._slots[lease.holder.job_id] = slot
+        self._slots[lease.holder] = slot
         child.say(Work(lease))
         task = asyncio.create_task(self._attend(slot))
         self._tasks.add(task)
@@ -170,7 +170,7 @@ class Worker:
             elif done.error is not None:
                 await self._settle(self._queue.fail(slot.lease, done.error))
         finally:
-            self._slots.pop(slot.lease.holder.job_id, None)
+            self._slots.pop(slot.lease.holder, None)
             self._reuse(slot.child)
             self._wake.set()
 
@@ -250,14 +250,10 @@ class Worker:
         for slot in slots:
             if slot.lease.holder in kept:
                 slot.child.say(Renewed())
-            elif slot.doubted and self._still_ours(slot.lease.holder):
+            elif slot.doubted and slot.lease.holder in self._slots:
                 slot.child.kill()  # the job is somebody else's: this child must not touch it any more
             else:
                 slot.doubted = True  # or it has just ended, and the child's word is on its way
-
-    def _still_ours(self, holder: Holder) -> bool:
-        slot = self._slots.get(holder.job_id)
-        return slot is not None and slot.lease.holder == holder
 
     async def _finish_up(self) -> None:
         """The ladder: ask every child to hand back, wait for the grace, kill. Endless patience lets them finish."""
