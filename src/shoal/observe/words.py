@@ -104,6 +104,7 @@ WORDS: Mapping[str, Wording] = {
             "absent": (Level.DEBUG, "no sitemap at {url}"),
         },
     ),
+    "UseNotNoted": Wording(Level.WARNING, "the store took no note of the use of a token: {error}"),
     "WorkerStarted": Wording(Level.INFO, "Worker service starting"),
     "WorkerStopped": Wording(Level.INFO, "worker stopped"),
     "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),

@@ -1,0 +1,135 @@
+"""A token: what it looks like, what is kept of it, and what somebody fills in to get one.
+
+`shl_7h3k9m2pxw_…`: a mark by which scanners of leaked secrets know it, ten characters that name it (its id is
+`tok_7h3k9m2pxw`), 200 random bits, and a checksum, so that a mistyped one costs the store nothing.
+"""
+
+import re
+import secrets
+from binascii import crc32
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import field
+
+from shoal.access.scopes import ROLES, Scope, in_order
+from shoal.base.clock import moment
+from shoal.base.errors import InvalidInput
+from shoal.base.form import Check, Form, says
+from shoal.base.ids import TokenId
+from shoal.base.reading import read_duration
+from shoal.base.text import visible
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u
+NAME_LENGTH, SECRET_LENGTH, SUM_LENGTH = 10, 40, 7
+_SHAPE = re.compile(
+    rf"shl_([{ALPHABET}]{{{NAME_LENGTH}}})_[{ALPHABET}]{{{SECRET_LENGTH}}}([{ALPHABET}]{{{SUM_LENGTH}}})"
+)
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What is kept of a token: never the token itself. Times are micros; `seen_at` is the store's clock when it was
+    read, by which it is judged."""
+
+    number: int
+    id: TokenId
+    name: str
+    hash: str
+    scopes: frozenset[Scope]
+    made_by: str
+    created_at: int
+    expires_at: int | None
+    last_used_at: int | None
+    revoked_at: int | None
+    seen_at: int
+
+    @property
+    def state(self) -> str:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= self.seen_at else "valid"
+
+    def answer(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": self.state,
+            "scopes": [scope.value for scope in in_order(self.scopes)],
+            "made_by": self.made_by,
+            "created_at": moment(self.created_at),
+            "expires_at": moment(self.expires_at),
+            "last_used_at": moment(self.last_used_at),
+            "revoked_at": moment(self.revoked_at),
+        }
+
+
+def _check_name(name: str) -> str:
+    if name.strip() != name or visible(name) != name:
+        raise ValueError("has a space at an end, or a character that cannot be seen")
+    return name
+
+
+def _check_duration(text: str | None) -> str | None:
+    if text is not None:
+        read_duration(text)
+    return text
+
+
+class TokenWish(Form, frozen=True, kw_only=True):
+    """What somebody fills in to get a token."""
+
+    checks: ClassVar[dict[str, Check]] = {"name": _check_name, "expires_in": _check_duration}
+
+    name: Annotated[str, says("Who or what will use it.", min_length=1, max_length=LONGEST_NAME)]
+    role: Annotated[
+        Literal["viewer", "operator", "admin", "bot", "node"] | None, says("What it may do, by the name of a role.")
+    ] = None
+    scopes: Annotated[
+        list[Literal["read", "write", "admin", "bot", "node"]], says("What it may do, instead of a role.", max_length=5)
+    ] = field(default_factory=list)
+    expires_in: Annotated[
+        str | None, says("How long it is valid, such as 90d; without it, until it is revoked.")
+    ] = None
+
+    def wanted(self) -> frozenset[Scope]:
+        """The scopes that the role or the list names."""
+        if (self.role is None) == (not self.scopes):
+            problem = "is missing" if self.role is None else "stands beside scopes"
+            raise InvalidInput("role", problem, f"give one of {', '.join(ROLES)}, or a list of scopes")
+        return ROLES[self.role] if self.role is not None else frozenset(map(Scope, self.scopes))
+
+
+def mint() -> tuple[TokenId, str]:
+    """A fresh token and its id."""
+    body = f"shl_{_random(NAME_LENGTH)}_{_random(SECRET_LENGTH)}"
+    text = body + _checksum(body)
+    return _id_of(text), text
+
+
+def read_token(text: str) -> TokenId | None:
+    """The id of what looks like a token; None if it cannot be one."""
+    match = _SHAPE.fullmatch(text)
+    if match is None or _checksum(text[:-SUM_LENGTH]) != match[2]:
+        return None
+    return _id_of(text)
+
+
+def hash_of(text: str) -> str:
+    """What is kept. Plain SHA-256 is enough: nobody guesses 200 random bits."""
+    return sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _id_of(text: str) -> TokenId:
+    return TokenId(f"tok_{text[4 : 4 + NAME_LENGTH]}")
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+def _checksum(body: str) -> str:
+    number = crc32(body.encode())
+    return "".join(ALPHABET[number >> 5 * place & 31] for place in range(SUM_LENGTH))

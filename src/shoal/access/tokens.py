@@ -1,0 +1,155 @@
+"""Tokens: made, verified, listed, revoked. What they open is left to the doors."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hmac import compare_digest
+
+from shoal.access.acts import Act, Acts
+from shoal.access.caller import Caller
+from shoal.access.scopes import Scope, in_order, may_give
+from shoal.access.store import TokenStore
+from shoal.access.token import Token, TokenWish, hash_of, mint, read_token
+from shoal.base.clock import Clock, span
+from shoal.base.database import Database, Tx
+from shoal.base.errors import InvalidInput, NotAllowed, NotFound, ShoalError, StateConflict
+from shoal.base.ids import TokenId
+from shoal.base.reading import read_duration
+from shoal.base.signals import Signal, Signals
+
+FRESH_SECONDS = 2.0  # a verified token is not looked up again for so long: how late another controller's revoke may be
+MOST_REMEMBERED = 1000
+USED_EVERY = 60_000_000  # micros between two notes of use
+NOBODY = hash_of("")  # compared with when there is no such token, so that it takes as long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseNotNoted(Signal):
+    """The store did not take when a token was used; the caller was let in all the same."""
+
+    token_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """A new token, and the only sight of its text."""
+
+    token: Token
+    text: str
+
+
+class Tokens:
+    """The verbs of tokens over their store. One per process: it remembers for a moment what it verified."""
+
+    def __init__(self, database: Database, store: TokenStore, acts: Acts, clock: Clock, signals: Signals) -> None:
+        self._database = database
+        self._store = store
+        self._acts = acts
+        self._clock = clock
+        self._signals = signals
+        self._verified: OrderedDict[str, tuple[float, Token]] = OrderedDict()  # by hash
+        self._any_made = False
+        self._looked_at = -FRESH_SECONDS
+
+    async def create(self, wish: TokenWish, by: Caller) -> Minted:
+        """Make a token with at most what its maker has."""
+        scopes = wish.wanted()
+        lasts = None if wish.expires_in is None else span(read_duration(wish.expires_in))
+        _check_scopes(scopes, by)
+        facts = {"name": wish.name, "scopes": in_order(scopes), "expires_in": wish.expires_in}
+
+        async def commit(tx: Tx) -> Minted:
+            token, text = None, ""
+            while token is None:
+                token_id, text = mint()
+                token = await self._store.insert(tx, token_id, wish.name, hash_of(text), scopes, by.who, lasts)
+            _check_end(token, by)
+            await self._acts.note_in(tx, by, Act("token.created", token.id, facts))
+            return Minted(token, text)
+
+        minted = await self._database.run(commit)
+        self._any_made = True
+        return minted
+
+    async def verify(self, text: str) -> Token | None:
+        """The token that this text is, if it is valid; None says no more than that it is not."""
+        token_id = read_token(text)
+        if token_id is None:
+            return None
+        hashed = hash_of(text)
+        return self._remembered(hashed) or await self._look_up(token_id, hashed)
+
+    def _remembered(self, hashed: str) -> Token | None:
+        at, token = self._verified.get(hashed, (0.0, None))
+        return token if self._clock.monotonic() - at < FRESH_SECONDS else None
+
+    async def _look_up(self, token_id: TokenId, hashed: str) -> Token | None:
+        token = await self._database.read(lambda tx: self._store.valid(tx, token_id))
+        if not compare_digest(hashed, NOBODY if token is None else token.hash) or token is None:
+            self._verified.pop(hashed, None)
+            return None
+        self._verified[hashed] = (self._clock.monotonic(), token)
+        self._verified.move_to_end(hashed)
+        while len(self._verified) > MOST_REMEMBERED:
+            self._verified.popitem(last=False)
+        await self._note_use(token)
+        return token
+
+    async def _note_use(self, token: Token) -> None:
+        if token.last_used_at is not None and token.seen_at - token.last_used_at < USED_EVERY:
+            return
+        try:
+            await self._database.run(lambda tx: self._store.mark_used(tx, token.id, USED_EVERY))
+        except ShoalError as error:
+            self._signals.emit(UseNotNoted(token_id=token.id, error=error.message))
+
+    async def any_made(self) -> bool:
+        """Whether there ever was a token: from then on everybody needs one. Asked of the store once a moment."""
+        if not self._any_made and self._clock.monotonic() - self._looked_at >= FRESH_SECONDS:
+            self._any_made = await self._database.read(self._store.any_made)
+            self._looked_at = self._clock.monotonic()
+        return self._any_made
+
+    async def get(self, token_id: str) -> Token:
+        token = await self._database.read(lambda tx: self._store.get(tx, token_id))
+        if token is None:
+            raise NotFound("token", token_id, "list them with `shoal tokens ls`")
+        return token
+
+    async def newest(self, *, before: int | None = None, limit: int = 50) -> list[Token]:
+        return await self._database.read(lambda tx: self._store.page_of(tx, before, limit))
+
+    async def revoke(self, token_id: str, by: Caller, *, even_last: bool = False) -> Token:
+        """End a token, here at once and on other controllers within a moment. Revoking it again changes nothing. The
+        last valid one of an admin is kept, unless that is meant."""
+
+        async def commit(tx: Tx) -> Token:
+            admins = await self._store.lock_admins(tx)
+            token = await self._store.get(tx, token_id)
+            if token is None:
+                raise NotFound("token", token_id, "list them with `shoal tokens ls`")
+            if admins == [token.id] and not even_last:
+                fix = "make another first, or say that it is meant: force, or --yes on the command line"
+                raise StateConflict("token", token_id, "the last valid one of an admin", "be revoked by mistake", fix)
+            if await self._store.revoke(tx, token_id):
+                await self._acts.note_in(tx, by, Act("token.revoked", token_id, {"name": token.name}))
+            return token
+
+        token = await self._database.run(commit)
+        self._verified.pop(token.hash, None)
+        return await self.get(token_id)
+
+
+def _check_scopes(scopes: frozenset[Scope], by: Caller) -> None:
+    lacking = [scope for scope in in_order(scopes) if not may_give(by.scopes, scope)]
+    if lacking:
+        raise NotAllowed(
+            f"a token cannot make one with more than it has, and this one lacks {', '.join(lacking)}",
+            "ask for less, or use an admin's token",
+        )
+
+
+def _check_end(token: Token, by: Caller) -> None:
+    if by.until is not None and (token.expires_at is None or token.expires_at > by.until):
+        problem = "would outlast the token that asks for it"
+        raise InvalidInput("expires_in", problem, "ask for less, or use a token that lasts longer")

@@ -1,0 +1,50 @@
+-- name: insert_token
+-- Keep a new token, unless its id is taken.
+INSERT INTO token (id, name, hash, scopes, made_by, created_at, expires_at)
+VALUES (:id, :name, :hash, :scopes, :made_by, shoal_now(), shoal_now() + CAST(:ttl AS BIGINT))
+ON CONFLICT (id) DO NOTHING
+RETURNING *, shoal_now() AS seen_at;
+
+-- name: token
+-- One token.
+SELECT *, shoal_now() AS seen_at FROM token WHERE id = :id;
+
+-- name: valid_token
+-- One token, if it is neither revoked nor expired.
+SELECT *, shoal_now() AS seen_at FROM token
+WHERE id = :id AND revoked_at IS NULL AND coalesce(expires_at > shoal_now(), TRUE);
+
+-- name: newest_tokens
+-- Tokens, newest first, before a number.
+SELECT *, shoal_now() AS seen_at FROM token
+WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647)
+ORDER BY number DESC LIMIT :limit;
+
+-- name: any_token
+-- Whether there ever was a token.
+SELECT 1 AS found FROM token LIMIT 1;
+
+-- name: revoke_token
+-- End a token that was not ended yet.
+UPDATE token SET revoked_at = shoal_now() WHERE id = :id AND revoked_at IS NULL;
+
+-- name: mark_token_used
+-- Remember when a token was used, not more often than every so many micros.
+UPDATE token SET last_used_at = shoal_now() WHERE id = :id AND coalesce(last_used_at < shoal_now() - :every, TRUE);
+
+-- name: append_act
+-- Write an administrative act.
+INSERT INTO audit_entry (at, who, act, subject, facts, address)
+VALUES (shoal_now(), :who, :act, :subject, :facts, :address);
+
+-- name: newest_acts
+-- Administrative acts, newest first, before a number.
+SELECT * FROM audit_entry
+WHERE number < coalesce(CAST(:before AS BIGINT), 9223372036854775807)
+ORDER BY number DESC LIMIT :limit;
+
+-- name: newest_acts_on
+-- Administrative acts on one subject, newest first, before a number.
+SELECT * FROM audit_entry
+WHERE subject = :subject AND number < coalesce(CAST(:before AS BIGINT), 9223372036854775807)
+ORDER BY number DESC LIMIT :limit;

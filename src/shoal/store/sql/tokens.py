@@ -1,0 +1,72 @@
+"""Tokens and the log of administrative acts on SQL."""
+
+from typing import Any
+
+import orjson
+
+from shoal.access.acts import Act, Entry
+from shoal.access.caller import Caller
+from shoal.access.scopes import Scope, in_order
+from shoal.access.token import Token
+from shoal.base.database import Tx
+from shoal.base.ids import TokenId
+
+
+class SqlTokenStore:
+    """Answers `access.store.TokenStore`."""
+
+    async def insert(
+        self, tx: Tx, token_id: TokenId, name: str, hashed: str, scopes: frozenset[Scope], made_by: str, ttl: int | None
+    ) -> Token | None:
+        words = " ".join(in_order(scopes))
+        row = await tx.one("insert_token", id=token_id, name=name, hash=hashed, scopes=words, made_by=made_by, ttl=ttl)
+        return None if row is None else _token(row)
+
+    async def get(self, tx: Tx, token_id: str) -> Token | None:
+        row = await tx.one("token", id=token_id)
+        return None if row is None else _token(row)
+
+    async def valid(self, tx: Tx, token_id: TokenId) -> Token | None:
+        row = await tx.one("valid_token", id=token_id)
+        return None if row is None else _token(row)
+
+    async def page_of(self, tx: Tx, before: int | None, limit: int) -> list[Token]:
+        return [_token(row) for row in await tx.all("newest_tokens", before=before, limit=limit)]
+
+    async def any_made(self, tx: Tx) -> bool:
+        return await tx.one("any_token") is not None
+
+    async def lock_admins(self, tx: Tx) -> list[TokenId]:
+        return [TokenId(row["id"]) for row in await tx.all("lock_admin_tokens")]
+
+    async def revoke(self, tx: Tx, token_id: str) -> bool:
+        return await tx.execute("revoke_token", id=token_id) == 1
+
+    async def mark_used(self, tx: Tx, token_id: TokenId, every: int) -> None:
+        await tx.execute("mark_token_used", id=token_id, every=every)
+
+
+class SqlActStore:
+    """Answers `access.store.ActStore`."""
+
+    async def append(self, tx: Tx, by: Caller, act: Act) -> None:
+        facts = orjson.dumps(act.facts).decode()
+        await tx.execute("append_act", who=by.who, act=act.name, subject=act.subject, facts=facts, address=by.address)
+
+    async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> list[Entry]:
+        if subject is None:
+            rows = await tx.all("newest_acts", before=before, limit=limit)
+        else:
+            rows = await tx.all("newest_acts_on", before=before, limit=limit, subject=subject)
+        return [_entry(row) for row in rows]
+
+
+def _token(row: Any) -> Token:
+    values = {name: row[name] for name in Token.__slots__}
+    values["scopes"] = frozenset(map(Scope, values["scopes"].split()))
+    return Token(**values)
+
+
+def _entry(row: Any) -> Entry:
+    act = Act(row["act"], row["subject"], orjson.loads(row["facts"]))
+    return Entry(number=row["number"], at=row["at"], who=row["who"], act=act, address=row["address"])

@@ -1,0 +1,261 @@
+"""What tokens and the log of administrative acts promise, on each store."""
+
+import asyncio
+
+import pytest
+
+from shoal.access.acts import Act, Acts
+from shoal.access.caller import Caller, local_caller
+from shoal.access.scopes import ROLES, Scope, allows
+from shoal.access.token import TokenWish
+from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, Minted, Tokens, UseNotNoted
+from shoal.base.database import Database
+from shoal.base.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from shoal.store.sql.tokens import SqlActStore, SqlTokenStore
+from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
+
+ME = local_caller("127.0.0.1")
+
+
+def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
+    """The tokens of one more process on the store."""
+    over = database or bench.database
+    return Tokens(over, SqlTokenStore(), Acts(over, SqlActStore()), bench.clock, bench.signals)
+
+
+def acts_of(bench: Bench) -> Acts:
+    return Acts(bench.database, SqlActStore())
+
+
+def wish(role: str = "viewer", name: str = "ci", **more: object) -> TokenWish:
+    return TokenWish.read({"name": name, "role": role, **more})
+
+
+def holder_of(minted: Minted) -> Caller:
+    token = minted.token
+    return Caller(who=token.id, scopes=token.scopes, until=token.expires_at)
+
+
+async def test_a_token_opens_what_its_role_says_and_nothing_else_is_kept_of_it(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    minted = await tokens.create(wish("operator"), ME)
+    found = await tokens.verify(minted.text)
+    assert found is not None
+    assert found.id == minted.token.id
+    assert [scope for scope in Scope if allows(found.scopes, scope)] == ["read", "write"]
+    [row] = await bench.sql("SELECT * FROM token")
+    assert minted.text not in str(row)
+    assert minted.text.split("_")[2] not in str(row)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_each_role_can_be_given(bench: Bench, role: str) -> None:
+    tokens = tokens_of(bench)
+    minted = await tokens.create(wish(role), ME)
+    assert minted.token.scopes == ROLES[role]
+
+
+async def test_what_is_not_the_token_to_the_last_character_opens_nothing(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    right, other = await tokens.create(wish(), ME), await tokens.create(wish(), ME)
+    mixed = f"shl_{right.text.split('_')[1]}_{other.text.split('_')[2]}"
+    for text in ("", "shl_", right.text[:-1], right.text + "0", right.text.upper(), mixed, "x" * 100_000):
+        assert await tokens.verify(text) is None
+
+
+async def test_the_secret_of_one_under_the_name_of_another_opens_nothing(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    first, second = await tokens.create(wish(), ME), await tokens.create(wish("admin"), ME)
+    await bench.sql(f"UPDATE token SET hash = 'of something else' WHERE id = '{second.token.id}'")
+    assert await tokens.verify(second.text) is None
+    assert await tokens.verify(first.text) is not None
+
+
+async def test_a_revoked_token_is_refused_at_once_here_and_in_a_moment_elsewhere(bench: Bench) -> None:
+    here, elsewhere = tokens_of(bench), tokens_of(bench)
+    minted = await here.create(wish(), ME)
+    assert await here.verify(minted.text) is not None
+    assert await elsewhere.verify(minted.text) is not None
+    revoked = await here.revoke(minted.token.id, ME)
+    assert (revoked.state, revoked.revoked_at is not None) == ("revoked", True)
+    assert await here.verify(minted.text) is None
+    await bench.jump(FRESH_SECONDS)
+    assert await elsewhere.verify(minted.text) is None
+
+
+async def test_a_token_ends_when_its_time_is_over_by_the_clock_of_the_store(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    minted = await tokens.create(wish(expires_in="1h"), ME)
+    await bench.jump(3590)
+    assert await tokens.verify(minted.text) is not None
+    await bench.jump(10)
+    assert await tokens.verify(minted.text) is None
+    assert (await tokens.get(minted.token.id)).state == "expired"
+
+
+async def test_use_is_noted_at_most_once_a_minute(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    minted = await tokens.create(wish(), ME)
+    seen = []
+    for _ in range(4):
+        await tokens.verify(minted.text)
+        seen.append((await tokens.get(minted.token.id)).last_used_at)
+        await bench.jump(USED_EVERY / 1e6 / 2 + 1)
+    assert seen[0] is not None
+    assert seen[0] == seen[1] < seen[2] == seen[3]
+
+
+async def test_a_store_that_takes_no_note_of_use_lets_the_holder_in_and_tells(bench: Bench) -> None:
+    severed = Severed(bench.database)
+    tokens = tokens_of(bench, severed)
+    minted = await tokens.create(wish(), ME)
+    severed.writes = False
+    assert await tokens.verify(minted.text) is not None
+    [told] = [signal for signal in bench.told if isinstance(signal, UseNotNoted)]
+    assert told.token_id == minted.token.id
+
+
+async def test_what_was_verified_is_not_asked_of_the_store_again_for_a_moment(bench: Bench) -> None:
+    severed = Severed(bench.database)
+    tokens = tokens_of(bench, severed)
+    minted = await tokens.create(wish(), ME)
+    assert await tokens.verify(minted.text) is not None
+    severed.reads = severed.writes = False
+    assert await tokens.verify(minted.text) is not None
+
+
+async def test_no_more_is_remembered_than_some_tokens(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.access.tokens.MOST_REMEMBERED", 3)
+    assert MOST_REMEMBERED > 3
+    tokens = tokens_of(bench)
+    for _ in range(5):
+        assert await tokens.verify((await tokens.create(wish(), ME)).text) is not None
+    assert len(tokens._verified) == 3
+
+
+async def test_once_there_was_a_token_everybody_needs_one_for_ever(bench: Bench) -> None:
+    tokens, elsewhere = tokens_of(bench), tokens_of(bench)
+    assert not await elsewhere.any_made()
+    minted = await tokens.create(wish("viewer"), ME)
+    assert await tokens.any_made()
+    await bench.jump(FRESH_SECONDS)
+    assert await elsewhere.any_made()
+    await tokens.revoke(minted.token.id, ME)
+    assert await tokens_of(bench).any_made()
+
+
+async def test_no_token_makes_one_with_more_than_it_has(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    operator = holder_of(await tokens.create(wish("operator"), ME))
+    await tokens.create(wish("viewer"), operator)
+    for role in ("admin", "bot", "node"):
+        with pytest.raises(NotAllowed, match=f"lacks {role}"):
+            await tokens.create(wish(role), operator)
+    assert len(await tokens.newest()) == 2
+
+
+async def test_no_token_makes_one_that_outlasts_it(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
+    await tokens.create(wish("bot", expires_in="12h"), admin)
+    for more in ({}, {"expires_in": "2d"}):
+        with pytest.raises(InvalidInput, match="expires_in would outlast the token"):
+            await tokens.create(wish("bot", **more), admin)
+    assert len(await tokens.newest()) == 2
+
+
+async def test_the_last_admin_is_not_revoked_by_mistake(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    first, second = await tokens.create(wish("admin"), ME), await tokens.create(wish("admin"), ME)
+    await tokens.create(wish("viewer"), ME)
+    await tokens.revoke(first.token.id, ME)
+    with pytest.raises(StateConflict, match="is the last valid one of an admin"):
+        await tokens.revoke(second.token.id, ME)
+    assert (await tokens.get(second.token.id)).state == "valid"
+    assert (await tokens.revoke(second.token.id, ME, even_last=True)).state == "revoked"
+
+
+async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("lock_admin_tokens")
+    tokens = tokens_of(bench)
+    first, second = await tokens.create(wish("admin"), ME), await tokens.create(wish("admin"), ME)
+    slow = asyncio.create_task(tokens_of(bench, Gated(bench.database, gate)).revoke(first.token.id, ME))
+    await gate.reached.wait()
+    late = asyncio.create_task(tokens.revoke(second.token.id, ME))
+    await until_blocked(bench)
+    gate.go.set()
+    await slow
+    with pytest.raises(StateConflict):
+        await late
+
+
+async def test_a_token_that_is_not_there_cannot_be_revoked(bench: Bench) -> None:
+    with pytest.raises(NotFound, match='token "tok_nothing" does not exist'):
+        await tokens_of(bench).revoke("tok_nothing", ME)
+
+
+async def test_making_and_revoking_stand_in_the_log_once_with_who_and_where(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    minted = await tokens.create(wish("bot", name="scraper"), ME)
+    caller = Caller(who="tok_boss", scopes=frozenset({Scope.ADMIN}), address="192.0.2.7")
+    for _ in range(2):
+        await tokens.revoke(minted.token.id, caller)
+    revoked, created = await acts_of(bench).newest()
+    assert (created.act.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
+    assert created.act.facts == {"name": "scraper", "scopes": ["bot"], "expires_in": None}
+    assert (revoked.act.name, revoked.act.subject) == ("token.revoked", minted.token.id)
+    assert (revoked.who, revoked.address) == ("tok_boss", "192.0.2.7")
+
+
+async def test_what_was_refused_is_not_in_the_log(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
+    with pytest.raises(InvalidInput):
+        await tokens.create(wish("bot"), admin)
+    assert len(await acts_of(bench).newest()) == 1
+
+
+async def test_acts_are_listed_newest_first_by_pages_and_by_subject(bench: Bench) -> None:
+    acts = acts_of(bench)
+    for subject in ("a", "b", "a"):
+        await acts.note(ME, Act("crawl.removed", subject))
+    newest = await acts.newest(limit=2)
+    assert [entry.act.subject for entry in newest] == ["a", "b"]
+    [oldest] = await acts.newest(before=newest[-1].number)
+    assert oldest.act.subject == "a"
+    assert len(await acts.newest(subject="a")) == 2
+
+
+async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
+    tokens = tokens_of(bench)
+    for name in ("one", "two", "three"):
+        await tokens.create(wish(name=name), ME)
+    newest = await tokens.newest(limit=2)
+    assert [token.name for token in newest] == ["three", "two"]
+    assert [token.name for token in await tokens.newest(before=newest[-1].number)] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"role": "viewer"}, "name is missing"),
+        ({"name": ""}, "name cannot be ''"),
+        ({"name": " x", "role": "bot"}, "name has a space at an end"),
+        ({"name": "a\nb", "role": "bot"}, "name has a space at an end, or a character that cannot be seen"),
+        ({"name": "x" * 101, "role": "bot"}, "name cannot be"),
+        ({"name": "x", "role": "root"}, "role cannot be 'root'"),
+        ({"name": "x", "role": "bot", "expires_in": "soon"}, "expires_in is not a duration"),
+        ({"name": "x", "role": "bot", "expires_in": "-1d"}, "expires_in is not a duration"),
+        ({"name": "x", "role": "bot", "hash": "00"}, "hash is not a known field"),
+    ],
+)
+def test_a_wish_that_cannot_be_taken_is_refused_by_its_field(values: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        TokenWish.read(values)
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize("more", [{}, {"role": "bot", "scopes": ["read"]}])
+def test_a_wish_names_a_role_or_scopes(more: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match="give one of viewer, operator, admin, bot, node, or a list of scopes"):
+        TokenWish.read({"name": "x", **more}).wanted()
