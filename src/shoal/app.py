@@ -38,6 +38,8 @@ from shoal.store.sql.sqlite import SqliteDatabase
 if TYPE_CHECKING:
     import asyncpg
 
+    from shoal.access.acts import Acts
+    from shoal.access.tokens import Tokens
     from shoal.crawl.archive import FrontierArchive
     from shoal.crawl.archivist import Archivist
     from shoal.crawl.carrier import Carrier
@@ -80,6 +82,19 @@ class App:
         from shoal.crawl.carrier import Carrier
 
         return Carrier(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())
+
+    def acts(self) -> "Acts":
+        from shoal.access.acts import Acts
+        from shoal.store.sql.tokens import SqlActStore
+
+        return Acts(self.database, SqlActStore())
+
+    def tokens(self) -> "Tokens":
+        """The verbs of tokens. Whoever verifies and whoever revokes share one, so that a revoke holds at once."""
+        from shoal.access.tokens import Tokens
+        from shoal.store.sql.tokens import SqlTokenStore
+
+        return Tokens(self.database, SqlTokenStore(), self.acts(), self.clock, self.signals)
 
     async def check_store(self) -> None:
         """Raise unless the store can be read and written: one that is full still answers what it is asked."""

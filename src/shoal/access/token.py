@@ -90,9 +90,9 @@ class TokenWish(Form, frozen=True, kw_only=True):
     scopes: Annotated[
         list[Literal["read", "write", "admin", "bot", "node"]], says("What it may do, instead of a role.", max_length=5)
     ] = field(default_factory=list)
-    expires_in: Annotated[
-        str | None, says("How long it is valid, such as 90d; without it, until it is revoked.")
-    ] = None
+    expires_in: Annotated[str | None, says("How long it is valid, such as 90d; without it, until it is revoked.")] = (
+        None
+    )
 
     def wanted(self) -> frozenset[Scope]:
         """The scopes that the role or the list names."""
