@@ -96,6 +96,12 @@ class App:
 
         return Tokens(self.database, SqlTokenStore(), self.acts(), self.clock, self.signals)
 
+    def api(self) -> list[object]:
+        """The groups of REST endpoints over these rooms."""
+        from shoal.serve.crawls import CrawlApi
+
+        return [CrawlApi(self.crawls)]
+
     async def check_store(self) -> None:
         """Raise unless the store can be read and written: one that is full still answers what it is asked."""
 

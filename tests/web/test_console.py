@@ -24,8 +24,8 @@ from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.serve import console
-from shoal.serve.console import BADGES, NOTHING, ConsoleRoutes, ago, duration, size
-from shoal.serve.crawls import CrawlRoutes
+from shoal.serve.console import BADGES, NOTHING, ConsoleApi, ago, duration, files, size
+from shoal.serve.endpoint import routes_of
 from shoal.serve.site import site
 from shoal.settings import load
 
@@ -97,7 +97,7 @@ class Served:
 async def served(store_url: str) -> AsyncIterator[Served]:
     settings = load({"DATABASE_URL": store_url}, env={}).settings
     async with opened(settings) as app:
-        routes = [*CrawlRoutes(app.crawls, 1_000_000).routes(), *ConsoleRoutes(app.crawls).routes()]
+        routes = [*routes_of([*app.api(), ConsoleApi(app.crawls)], 1_000_000), files()]
         door = socket.create_server(("127.0.0.1", 0))
         shop = Served(app, door.getsockname()[1])
         inner = site(routes, app.clock, app.signals)

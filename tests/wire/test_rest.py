@@ -15,8 +15,8 @@ import uvicorn
 
 from shoal.app import App, opened, walker_of
 from shoal.base.clock import FakeClock
-from shoal.serve.crawls import CrawlRoutes
-from shoal.serve.health import FRESH_SECONDS, HealthRoutes
+from shoal.serve.endpoint import routes_of
+from shoal.serve.health import FRESH_SECONDS, HealthApi
 from shoal.serve.site import site
 from shoal.settings import load
 from tests.support.disk import stuff
@@ -54,9 +54,9 @@ class Served:
 async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
     flags = {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", **settings}
     async with opened(load(flags, env={}).settings) as app:
-        routes = [*CrawlRoutes(app.crawls, 1_000_000).routes()]
         clock = FakeClock()
-        routes += HealthRoutes(app.check_store, lambda: (b"", "text/plain"), clock).routes()
+        health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
+        routes = routes_of([*app.api(), health], 1_000_000)
         door = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(site(routes, app.clock, app.signals), log_config=None, lifespan="off")
         server = uvicorn.Server(config)

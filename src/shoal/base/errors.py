@@ -9,7 +9,8 @@
     │   ├── StateConflict         the thing is in a state that does not allow this
     │   ├── NotAllowed            this caller may not
     │   ├── Unauthenticated       no valid credential
-    │   └── TooLarge              more than is taken at once
+    │   ├── TooLarge              more than is taken at once
+    │   └── WrongMediaType        the body is of a kind that is not read
     ├── LostError                 nobody must act: somebody else was first
     │   └── LeaseLost             the job is no longer ours
     ├── TimeError                 time helps: try again
@@ -140,6 +141,15 @@ class TooLarge(CallerError):
 
     def __init__(self, what: str, limit: str, fix: str) -> None:
         super().__init__(f"{what} is larger than {limit}; {fix}.")
+
+
+class WrongMediaType(CallerError):
+    """The body is of a kind that is not read."""
+
+    code = "wrong_media_type"
+
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(f"the body is {found}; send it as {wanted}.")
 
 
 class LostError(ShoalError):
@@ -277,6 +287,7 @@ RESPONSES: dict[type[ShoalError], Response] = {
     NotAllowed: Response(403, 7, "PERMISSION_DENIED"),
     Unauthenticated: Response(401, 7, "UNAUTHENTICATED"),
     TooLarge: Response(413, 2, "RESOURCE_EXHAUSTED"),
+    WrongMediaType: Response(415, 2, "INVALID_ARGUMENT"),
     LeaseLost: Response(409, 1, "ABORTED"),
     BackendUnavailable: Response(503, 8, "UNAVAILABLE"),
     WaitTimedOut: Response(504, 6, "DEADLINE_EXCEEDED"),

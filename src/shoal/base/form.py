@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, json, to_builtins
@@ -113,9 +114,10 @@ class Field:
 def fields_of(form: type[Form]) -> dict[str, Field]:
     """The fields of a form by name, in its order."""
     known = {}
+    annotations = {name: note for kind in reversed(form.__mro__) for name, note in get_annotations(kind).items()}
     for one in fields(form):
         default = one.default if one.default_factory is NODEFAULT else one.default_factory()
-        known[one.name] = Field(one.name, form.__annotations__[one.name], default, one.required)
+        known[one.name] = Field(one.name, annotations[one.name], default, one.required)
     return known
 
 
@@ -166,6 +168,8 @@ def _bare(annotation: Any) -> Any:
 def _nearest(name: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
+    if not known:
+        return "leave it out"
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
 

@@ -16,9 +16,9 @@ from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import worker_of
 from shoal.observe.metrics import Metrics
-from shoal.serve.console import ConsoleRoutes
-from shoal.serve.crawls import CrawlRoutes
-from shoal.serve.health import HealthRoutes
+from shoal.serve.console import ConsoleApi, files
+from shoal.serve.endpoint import routes_of
+from shoal.serve.health import HealthApi
 from shoal.serve.site import is_loopback, site
 from shoal.settings import load
 
@@ -118,11 +118,9 @@ class Controller:
 
     def _config(self, metrics: Metrics) -> uvicorn.Config:
         app = self._app
-        routes = [
-            *CrawlRoutes(app.crawls, app.settings.serve.max_request_bytes).routes(),
-            *HealthRoutes(app.check_store, lambda: (metrics.render(), metrics.content_type), app.clock).routes(),
-            *ConsoleRoutes(app.crawls).routes(),
-        ]
+        health = HealthApi(app.check_store, lambda: (metrics.render(), metrics.content_type), app.clock)
+        groups = [*app.api(), health, ConsoleApi(app.crawls)]
+        routes = [*routes_of(groups, app.settings.serve.max_request_bytes), files()]
         return uvicorn.Config(
             site(routes, app.clock, app.signals),
             log_config=None,

@@ -5,26 +5,31 @@ Every cell is worded here, once, for the page and for the script that refreshes 
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 from zlib import crc32
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from shoal import __version__
+from shoal.access.scopes import Scope
 from shoal.base.clock import Clock, SystemClock, from_micros
-from shoal.base.errors import InvalidInput
+from shoal.base.form import Form, says
 from shoal.base.text import visible
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
+from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.problems import Json
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 ROWS = 50
 LAST = 2**31 - 1  # the largest number that a crawl can have
+Number = Annotated[int, Meta(ge=0, le=LAST)]
 LONGEST_SEED = 300
 FRESH = {"Cache-Control": "no-store"}
 
@@ -68,29 +73,30 @@ class Row:
 BLANK = Row()
 
 
-class ConsoleRoutes:
-    """`/`, the rows that its script asks for, and its files."""
+class From(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a page of rows begins."""
+
+    after: Annotated[Number | None, says("The number of the last crawl of the page before.")] = None
+
+
+class ConsoleApi:
+    """`/`, and the rows that its script asks for."""
 
     def __init__(self, crawls: Crawls, clock: Clock | None = None) -> None:
         self._crawls = crawls
         self._clock = clock or SystemClock()
         self._page = _templates().get_template("crawls.html")
 
-    def routes(self) -> list[BaseRoute]:
-        return [
-            Route("/", self.page),
-            Route("/console/crawls", self.fresh),
-            Mount("/static", StaticFiles(directory=STATIC)),
-        ]
-
-    async def page(self, request: Request) -> HTMLResponse:
-        after = _after(request)
+    @endpoint("GET", "/", scope=Scope.READ, says="The console.", query=From, public=False)
+    async def show_console(self, ask: Ask[Nothing, From]) -> HTMLResponse:
+        after = ask.query.after
         rows, older = await self._rows(after)
         shown = {"rows": rows, "older": older, "summary": summary(rows), "newest": after is None, "blank": BLANK}
-        return HTMLResponse(self._page.render(shown, **_about(request)), headers=FRESH)
+        return HTMLResponse(self._page.render(shown, **_about(ask.request)), headers=FRESH)
 
-    async def fresh(self, request: Request) -> Json:
-        rows, older = await self._rows(_after(request))
+    @endpoint("GET", "/console/crawls", scope=Scope.READ, says="Its rows, again.", query=From, public=False)
+    async def show_rows(self, ask: Ask[Nothing, From]) -> Json:
+        rows, older = await self._rows(ask.query.after)
         answer = {"rows": [asdict(row) for row in rows], "older": older, "summary": summary(rows)}
         return Json(answer, headers=FRESH)
 
@@ -177,15 +183,6 @@ def size(count: int) -> str:
     return f"{amount:,.1f} TB"
 
 
-def _after(request: Request) -> int | None:
-    text = request.query_params.get("after")
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(LAST)) or int(text) > LAST:
-        raise InvalidInput("after", f"{text[:50]!r} is not a number", "go back to the first page")
-    return int(text)
-
-
 def _about(request: Request) -> dict[str, str]:
     return {"version": __version__, "address": f"{request.url.scheme}://{request.url.netloc}"}
 
@@ -197,6 +194,11 @@ def _templates() -> Environment:
     )
     environment.globals["asset"] = asset
     return environment
+
+
+def files() -> Mount:
+    """The console's own files."""
+    return Mount("/static", StaticFiles(directory=STATIC))
 
 
 def asset(name: str) -> str:

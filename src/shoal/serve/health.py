@@ -3,19 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from shoal import __version__
+from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
+from shoal.serve import shapes
+from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.problems import Json
 
 FRESH_SECONDS = 1.0  # an answer is given again for so long: anybody may ask, and each check writes to the store
 
 
-class HealthRoutes:
+class HealthApi:
+    """What whoever watches this process asks."""
+
     def __init__(
         self, check_store: Callable[[], Awaitable[object]], metrics: Callable[[], tuple[bytes, str]], clock: Clock
     ) -> None:
@@ -26,17 +29,13 @@ class HealthRoutes:
         self._checked_at = -FRESH_SECONDS
         self._trouble: ShoalError | None = None
 
-    def routes(self) -> list[Route]:
-        return [
-            Route("/healthz", self.alive),
-            Route("/readyz", self.ready),
-            Route("/metrics", self.metrics),
-        ]
-
-    async def alive(self, request: Request) -> Json:
+    @endpoint("GET", "/healthz", scope=None, says="Whether this process lives.", answer=shapes.Health)
+    async def show_health(self, ask: Ask[Nothing, Nothing]) -> Json:
         return Json({"status": "ok", "version": __version__})
 
-    async def ready(self, request: Request) -> Json:
+    @endpoint("GET", "/readyz", scope=None, says="Whether its store takes what is written.", answer=shapes.Readiness)
+    async def show_readiness(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """503 with the same fields while it does not."""
         async with self._checking:  # those who ask meanwhile get what it finds
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
                 await self._check()
@@ -53,6 +52,14 @@ class HealthRoutes:
             self._trouble = error
         self._checked_at = self._clock.monotonic()
 
-    async def metrics(self, request: Request) -> Response:
+    @endpoint(
+        "GET",
+        "/metrics",
+        scope=Scope.READ,
+        says="Metrics, as Prometheus reads them.",
+        answer=str,
+        media_type="text/plain",
+    )
+    async def show_metrics(self, ask: Ask[Nothing, Nothing]) -> Response:
         body, media_type = self._metrics()
         return Response(body, media_type=media_type)

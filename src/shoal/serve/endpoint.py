@@ -1,0 +1,249 @@
+"""The endpoint table: what each endpoint takes and answers, who may call it, and what is refused before it is called.
+
+Routes, scope checks and the OpenAPI document are made from it. Who a caller is, is the door's business (`site.py`).
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import getdoc, getmembers_static
+from json import loads as read_pairs
+from typing import Any, Generic, TypeVar, get_origin
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope as AsgiScope
+
+from shoal.access.scopes import Scope
+from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, WrongMediaType
+from shoal.base.form import Form, fields_of
+from shoal.base.text import shorten
+
+F = TypeVar("F", bound=Form)
+B = TypeVar("B", bound=Form)
+Q = TypeVar("Q", bound=Form)
+
+MOST_DRAINED = 32_000_000
+LONGEST_NAME = 300  # characters of a part of a path
+JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+MARK = "shoal_endpoint"
+
+
+class Nothing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """No fields at all: of an endpoint that takes no body, or no query parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[B, Q]):
+    """One request, read and judged: what its handler needs, and nothing that was not declared."""
+
+    request: Request
+    body: B
+    query: Q
+
+    def part(self, name: str) -> str:
+        """A part of the path by its name in the endpoint's path."""
+        return str(self.request.path_params[name])
+
+
+Handler = Callable[[Any, Ask[Any, Any]], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One line of the table."""
+
+    name: str  # of its handler, and of the operation in the OpenAPI document
+    method: str
+    path: str
+    scope: Scope | None  # None: anybody may call it
+    says: str  # one sentence
+    about: str  # what else is to be said
+    body: type[Form]
+    needs_body: bool
+    query: type[Form]
+    status: int
+    answer: Any  # a type, or None if it has no body
+    media_type: str
+    problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may answer
+    asks: Any  # an example of a body
+    answers: Any  # an example of an answer
+    public: bool  # part of the OpenAPI document
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts of its path that a caller fills in."""
+        return re.findall(r"{(\w+)", self.path)
+
+
+def endpoint(
+    method: str,
+    path: str,
+    *,
+    scope: Scope | None,
+    says: str,
+    body: type[Form] = Nothing,
+    needs_body: bool | None = None,
+    query: type[Form] = Nothing,
+    status: int = 200,
+    answer: Any = None,
+    media_type: str = "application/json",
+    problems: Sequence[type[ShoalError]] = (),
+    asks: Any = None,
+    answers: Any = None,
+    public: bool = True,
+) -> Callable[[Handler], Handler]:
+    """Put the method below into the table. A body is needed if one of its fields is, unless `needs_body` says else."""
+
+    def mark(handler: Handler) -> Handler:
+        line = Endpoint(
+            name=handler.__name__,
+            method=method,
+            path=path,
+            scope=scope,
+            says=says,
+            about=getdoc(handler) or "",
+            body=body,
+            needs_body=_needs(body) if needs_body is None else needs_body,
+            query=query,
+            status=status,
+            answer=answer,
+            media_type=media_type,
+            problems=tuple(problems),
+            asks=asks,
+            answers=answers,
+            public=public,
+        )
+        setattr(handler, MARK, line)
+        return handler
+
+    return mark
+
+
+def _needs(body: type[Form]) -> bool:
+    return any(field.required for field in fields_of(body).values())
+
+
+def table_of(group: type) -> tuple[Endpoint, ...]:
+    """The endpoints of a class, in the order in which they stand there."""
+    lines = [getattr(found, MARK) for _, found in getmembers_static(group) if hasattr(found, MARK)]
+    order = {name: place for kind in group.__mro__ for place, name in enumerate(vars(kind))}
+    return tuple(sorted(lines, key=lambda line: order[line.name]))
+
+
+class EndpointRoute(Route):
+    """The route of an endpoint: reads and judges the request, then calls the handler."""
+
+    def __init__(self, line: Endpoint, group: object, max_body: int) -> None:
+        self.line = line
+        self._handler = getattr(group, line.name)
+        self._max_body = max_body
+        super().__init__(line.path, self._answer, methods=[line.method], name=line.name)
+
+    async def _answer(self, request: Request) -> Response:
+        check_parts(request.path_params)
+        query = read_query(self.line.query, request)
+        body = await self._body(request)
+        answer: Response = await self._handler(Ask(request, body, query))
+        return answer
+
+    async def _body(self, request: Request) -> Form:
+        if self.line.method == "GET":
+            return self.line.body()
+        text = await read_body(request, self._max_body)
+        if not text and not self.line.needs_body:
+            return self.line.body()
+        return parse(self.line.body, text)
+
+
+def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:
+    """The routes of these groups' endpoints."""
+    return [EndpointRoute(line, group, max_body) for group in groups for line in table_of(type(group))]
+
+
+def reached(routes: Sequence[BaseRoute], scope: AsgiScope) -> Endpoint | None:
+    """The endpoint that a request will reach; None if it will be refused, or goes to something outside of the table."""
+    for route in routes:
+        if isinstance(route, EndpointRoute) and route.matches(scope)[0] is Match.FULL:
+            return route.line
+    return None
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """No store has to be asked for what cannot be a name."""
+    for name, value in parts.items():
+        if not value.isprintable() or len(value) > LONGEST_NAME:
+            raise NotFound(name.removesuffix("_id"), shorten(value))
+
+
+def read_query(form: type[F], request: Request) -> F:
+    """The query parameters; unknown and repeated ones are refused."""
+    values: dict[str, Any] = {}
+    known = fields_of(form)
+    for name, value in request.query_params.multi_items():
+        if "\x00" in value:
+            raise InvalidInput(shorten(name), "has a NUL in it", "leave it out")
+        if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
+            raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {known[name].accepts}")
+        if name in known and get_origin(known[name].kind) is list:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise InvalidInput(shorten(name), "is given twice", "give it once")
+        else:
+            values[name] = value
+    return form.read(values, strict=False)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body as sent. What is too much is read, within reason, and dropped: who still sends reads no answer."""
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= limit:
+            body += chunk
+        elif size > limit + MOST_DRAINED:
+            break
+    if size > limit:
+        raise TooLarge("the body", f"{limit} bytes", "send less, or let the operator raise SHOAL_MAX_REQUEST")
+    if body:
+        _check_type(request)
+    return bytes(body)
+
+
+def _check_type(request: Request) -> None:
+    named = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if not JSON_TYPE.fullmatch(named):
+        raise WrongMediaType(shorten(named), "application/json")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise WrongMediaType(f"{shorten(coding)}-encoded", "application/json without a Content-Encoding")
+
+
+def parse(form: type[F], body: bytes) -> F:
+    """The form that a body fills in."""
+    try:
+        values = orjson.loads(body)
+        read_pairs(body, object_pairs_hook=_each_once)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise InvalidInput("the body", f"is not JSON ({shorten(str(error))})", "send one JSON object") from None
+    if not isinstance(values, dict):
+        raise InvalidInput("the body", "is not a JSON object", "send one JSON object")
+    return form.read(values)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Parsers differ in which of two equal keys they take, so neither is taken."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidInput(shorten(name), "is given twice", "give it once")
+        found[name] = value
+    return found
+
+
+def public_lines(groups: Sequence[type]) -> Iterator[Endpoint]:
+    """What the OpenAPI document tells of."""
+    return (line for group in groups for line in table_of(group) if line.public)

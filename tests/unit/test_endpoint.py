@@ -1,0 +1,175 @@
+"""The endpoint table: what is refused before a handler is called, and what a door can read of it."""
+
+from typing import Annotated, Any
+
+import orjson
+import pytest
+from msgspec import field
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from shoal.access.scopes import Scope
+from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
+from shoal.base.form import Form, says
+from shoal.serve.cursor import Paging, cursor_of, cut, number_of
+from shoal.serve.endpoint import Ask, EndpointRoute, Nothing, endpoint, reached, routes_of, table_of
+from shoal.serve.problems import Json
+
+MAX_BODY = 100
+
+
+class Fish(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    scales: int = 0
+
+
+class Shoals(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    label: Annotated[list[str], says("Only those with this label.")] = field(default_factory=list)
+    deep: bool = False
+
+
+class FishApi:
+    @endpoint("POST", "/fish", scope=Scope.WRITE, says="Add a fish.", body=Fish)
+    async def add_fish(self, ask: Ask[Fish, Nothing]) -> Json:
+        return Json({"name": ask.body.name, "scales": ask.body.scales})
+
+    @endpoint("GET", "/fish/{fish_id}", scope=Scope.READ, says="Show a fish.")
+    async def show_fish(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return Json(ask.part("fish_id"))
+
+    @endpoint("GET", "/fish", scope=Scope.READ, says="List fish.", query=Shoals)
+    async def list_fish(self, ask: Ask[Nothing, Shoals]) -> Json:
+        return Json({"limit": ask.query.limit, "label": ask.query.label, "deep": ask.query.deep})
+
+    @endpoint("POST", "/fish/{fish_id}/feed", scope=Scope.WRITE, says="Feed a fish.")
+    async def feed_fish(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return Json("fed")
+
+
+ROUTES = routes_of([FishApi()], MAX_BODY)
+
+
+def scope_of(method: str, path: str, query: str = "", headers: dict[str, str] | None = None) -> dict[str, Any]:
+    sent = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    return {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": sent}
+
+
+async def call(
+    method: str, path: str, query: str = "", body: bytes = b"", headers: dict[str, str] | None = None
+) -> Any:
+    """What the endpoint answers, or raises."""
+    scope = scope_of(method, path, query, headers) | {"app": Starlette()}
+    [(route, found)] = [(one, one.matches(scope)) for one in ROUTES if one.matches(scope)[0].value == 2]
+    assert isinstance(route, EndpointRoute)
+    chunks = [body[start : start + 60] for start in range(0, len(body), 60)] or [b""]
+
+    async def receive() -> dict[str, Any]:
+        chunk = chunks.pop(0)
+        return {"type": "http.request", "body": chunk, "more_body": bool(chunks)}
+
+    answer = await route.endpoint(Request(scope | found[1], receive))
+    return orjson.loads(answer.body)
+
+
+def test_the_table_keeps_the_order_of_the_class_and_what_was_declared() -> None:
+    lines = table_of(FishApi)
+    assert [line.name for line in lines] == ["add_fish", "show_fish", "list_fish", "feed_fish"]
+    assert [line.needs_body for line in lines] == [True, False, False, False]
+    assert lines[1].parts == ["fish_id"]
+
+
+def test_a_door_learns_which_endpoint_a_request_will_reach() -> None:
+    found = reached(ROUTES, scope_of("GET", "/fish/carp"))
+    assert found is not None
+    assert (found.name, found.scope) == ("show_fish", Scope.READ)
+    assert reached(ROUTES, scope_of("DELETE", "/fish/carp")) is None
+    assert reached(ROUTES, scope_of("GET", "/birds")) is None
+
+
+async def test_a_body_is_read_by_its_form() -> None:
+    assert await call("POST", "/fish", body=b'{"name": "carp", "scales": 3}') == {"name": "carp", "scales": 3}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "the body is not JSON"),
+        (b"[]", "the body is not a JSON object; send one JSON object."),
+        (b'{"name": "carp", "fins": 2}', "fins is not a known field"),
+        (b'{"name": "carp", "name": "pike"}', "name is given twice; give it once."),
+        (b'{"name": "carp", "scales": NaN}', "the body is not JSON"),
+        (b'{"name": "\\ud800"}', "the body is not JSON"),
+        (b'{"name": ' + b"[" * 40 + b"]" * 40 + b"}", "name cannot be"),
+        (b'{"scales": 3}', "name is missing; give text."),
+    ],
+)
+async def test_a_body_that_cannot_be_taken_is_refused(body: bytes, says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await call("POST", "/fish", body=body)
+    assert says in refused.value.message
+
+
+async def test_a_body_over_the_limit_is_refused_in_the_middle() -> None:
+    with pytest.raises(TooLarge):
+        await call("POST", "/fish", body=b'{"name": "' + b"x" * MAX_BODY + b'"}')
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"content-type": "text/plain"}, {"content-type": "application/json", "content-encoding": "gzip"}],
+)
+async def test_a_body_of_another_kind_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(WrongMediaType):
+        await call("POST", "/fish", body=b'{"name": "carp"}', headers=headers)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "application/merge+json"])
+async def test_json_is_known_by_its_names(kind: str) -> None:
+    assert await call("POST", "/fish", body=b'{"name": "carp"}', headers={"content-type": kind})
+
+
+async def test_an_action_needs_no_body_and_takes_no_unknown_field() -> None:
+    assert await call("POST", "/fish/carp/feed") == "fed"
+    assert await call("POST", "/fish/carp/feed", body=b"{}") == "fed"
+    with pytest.raises(InvalidInput, match="bread is not a known field; leave it out"):
+        await call("POST", "/fish/carp/feed", body=b'{"bread": 1}')
+
+
+async def test_query_parameters_are_declared_and_typed() -> None:
+    answer = await call("GET", "/fish", "limit=5&label=a&label=b&deep=true")
+    assert answer == {"limit": 5, "label": ["a", "b"], "deep": True}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("limt=5", "limt is not a known field; the nearest one is limit."),
+        ("limit=0", "limit cannot be '0'; give a whole number from 1 to 200."),
+        ("limit=5&limit=6", "limit is given twice; give it once."),
+        ("label=%00", "label has a NUL in it; leave it out."),
+    ],
+)
+async def test_query_parameters_that_cannot_be_taken_are_refused(query: str, says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await call("GET", "/fish", query)
+    assert refused.value.message == says
+
+
+async def test_what_cannot_be_a_name_is_not_looked_for() -> None:
+    with pytest.raises(NotFound):
+        await call("GET", "/fish/\x00")
+    with pytest.raises(NotFound):
+        await call("GET", f"/fish/{'x' * 301}")
+
+
+def test_a_list_ends_with_the_cursor_of_its_next_page() -> None:
+    page = cut([1, 2, 3], 2, str, lambda one: cursor_of(str(one)))
+    assert page["items"] == ["1", "2"]
+    assert number_of(page["next"]) == 2
+    assert cut([3], 2, str, lambda one: cursor_of(str(one)))["next"] is None
+
+
+@pytest.mark.parametrize("cursor", ["", "!", "MTIz=", "LTE", cursor_of("1e5"), cursor_of("9" * 30), "\x00", "é"])
+def test_a_cursor_that_no_list_gave_is_refused(cursor: str) -> None:
+    with pytest.raises(InvalidInput):
+        number_of(cursor)
