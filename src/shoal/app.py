@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from shoal.crawl.archive import FrontierArchive
     from shoal.crawl.archivist import Archivist
     from shoal.crawl.carrier import Carrier
+    from shoal.pages.ingest import Ingest
     from shoal.store.sql.postgres import PostgresDatabase
     from shoal.work.worker import Worker
 
@@ -72,6 +73,13 @@ class App:
         from shoal.store.sql.archive import SqlArchive
 
         return SqlArchive(self.database.dialect, self.hosts, self.pages)
+
+    @property
+    def ingest(self) -> "Ingest":
+        from shoal.pages.ingest import Ingest
+        from shoal.store.sql.results import SqlResultStore
+
+        return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox())
 
     def archivist(self) -> "Archivist":
         from shoal.crawl.archivist import Archivist

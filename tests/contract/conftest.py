@@ -26,6 +26,7 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask, Walk
 from shoal.egress.address import AddressRule
+from shoal.pages.ingest import Ingest
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease, NewJob
@@ -37,6 +38,7 @@ from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
+from shoal.store.sql.results import SqlResultStore
 
 T = TypeVar("T")
 
@@ -72,6 +74,8 @@ class Bench:
             self.database, SqlCrawlStore(), self.frontier, self.queue, SqlOutbox(), AddressRule(), signals
         )
         self.queue.register({KIND: self.crawls})
+        self.results = SqlResultStore()
+        self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox())
 
     def over(self, database: Database) -> "Bench":
         """The same store seen through another database object."""
@@ -124,9 +128,17 @@ class Bench:
         max_attempts: int = 2,
         key: str | None = None,
         run_id: str | None = None,
+        payload: str = "{}",
     ) -> JobId:
         job = NewJob(
-            JobId(new_id("job")), kind, run_id, lane=lane, priority=priority, max_attempts=max_attempts, dedupe_key=key
+            JobId(new_id("job")),
+            kind,
+            run_id,
+            payload,
+            lane=lane,
+            priority=priority,
+            max_attempts=max_attempts,
+            dedupe_key=key,
         )
         await self.database.run(lambda tx: self.queue.enqueue_in(tx, job))
         return job.id

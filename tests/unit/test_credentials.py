@@ -9,8 +9,9 @@ from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
 from shoal.cli.options import FLAGS, flag_of
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.credentials import LONGEST_HEADER, MOST_HEADERS, cookies_for, hidden, hides, split
+from shoal.crawl.credentials import cookies_for, hidden, hides
 from shoal.crawl.states import CrawlState
+from shoal.egress.given import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.headers import CrawlHeaders, homes_of
 from shoal.here.wish import read_config

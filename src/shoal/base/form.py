@@ -193,7 +193,7 @@ def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool)
     said, place = (match[1], match[2] or "") if match else (error, "")
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
         return InvalidInput(called + place, said, "correct it")
-    if place:
+    if place or _FIELD.search(said):
         return InvalidInput(called + place, *_inner(said))
     problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"
     return InvalidInput(called, problem, f"give {field.accepts}")

@@ -12,8 +12,9 @@ from shoal.base.form import Form, says
 from shoal.base.ids import CrawlId
 from shoal.base.params import SESSION, TRACKING, read_name
 from shoal.base.url import DEFAULT_RULES, UrlRules
-from shoal.crawl.credentials import MOST_HEADERS, SECRET_FIELDS, GivenCookie, check_headers, check_proxy, hidden
+from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
+from shoal.egress.given import MOST_HEADERS, check_headers
 from shoal.settings import Speed
 
 Scope = Literal["page", "prefix", "host", "domain", "any"]

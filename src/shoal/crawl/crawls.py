@@ -22,7 +22,7 @@ from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.crawl.traps import Trap
-from shoal.egress.address import AddressRule, endpoint, literal
+from shoal.egress.address import AddressRule, literal
 from shoal.egress.proxy import Proxy
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
@@ -124,9 +124,7 @@ class Crawls:
     def check_addresses(self, seeds: list[Url]) -> None:
         """Refuse addresses that will never be fetched; names are judged when they are."""
         for place, seed in enumerate(seeds):
-            host, port = endpoint(seed)
-            address = literal(host)
-            refusal = None if address is None else self._rule.judge(address, port, host)
+            refusal = self._rule.judge_url(seed)
             if refusal is not None:
                 is_ours = refusal.code == "self_connection"
                 problem = "names this controller itself" if is_ours else "names an address that may not be crawled"

@@ -1,44 +1,23 @@
 """The headers, cookies and proxy that somebody gives to a crawl: judged in clear words, hidden wherever shown."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from shoal.base.errors import BadConfig
-from shoal.base.text import HIDDEN, redact_url, shorten
+from shoal.base.text import HIDDEN, redact_url
 from shoal.base.url import Refusal, Url, canonical, hostname
-from shoal.egress import PUBLIC_HEADERS, AddressRule, HeaderPairs, Proxy
+from shoal.egress import AddressRule, Proxy
 from shoal.egress.address import literal
+from shoal.egress.given import hidden_headers
 from shoal.fetch.cookies import LONGEST, Cookie, is_public_suffix
 
-MOST_HEADERS: Final = 50
-LONGEST_HEADER: Final = 4096
-LONGEST_NAME: Final = 100
 SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})
 """Options whose values are not quoted back, neither in answers nor in refusals."""
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _COOKIE_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f;\ud800-\udfff]")
-
-_FRAMING: Final = (
-    *("connection", "content-length", "expect", "keep-alive", "proxy-connection", "te", "trailer"),
-    *("transfer-encoding", "upgrade"),
-)
-_CONDITIONS: Final = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range")
-
-# Headers that are not for the caller to set, and what to do instead.
-_RESERVED: Final = {
-    "user-agent": "use user_agent (--user-agent)",
-    "host": "name the host in the seed",
-    "proxy-authorization": "write it into the proxy's address",
-    "range": "pages are fetched whole",
-    **dict.fromkeys(_FRAMING, "Shoal writes it by itself"),
-    **dict.fromkeys(_CONDITIONS, "Shoal asks for what changed when a crawl follows an earlier one"),
-}
 
 
 class GivenCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,28 +50,6 @@ def _domain(written: str) -> str:
     return domain
 
 
-def check_headers(headers: dict[str, str]) -> dict[str, str]:
-    """Refuse what would break a request or speak for Shoal; `ValueError` with the end of a sentence."""
-    if len(headers) > MOST_HEADERS:
-        raise ValueError(f"must not be more than {MOST_HEADERS}")
-    seen: set[str] = set()
-    for name, value in headers.items():
-        lowered = name.lower()
-        called = repr(shorten(name))
-        if not _TOKEN.fullmatch(name) or len(name) > LONGEST_NAME:
-            raise ValueError(f"have a name that no header can have: {called}")
-        if lowered in _RESERVED:
-            raise ValueError(f"must not set {called}: {_RESERVED[lowered]}")
-        if lowered in seen:
-            raise ValueError(f"name {called} twice")
-        if _UNSAFE.search(value):
-            raise ValueError(f"have control characters in the value of {called}")
-        if len(value) > LONGEST_HEADER:
-            raise ValueError(f"have a value of {called} that is longer than {LONGEST_HEADER} characters")
-        seen.add(lowered)
-    return headers
-
-
 def check_proxy(text: str | None) -> str | None:
     """Refuse what is no proxy's address."""
     if text is None:
@@ -104,13 +61,6 @@ def check_proxy(text: str | None) -> str | None:
     except BadConfig:
         raise ValueError("is not a proxy's address: write it as http://[user:password@]host:port") from None
     return text
-
-
-def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
-    """Headers for every host, and those that only the seeds' origins may see."""
-    public = tuple((name, value) for name, value in headers.items() if name.lower() in PUBLIC_HEADERS)
-    private = tuple((name, value) for name, value in headers.items() if name.lower() not in PUBLIC_HEADERS)
-    return public, private
 
 
 def cookies_for(given: list[GivenCookie], seeds: list[Url]) -> list[Cookie]:
@@ -130,8 +80,7 @@ def hidden(config: dict[str, Any]) -> dict[str, Any]:
     """A crawl's options as anybody may see them."""
     shown = dict(config)
     if shown.get("headers"):
-        headers = shown["headers"].items()
-        shown["headers"] = {name: value if name.lower() in PUBLIC_HEADERS else HIDDEN for name, value in headers}
+        shown["headers"] = hidden_headers(shown["headers"])
     if shown.get("cookies"):
         shown["cookies"] = [{**cookie, "value": HIDDEN} for cookie in shown["cookies"]]
     if shown.get("proxy"):

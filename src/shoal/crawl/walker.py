@@ -14,7 +14,7 @@ from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls, seeds_of
-from shoal.crawl.credentials import cookies_for, split
+from shoal.crawl.credentials import cookies_for
 from shoal.crawl.earlier import EarlierCrawl, is_whole
 from shoal.crawl.engine import Engine, Window
 from shoal.crawl.fates import Fate
@@ -28,6 +28,7 @@ from shoal.crawl.sitemaps import is_guess, wants_sitemaps
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
+from shoal.egress.given import split
 from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import PageFetcher

@@ -107,6 +107,13 @@ class AddressRule:
             return Refusal("port_not_allowed", f"port {port} of {host} is below {FIRST_FREE_PORT}")
         return None
 
+    def judge_url(self, url: Url) -> Refusal | None:
+        """What is known against a URL before it is fetched: its host spells an address out. Names are judged when
+        they are resolved."""
+        host, port = endpoint(url)
+        address = literal(host)
+        return None if address is None else self.judge(address, port, host)
+
     def _is_own(self, address: Address, port: int) -> bool:
         return any(
             port == own_port and (address == own or address.is_unspecified or self._is_covered(address, own))

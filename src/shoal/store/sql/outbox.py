@@ -1,8 +1,12 @@
 """The outbox on SQL."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import orjson
 
 from shoal.base.database import Tx
+from shoal.base.text import encodable
 from shoal.events.event import Event
 
 
@@ -10,5 +14,12 @@ class SqlOutbox:
     """Answers `events.store.OutboxStore`."""
 
     async def append(self, tx: Tx, event: Event) -> None:
-        body = orjson.dumps(event.data).decode()
-        await tx.execute("append_event", id=event.id, type=event.type, subject=event.subject, body=body)
+        await tx.execute("append_event", **_row(event))
+
+    async def append_all(self, tx: Tx, events: Sequence[Event]) -> None:
+        await tx.many("append_events", [_row(event) for event in events])
+
+
+def _row(event: Event) -> dict[str, Any]:
+    body = orjson.dumps(encodable(event.data)).decode()
+    return {"id": event.id, "type": event.type, "subject": event.subject, "body": body}

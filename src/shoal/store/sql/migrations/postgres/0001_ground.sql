@@ -103,6 +103,31 @@ CREATE TABLE job_grant (
     CHECK ((ended IS NULL) = (ended_at IS NULL))
 );
 
+-- What page jobs gave, one row per grant that brought something. `state`: where it sent the job; `digest`: of what was
+-- sent, so that the same thing sent twice gets the same answer.
+CREATE TABLE result (
+    number        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id        TEXT NOT NULL REFERENCES job ON DELETE CASCADE,
+    epoch         BIGINT NOT NULL,
+    group_id      TEXT,
+    state         TEXT NOT NULL CHECK (state IN ('done', 'pending', 'failed')),
+    status        TEXT NOT NULL CHECK (status IN ('success', 'fail')),
+    http_status   SMALLINT,
+    fetched_at    BIGINT NOT NULL,
+    duration      DOUBLE PRECISION,
+    digest        TEXT NOT NULL,
+    url           TEXT NOT NULL,
+    final_url     TEXT,
+    html_hash     TEXT,
+    error_code    TEXT,
+    error_message TEXT,
+    data          TEXT,
+    UNIQUE (job_id, epoch),
+    CHECK ((state = 'done') = (status = 'success')),
+    CHECK ((status = 'fail') = (error_code IS NOT NULL))
+);
+CREATE INDEX result_of_group ON result (group_id, number) WHERE group_id IS NOT NULL AND state <> 'pending';
+
 -- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
 -- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0
 -- after a good answer.

@@ -1,0 +1,65 @@
+"""The headers that somebody gives for requests of ours: judged in clear words, and sorted by who may see them."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from shoal.base.text import HIDDEN, shorten
+from shoal.egress.exchange import PUBLIC_HEADERS, HeaderPairs
+
+MOST_HEADERS: Final = 50
+LONGEST_HEADER: Final = 4096
+LONGEST_NAME: Final = 100
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+
+_FRAMING: Final = (
+    *("connection", "content-length", "expect", "keep-alive", "proxy-connection", "te", "trailer"),
+    *("transfer-encoding", "upgrade"),
+)
+_CONDITIONS: Final = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range")
+
+RESERVED: Final = {
+    "user-agent": "use user_agent (--user-agent)",
+    "host": "name the host in the seed",
+    "proxy-authorization": "write it into the proxy's address",
+    "range": "pages are fetched whole",
+    **dict.fromkeys(_FRAMING, "Shoal writes it by itself"),
+    **dict.fromkeys(_CONDITIONS, "Shoal asks for what changed when a crawl follows an earlier one"),
+}
+"""Headers that are not for the caller to set, and what to do instead."""
+
+
+def check_headers(headers: dict[str, str], reserved: Mapping[str, str] = RESERVED) -> dict[str, str]:
+    """Refuse what would break a request or speak for Shoal; `ValueError` with the end of a sentence."""
+    if len(headers) > MOST_HEADERS:
+        raise ValueError(f"must not be more than {MOST_HEADERS}")
+    seen: set[str] = set()
+    for name, value in headers.items():
+        lowered = name.lower()
+        called = repr(shorten(name))
+        if not _TOKEN.fullmatch(name) or len(name) > LONGEST_NAME:
+            raise ValueError(f"have a name that no header can have: {called}")
+        if lowered in reserved:
+            raise ValueError(f"must not set {called}: {reserved[lowered]}")
+        if lowered in seen:
+            raise ValueError(f"name {called} twice")
+        if _UNSAFE.search(value):
+            raise ValueError(f"have control characters in the value of {called}")
+        if len(value) > LONGEST_HEADER:
+            raise ValueError(f"have a value of {called} that is longer than {LONGEST_HEADER} characters")
+        seen.add(lowered)
+    return headers
+
+
+def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
+    """Headers for every host, and those that only the origins of what was asked for may see."""
+    public = tuple((name, value) for name, value in headers.items() if name.lower() in PUBLIC_HEADERS)
+    private = tuple((name, value) for name, value in headers.items() if name.lower() not in PUBLIC_HEADERS)
+    return public, private
+
+
+def hidden_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Given headers as anybody may see them."""
+    return {name: value if name.lower() in PUBLIC_HEADERS else HIDDEN for name, value in headers.items()}

@@ -1,0 +1,26 @@
+-- name: runs_of_jobs
+-- Kind and run of these jobs.
+SELECT DISTINCT kind, run_id FROM job WHERE id = ANY(:ids::text[]);
+
+-- name: lock_held_jobs
+-- Those of these jobs that are leased, locked one after the other by their ids.
+SELECT id, kind, run_id, lease_epoch AS epoch, lease_holder AS owner, attempts, max_attempts, payload
+FROM job WHERE id = ANY(:ids::text[]) AND state = 'locked'
+ORDER BY id
+FOR UPDATE;
+
+-- name: answers_to_results
+-- What was answered to the result of each of these grants, if it was :owner's.
+SELECT r.job_id, r.epoch, r.digest, r.state
+FROM result AS r JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch AND g.holder = :owner
+WHERE r.job_id = ANY(:ids::text[]);
+
+-- name: insert_results
+-- Keep results, in the order in which they come.
+-- batch: arrays
+INSERT INTO result (job_id, epoch, group_id, state, status, http_status, fetched_at, duration, digest, url, final_url,
+                    html_hash, error_code, error_message, data)
+SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :state::text[], :status::text[],
+                     :http_status::smallint[], :fetched_at::bigint[], :duration::float8[], :digest::text[], :url::text[],
+                     :final_url::text[], :html_hash::text[], :error_code::text[], :error_message::text[],
+                     :data::text[]);

@@ -1,0 +1,21 @@
+-- name: runs_of_jobs
+-- Kind and run of these jobs.
+SELECT DISTINCT j.kind, j.run_id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
+
+-- name: lock_held_jobs
+-- Those of these jobs that are leased. The write lock is held already: they stay so.
+SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.lease_holder AS owner, j.attempts, j.max_attempts, j.payload
+FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value AND j.state = 'locked';
+
+-- name: answers_to_results
+-- What was answered to the result of each of these grants, if it was :owner's.
+SELECT r.job_id, r.epoch, r.digest, r.state
+FROM json_each(:ids) AS i CROSS JOIN result AS r ON r.job_id = i.value
+     JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch AND g.holder = :owner;
+
+-- name: insert_results
+-- Keep a result.
+INSERT INTO result (job_id, epoch, group_id, state, status, http_status, fetched_at, duration, digest, url, final_url,
+                    html_hash, error_code, error_message, data)
+VALUES (:job_id, :epoch, :group_id, :state, :status, :http_status, :fetched_at, :duration, :digest, :url, :final_url,
+        :html_hash, :error_code, :error_message, :data);

@@ -1,0 +1,68 @@
+"""The results of page jobs on SQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Tx
+from shoal.base.ids import JobId
+from shoal.base.text import encodable
+from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
+from shoal.pages.store import HeldJob, NewResult
+from shoal.queue.job import Holder
+from shoal.queue.states import JobState
+
+_PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
+
+
+class SqlResultStore:
+    """Answers `pages.store.ResultStore`."""
+
+    async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[tuple[str, str | None]]:
+        return [(row["kind"], row["run_id"]) for row in await tx.all("runs_of_jobs", ids=job_ids)]
+
+    async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
+        return [_held(row) for row in await tx.all("lock_held_jobs", ids=job_ids)]
+
+    async def answers(self, tx: Tx, owner: str, holders: list[Holder]) -> dict[Holder, tuple[str, JobState]]:
+        ids = sorted({holder.job_id for holder in holders})
+        rows = await tx.all("answers_to_results", ids=ids, owner=owner)
+        return {Holder(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in rows}
+
+    async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
+        await tx.many("insert_results", [_row(one) for one in results])
+
+    async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
+        rows = await tx.all("results_of_group", group_id=group_id, number=after, limit=limit)
+        return [_stored(row) for row in rows]
+
+    async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:
+        return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]
+
+
+def _held(row: Any) -> HeldJob:
+    values = {name: row[name] for name in HeldJob.__slots__ if name != "rule_set"}
+    return HeldJob(**values, rule_set=orjson.loads(row["payload"]).get("rule_set"))
+
+
+def _row(new: NewResult) -> dict[str, Any]:
+    result = new.result
+    row = {name: _text(getattr(result, name)) for name in _PLAIN}
+    if result.error_message is not None:
+        row["error_message"] = row["error_message"][:LONGEST_MESSAGE]
+    row |= {name: getattr(new, name) for name in NewResult.__slots__ if name != "result"}
+    row["status"] = result.status
+    row["data"] = None if result.data is None else orjson.dumps(encodable(result.data)).decode()
+    return row
+
+
+def _text(value: Any) -> Any:
+    """PostgreSQL has no NUL in text, and nobody half a surrogate pair."""
+    return encodable(value).replace("\x00", "") if isinstance(value, str) else value
+
+
+def _stored(row: Any) -> Stored:
+    data = None if row["data"] is None else orjson.loads(row["data"])
+    result = Result(status=Status(row["status"]), data=data, **{name: row[name] for name in _PLAIN})
+    return Stored(row["number"], JobId(row["job_id"]), row["epoch"], row["group_id"], JobState(row["state"]), result)
