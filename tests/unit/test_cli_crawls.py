@@ -122,3 +122,31 @@ def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pyt
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 0
     assert "1 URLs of" in capsys.readouterr().out
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 5
+
+
+def test_a_crawl_is_changed_by_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--max-pages", "7", "--max-time", "2m", "--exclude", "/a", "--exclude", "/b", "--priority", "80"]
+    answer = told(capsys, "set", "one", *flags)
+    config = answer["config"]
+    assert (config["max_pages"], config["max_seconds"], config["exclude"]) == (7, 120.0, ["/a", "/b"])
+    assert answer["priority"] == 80
+    config = told(capsys, "set", "one", "--max-pages", "none", "--exclude", "none")["config"]
+    assert (config["max_pages"], config["exclude"], config["max_seconds"]) == (None, [], 120.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ([], 2, "There is nothing to change"),
+        (["--max-pages", "0"], 2, "--max-pages cannot be '0'"),
+        (["--depth", "none"], 2, "--depth cannot be"),
+        (["--exclude", "("], 2, "--exclude '(' is not a regular expression"),
+        (["--max-time", "soon"], 2, "--max-time 'soon' is not a duration"),
+        (["--priority", "101"], 2, "--priority cannot be '101'"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused(
+    flags: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crawls", "set", "one", *flags]) == code
+    assert said in capsys.readouterr().err

@@ -10,10 +10,11 @@ import click
 from shoal.app import App, opened
 from shoal.base.clock import from_micros
 from shoal.cli.frame import Group
-from shoal.cli.options import OUTPUT_HELP
+from shoal.cli.options import OUTPUT_HELP, change_flags, changed_flag_of, changed_values
 from shoal.cli.output import note, print_json, print_table
 from shoal.cli.summary import REASONS, in_bytes, many, print_line, print_rows
 from shoal.cli.watching import quiet
+from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
@@ -110,6 +111,21 @@ def stop(crawl_id: str, store: str | None, as_json: bool) -> None:
 def retry(crawl_id: str, store: str | None, as_json: bool) -> None:
     """Let workers go on with a failed crawl."""
     _move(store, crawl_id, as_json, lambda app: app.crawls.retry(crawl_id))
+
+
+@crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
+@click.argument("crawl_id", metavar="ID")
+@change_flags
+@_store
+@_json
+def set_options(crawl_id: str, store: str | None, as_json: bool, **options: Any) -> None:
+    """Change limits, filters or pace of a crawl that has not ended. `none` takes a limit or a filter away."""
+    change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
+    seen = _on_store(store, lambda app: app.crawls.change(crawl_id, change))
+    if as_json:
+        print_json(_answer(seen))
+    else:
+        print(f"{seen.crawl.id} is {seen.crawl.state}; its options are changed.")
 
 
 @crawls.command()

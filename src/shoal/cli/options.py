@@ -10,14 +10,16 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from shoal.base.errors import InvalidInput
+from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.form import fields_of
 from shoal.base.reading import read_duration, read_size
 from shoal.base.text import shorten
+from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 
 FIELDS = fields_of(CrawlConfig)
+CHANGEABLE = fields_of(CrawlChange)
 OUTPUT_HELP = "Where pages go: .jsonl, .csv, .parquet, .warc.gz, .md (a folder), or - (JSONL on stdout)."
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -148,6 +150,8 @@ PROMISED = (
     Flag("--since", "recrawl_of", "ID"),
 )
 FLAGS = {flag.field: flag for flag in PROMISED if flag.field in FIELDS}
+CHANGES = {flag.field: flag for flag in (*PROMISED, Flag("--priority", "priority", "N")) if flag.field in CHANGEABLE}
+NONE = "none"
 
 
 def crawl_flags(command: Command) -> Command:
@@ -155,6 +159,33 @@ def crawl_flags(command: Command) -> Command:
     for flag in reversed(FLAGS.values()):
         command = flag.declared(command)
     return command
+
+
+def change_flags(command: Command) -> Command:
+    """Declare those that may change while a crawl lives."""
+    for flag in reversed(CHANGES.values()):
+        again = "  May be given again." if flag.repeated else ""
+        about, metavar = CHANGEABLE[flag.field].says + again, flag.choices or flag.metavar
+        command = click.option(flag.name, flag.field, multiple=flag.repeated, metavar=metavar, help=about)(command)
+    return command
+
+
+def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the flags that were given, by field; `none` is no limit, or no filter."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if not given:
+        known = ", ".join(flag.name for flag in CHANGES.values())
+        raise UsageError("There is nothing to change", f"give at least one of {known}")
+    gone: dict[str, Any] = {name: None if value == NONE else [] for name, value in given.items() if _is_none(value)}
+    return {name: CHANGES[name].value(value) for name, value in given.items() if name not in gone} | gone
+
+
+def _is_none(value: Any) -> bool:
+    return value == NONE or tuple(value) == (NONE,)
+
+
+def changed_flag_of(field: str) -> str:
+    return CHANGES[field].name
 
 
 def flag_of(field: str) -> str:

@@ -237,7 +237,7 @@ class Scan:
         async def commit(tx: Tx) -> tuple[CrawlState, list[Task]]:
             if not await app.queue.store.fence(tx, holder):
                 raise LeaseLost(holder.job_id, holder.epoch)
-            state = await app.crawls.store.control_state(tx, self.id)
+            state, _ = await app.crawls.store.control(tx, self.id)
             if done:
                 await app.frontier.settle(tx, number, holder, report)
                 await app.queue.store.mark_settled(tx, holder)

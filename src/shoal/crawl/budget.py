@@ -40,6 +40,10 @@ class Budget:
         self._pages = self._bytes = 0
         self._sent_pages = self._sent_bytes = 0
 
+    def change(self, config: CrawlConfig) -> None:
+        """Go by other limits; what was spent stays spent."""
+        self._config, self._limited = config, config.has_budget
+
     def reported(self) -> None:
         """What was counted so far is on its way to the store, which will tell the new sum."""
         self._sent_pages, self._sent_bytes = self._pages, self._bytes

@@ -23,6 +23,8 @@ Size = Annotated[int, Meta(ge=1, le=10**15)]
 Seconds = Annotated[float, Meta(gt=0, le=10**9)]
 Fetches = Annotated[int, Meta(ge=1, le=1000)]
 Pause = Annotated[float, Meta(ge=0, le=3600)]
+Depth = Annotated[int, Meta(ge=0, le=10_000)]
+Priority = Annotated[int, Meta(ge=0, le=100)]
 Text = Annotated[str, Meta(max_length=10_000)]
 Line = Annotated[str, Meta(min_length=1, max_length=500)]
 Proxied = Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -64,7 +66,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller asks for."""
 
     seeds: Annotated[list[Text], says("Where the crawl begins.", min_length=1, max_length=10_000)]
-    depth: Annotated[int, says("How many links away from a seed a page may be.", ge=0, le=10_000)] = 3
+    depth: Annotated[Depth, says("How many links away from a seed a page may be.")] = 3
     max_pages: Annotated[Count | None, says("Pages after which the crawl completes.")] = None
     max_bytes: Annotated[Size | None, says("Bytes after which the crawl completes.")] = None
     max_seconds: Annotated[Seconds | None, says("Time of work after which it completes.")] = None
@@ -104,7 +106,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project: Annotated[Name, says("What the crawl is filed under.")] = "default"
     labels: Annotated[dict[Text, Text], says("Words of your own.", max_length=64)] = {}
     workers: Annotated[int, says("Walkers over the one frontier.", ge=1, le=64)] = 1
-    priority: Annotated[int, says("Higher first.", ge=0, le=100)] = 50
+    priority: Annotated[Priority, says("Higher first.")] = 50
     start: Annotated[bool, says("False: store it, and start it later.")] = True
 
     secret = SECRET_FIELDS
@@ -122,8 +124,12 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     }
 
     @property
+    def budgets(self) -> tuple[float | None, ...]:
+        return self.max_pages, self.max_bytes, self.max_seconds
+
+    @property
     def has_budget(self) -> bool:
-        return any(limit is not None for limit in (self.max_pages, self.max_bytes, self.max_seconds))
+        return any(limit is not None for limit in self.budgets)
 
     def url_rules(self, max_length: int = DEFAULT_RULES.max_length) -> UrlRules:
         """What counts as the same page in this crawl."""
@@ -177,6 +183,7 @@ class Crawl:
     created_at: int
     started_at: int | None
     finished_at: int | None
+    changed_at: int = 0  # when its options were changed last; 0: they are those that it began with
 
     @property
     def bodies(self) -> str:

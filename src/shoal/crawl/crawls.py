@@ -15,6 +15,7 @@ from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl import states
 from shoal.crawl.budget import BUDGETS
+from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
@@ -45,6 +46,14 @@ class CrawlMoved(Signal):
     crawl_id: str
     state: CrawlState
     reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlChanged(Signal):
+    """A crawl was given other options."""
+
+    crawl_id: str
+    changes: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +204,39 @@ class Crawls:
         """Let a failed crawl go on with what it still has."""
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
 
+    async def change(self, crawl_id: str, change: CrawlChange) -> Seen:
+        """Give a crawl other limits, filters or pace; its walkers go by them from their next commit on. Walkers that
+        left for a limit that has been changed come back."""
+
+        async def commit(tx: Tx) -> tuple[bool, list[NewJob]]:
+            crawl = await self._locked(tx, crawl_id)
+            if crawl.state in states.ENDING:
+                raise StateConflict("crawl", crawl_id, crawl.state, "be changed", "start a new one")
+            config = change.applied(crawl.config)
+            if config == crawl.config:
+                return False, []
+            left = await self._left_for_a_budget(tx, crawl)
+            await self.store.change(tx, crawl_id, config)
+            if config.priority != crawl.priority:
+                await self._queue.store.set_priority(tx, crawl_id, config.priority)
+            return True, await self._back(tx, crawl, config, left)
+
+        is_changed, jobs = await self._database.run(commit)
+        if is_changed:
+            self._signals.emit(CrawlChanged(crawl_id=crawl_id, changes=change.plain()))
+        for job in jobs:
+            self._queue.announce(job)
+        return await self.get(crawl_id)
+
+    async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> list[NewJob]:
+        """Walkers in the place of those that left, each in the lane of the one before it."""
+        if crawl.state is not CrawlState.RUNNING or config.budgets == crawl.config.budgets:
+            return []
+        jobs = [self._walker(crawl.id, config, job.lane) for job in left]
+        for job in jobs:
+            await self._queue.enqueue_in(tx, job)
+        return jobs
+
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
 
@@ -267,10 +309,13 @@ class Crawls:
     async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
         """The budget that one of the crawl's walkers left for. The last one to leave completes the crawl: nothing comes
         after its end."""
-        if not crawl.config.has_budget:
-            return None
+        left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
+        return left[0].state_reason if left else None
+
+    async def _left_for_a_budget(self, tx: Tx, crawl: Crawl) -> list[Job]:
+        """The walkers that found a budget spent, by the options that the crawl has now."""
         jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
-        return next((job.state_reason for job in jobs if job.state_reason in BUDGETS), None)
+        return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
 
     async def _quiet(self, crawl_id: str, wish: str, ask: CrawlMove, now: CrawlMove) -> CrawlState:
         """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
@@ -334,17 +379,18 @@ class Crawls:
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
     def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
-        return [
-            NewJob(
-                id=JobId(new_id("job")),
-                kind=KIND,
-                run_id=crawl_id,
-                lane=local_lane(crawl_id) if here else SHARED_LANE,
-                priority=config.priority,
-                max_attempts=self._queue.settings.job_attempts,
-            )
-            for _ in range(config.workers)
-        ]
+        lane = local_lane(crawl_id) if here else SHARED_LANE
+        return [self._walker(crawl_id, config, lane) for _ in range(config.workers)]
+
+    def _walker(self, crawl_id: CrawlId, config: CrawlConfig, lane: str) -> NewJob:
+        return NewJob(
+            id=JobId(new_id("job")),
+            kind=KIND,
+            run_id=crawl_id,
+            lane=lane,
+            priority=config.priority,
+            max_attempts=self._queue.settings.job_attempts,
+        )
 
     def _tell(self, crawl_id: str, move: CrawlMove) -> None:
         self._signals.emit(CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason))

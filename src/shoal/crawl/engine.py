@@ -17,6 +17,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.url import Url, origin
 from shoal.crawl.budget import Budget
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Kind, Report, Settled, Task, Turn
 from shoal.crawl.gate import NoRobots, Verdict
@@ -129,6 +130,8 @@ class Engine:
         hungry: Callable[[], bool] = lambda: True,
         keeper: Keeper | None = None,
         noticed: Callable[[dict[int, HostNews], dict[int, float]], None] = lambda news, holds: None,
+        changed: Callable[[Crawl], Window] | None = None,
+        rejudges: bool = False,
     ) -> None:
         self._walk = walk
         self._fetcher = fetcher
@@ -145,6 +148,8 @@ class Engine:
         self._alive = alive  # false once our lease may have run out: then nothing more is taken
         self._told = settled  # is given what each commit made durable
         self._noticed = noticed  # is told what hosts said, and for how long they are held
+        self._changed = changed  # is told of other options of the crawl, and answers with the window that they mean
+        self._rejudges = rejudges  # what waits may not belong to the crawl any more
         self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
         self._keeper = keeper  # brings the bodies of each commit to their store before it
         self._report = Report()
@@ -210,6 +215,10 @@ class Engine:
                 return Ending.DRAINED
             if turn.control is not Control.GO:
                 return await self._leave(turn.control)
+            if turn.changed is not None:
+                self._change(turn.changed)
+                turn = await self._commit()
+                continue
             if self._budget.spent is not None:
                 return await self._end(self._budget.spent)
             if self._asked is not None:
@@ -221,6 +230,17 @@ class Engine:
             self._accept(turn)
             await self._pause(turn)
             turn = await self._commit()
+
+    def _change(self, crawl: Crawl) -> None:
+        """Go on by other options; what stands in line here is judged by them, too."""
+        if self._changed is None:
+            raise AssertionError("nobody said what other options mean")
+        self._window = self._changed(crawl)
+        self._rejudges = True
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            for task in line:
+                self._admit(task)
 
     async def _learn_border(self) -> None:
         """Seeds that others fetched, or we before we were killed, may have led the crawl to other hosts."""
@@ -320,6 +340,9 @@ class Engine:
             return
         if task.kind is Kind.SITEMAP:
             self._admit_sitemap(task)
+            return
+        if self._rejudges and (fate := self._reader.judge_again(task)) is not Fate.OPEN:
+            self._add(Settled(task, fate))
             return
         if self._reader.traps.holds(task.url):
             self._add(Settled(task, Fate.QUARANTINED))

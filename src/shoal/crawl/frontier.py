@@ -7,7 +7,7 @@ from struct import Struct
 from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
-from shoal.crawl.crawl import Counts
+from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.traps import TrapState
 from shoal.hosts.watch import HostNews
@@ -156,6 +156,7 @@ class Turn:
     holds: dict[int, float] = field(default_factory=dict)  # for how many seconds hosts of the report are held
     wait_seconds: float | None = None  # None: nobody asked when the next URL is due
     drained: bool = False
+    changed: Crawl | None = None  # the crawl with the options that were given to it meanwhile; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker has had its slice
 
 

@@ -109,6 +109,10 @@ class PageReader:
         for url in landed:
             self._scope.widen(url)
 
+    def judge_again(self, task: Task) -> Fate:
+        """The fate of a URL that waited while the crawl's options were changed. Seeds are crawled whatever they say."""
+        return Fate.OPEN if task.depth == 0 else self._scope.judge_inside(task.url, task.depth)
+
     def is_news(self, tasks: Iterable[Task]) -> bool:
         """Whether what was taken shows that the crawl goes further than we know."""
         return not all(self._scope.insides(task.url for task in tasks))

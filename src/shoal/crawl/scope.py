@@ -15,14 +15,18 @@ class Scope:
     """The border of one crawl. It widens only by where its seeds redirect."""
 
     def __init__(self, config: CrawlConfig, seeds: list[Url]) -> None:
-        self._depth = config.depth
         self._kind = config.scope
-        self._include = _any_of(config.include)
-        self._exclude = _any_of(config.exclude)
+        self.change(config)
         self._starts: tuple[str, ...] = ()
         self._domains: set[str] = set()
         for seed in seeds:
             self.widen(seed)
+
+    def change(self, config: CrawlConfig) -> None:
+        """Go by another depth and other filters; the border stays."""
+        self._depth = config.depth
+        self._include = _any_of(config.include)
+        self._exclude = _any_of(config.exclude)
 
     def widen(self, url: Url) -> None:
         """Let in what belongs to this URL as if it were a seed."""

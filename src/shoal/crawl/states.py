@@ -41,6 +41,7 @@ MOVES: dict[CrawlState, frozenset[CrawlState]] = {
     CrawlState.FAILED: frozenset({CrawlState.QUEUED}),
 }
 TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})
+ENDING = TERMINAL | {CrawlState.STOPPING}
 WALKED = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING})
 
 

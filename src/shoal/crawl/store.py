@@ -52,7 +52,13 @@ class CrawlStore(Protocol):
         """The URL and the words of the first page that failed. For crawls that got nowhere: it reads their pages."""
         ...
 
-    async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState: ...
+    async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
+        """What walkers are told: the crawl's state, and when its options were changed last."""
+        ...
+
+    async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
+        """Give the crawl other options, at a moment that no other change has. Call under its lock."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.url import Refusal, Url, canonical
-from shoal.crawl.budget import room
+from shoal.crawl.budget import BUDGETS, room
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import KIND, Crawls, seeds_of
 from shoal.crawl.earlier import EarlierCrawl
@@ -60,6 +60,7 @@ class Walk:
         self.earlier: EarlierCrawl | None = None  # that this one follows
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
+        self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
         self._uncounted = 0  # microseconds of work in reports that were not worth a write
 
     async def seeds_landed(self) -> list[Url]:
@@ -88,10 +89,12 @@ class Walk:
             last = ask.in_flight == 0
             if last or self._shares_a_budget:  # this commit may end the run, or count on others not to take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
-            control = await self._fence(tx)
+            control, is_changed = await self._fence(tx)
             holds = await self._settle(tx, report, worth=WORTH_COUNTING)
             if control is not Control.GO:
                 return Turn(control, holds=holds)
+            if is_changed:  # what is taken, is taken by the options as they are now
+                return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
             if not last and await self._others_wait(tx, ask):
                 return Turn(control, holds=holds, others_wait=True)
             counts = await self._spent(tx)
@@ -115,6 +118,10 @@ class Walk:
             await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
         return turn
 
+    def change(self, crawl: Crawl, pace: Pace) -> None:
+        """Go on by other options of the same crawl."""
+        self._crawl, self._pace = crawl, pace
+
     async def close(self, report: Report, reason: str) -> None:
         """The last commit of a walker that ends here: settle, put the rest back, finish the job."""
         await self._leave(report, job_states.finish(self.holder.job_id, self.holder.epoch, reason))
@@ -128,16 +135,18 @@ class Walk:
         await self._leave(report, job_states.step_back(self.holder.job_id, self.holder.epoch))
 
     async def _leave(self, report: Report, move: Move) -> None:
-        async def commit(tx: Tx) -> None:
+        async def commit(tx: Tx) -> Move:
             await self._crawls.lock(tx, self._crawl.id)
-            await self._fence(tx)
+            _, is_changed = await self._fence(tx)
             await self._settle(tx, report, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.holder)
-            await self._queue.move_in(tx, move, KIND, self._crawl.id)
+            # A budget that was changed just now may not be spent: whoever comes next goes by the new one.
+            made = self._hand_over if is_changed and move.reason in BUDGETS else move
+            await self._queue.move_in(tx, made, KIND, self._crawl.id)
+            return made
 
         report.walked += self._uncounted
-        await self._database.run(commit)
-        await self._queue.tell_moved(move, KIND, self._crawl.id)
+        await self._queue.tell_moved(await self._database.run(commit), KIND, self._crawl.id)
 
     async def _idle(self, tx: Tx, turn: Turn) -> None:
         """Nothing taken, nothing in flight: drained, or wait for others."""
@@ -152,13 +161,12 @@ class Walk:
         next_in = await self._frontier.next_in(tx, self._crawl.number)
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
-    async def _fence(self, tx: Tx) -> Control:
+    async def _fence(self, tx: Tx) -> tuple[Control, bool]:
+        """What the run wants, and whether it has other options than we know."""
         if not await self._queue.store.fence(tx, self.holder):
             raise LeaseLost(self.holder.job_id, self.holder.epoch)
-        state = await self._crawls.store.control_state(tx, self._crawl.id)
-        if state in (CrawlState.PAUSING, CrawlState.PAUSED):
-            return Control.PAUSE
-        return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO
+        state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
+        return _control(state), changed_at != self._crawl.changed_at
 
     async def _settle(self, tx: Tx, report: Report, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
         """Settle; for how long hosts that asked us to wait are held now. Rows of hosts are locked first, then those of
@@ -213,3 +221,9 @@ class Walk:
 
     async def _spent(self, tx: Tx) -> Counts | None:
         return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None
+
+
+def _control(state: CrawlState) -> Control:
+    if state in (CrawlState.PAUSING, CrawlState.PAUSED):
+        return Control.PAUSE
+    return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO

@@ -137,6 +137,9 @@ class Walker:
         self._settled = settled
         self._hungry = hungry
         self._window, self._pace = _window_and_pace(crawl, settings)
+        self._budget = Budget(crawl.config, clock)
+        self._scope = Scope(crawl.config, seeds_of(crawl.config))
+        self._watch = HostWatch(settings.hosts, clock, ease=self._pace.ease, delay=self._pace.delay.total_seconds())
         self._walk = Walk(database, crawls, frontier, hosts, queue, crawl, holder, self._pace)
         self._keeper = _keeper(bodies, crawl) if crawl.config.keep_bodies else None
         self._engine: Engine | None = None
@@ -211,8 +214,8 @@ class Walker:
             ),
             self._make_gate(),
             pages,
-            self._make_watch(),
-            Budget(self._crawl.config, self._clock),
+            self._watch,
+            self._budget,
             self._window,
             self._settings.crawl,
             self._clock,
@@ -223,7 +226,19 @@ class Walker:
             hungry=self._hungry,
             keeper=self._keeper,
             noticed=self._notice,
+            changed=self._change,
+            rejudges=self._crawl.changed_at > 0,
         )
+
+    def _change(self, crawl: Crawl) -> Window:
+        """The crawl was given other options: everybody who goes by them learns them."""
+        self._crawl = crawl
+        self._window, self._pace = _window_and_pace(crawl, self._settings)
+        self._walk.change(crawl, self._pace)
+        self._scope.change(crawl.config)
+        self._budget.change(crawl.config)
+        self._watch.change(ease=self._pace.ease, delay=self._pace.delay.total_seconds())
+        return self._window
 
     def _tell_hooks(self) -> None:
         for hook in self._hooks:
@@ -250,10 +265,6 @@ class Walker:
         if pages:
             self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
         self._settled(settled)
-
-    def _make_watch(self) -> HostWatch:
-        delay = self._pace.delay.total_seconds()
-        return HostWatch(self._settings.hosts, self._clock, ease=self._pace.ease, delay=delay)
 
     def _notice(self, news: dict[int, HostNews], holds: dict[int, float]) -> None:
         tell_holds(self._signals, news, holds, self._crawl.id)
@@ -293,18 +304,17 @@ class Walker:
         """Of pages and of sitemaps: both judge by one scope, and remember what they found in one place."""
         config, key_seed = self._crawl.config, self._crawl.key_seed
         urls = Canonicalizer(config.url_rules(self._settings.crawl.max_url_length))
-        scope = Scope(config, seeds_of(config))
         retries = Retries(self._settings.crawl.page_attempts, self._settings.crawl.page_backoff)
         pages = PageReader(
             key_seed,
-            scope,
+            self._scope,
             urls,
             self._clock,
             retries=retries,
             obey=config.robots == "obey",
             follow=config.sitemap != "only",
         )
-        sitemaps = SitemapReader(key_seed, scope, urls, self._clock, pages, retries)
+        sitemaps = SitemapReader(key_seed, self._scope, urls, self._clock, pages, retries)
         if wants_sitemaps(config):
             pages.redirected = sitemaps.add_guess
         return pages, sitemaps

@@ -115,6 +115,11 @@ class HostWatch:
         self._sent: dict[int, HostNews] = {}  # on its way to the store
         self.is_attentive = ease > 0  # whether good answers matter, too
 
+    def change(self, *, ease: float, delay: float) -> None:
+        """The walk goes on at another pace."""
+        self._ease, self._delay = ease, delay
+        self.is_attentive = ease > 0 or bool(self._bouts)
+
     def hear(self, answer: Answer) -> bool:
         """Judge an answer; whether it begins a hold."""
         if answer.status in THROTTLED:

@@ -56,6 +56,7 @@ WORDS: Mapping[str, Wording] = {
     "ClockWentBack": Wording(
         Level.WARNING, "the clock of the {whose} went back by {seconds:g} s; leases last that much longer"
     ),
+    "CrawlChanged": Wording(Level.INFO, "crawl changed"),
     "CrawlMoved": Wording(
         Level.INFO,
         "crawl {state}",

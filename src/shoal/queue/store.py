@@ -52,6 +52,10 @@ class JobStore(Protocol):
         """Cancel the run's pending jobs; how many."""
         ...
 
+    async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
+        """Give the run's live jobs another priority."""
+        ...
+
     async def expired(self, tx: Tx, limit: int) -> list[LostJob]:
         """Locked jobs whose lease ran out, oldest first. A candidate list: each must still be moved by `apply`."""
         ...

@@ -62,8 +62,13 @@ class SqlCrawlStore:
         row = await tx.one("first_failure", crawl=number)
         return None if row is None else (row["url"], row["error_message"])
 
-    async def control_state(self, tx: Tx, crawl_id: str) -> CrawlState:
-        return CrawlState(await tx.value("crawl_state", id=crawl_id))
+    async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
+        row = await tx.one("crawl_control", id=crawl_id)
+        assert row is not None
+        return CrawlState(row["state"]), row["changed_at"]
+
+    async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
+        await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)
 
 
 def _crawl(row: Any) -> Crawl:

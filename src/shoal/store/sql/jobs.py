@@ -65,6 +65,9 @@ class SqlJobStore:
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
         return await tx.execute("cancel_waiting_jobs", run_id=run_id, reason=reason)
 
+    async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
+        await tx.execute("set_priority_of_run", run_id=run_id, priority=priority)
+
     async def expired(self, tx: Tx, limit: int) -> list[LostJob]:
         rows = await tx.all("expired_jobs", limit=limit)
         return [_lost(row) for row in rows]

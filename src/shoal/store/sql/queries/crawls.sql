@@ -24,9 +24,16 @@ LIMIT :limit;
 -- The first page of a crawl that failed, and its words.
 SELECT url, error_message FROM page WHERE crawl = :crawl AND error_message IS NOT NULL ORDER BY number LIMIT 1;
 
--- name: crawl_state
--- The state of a crawl, which is what its walkers are told.
-SELECT state FROM crawl WHERE id = :id;
+-- name: crawl_control
+-- What the walkers of a crawl are told: its state, and when its options were changed.
+SELECT state, changed_at FROM crawl WHERE id = :id;
+
+-- name: change_crawl
+-- A crawl has other options from now on. Each change has a moment of its own, whatever the clock says.
+UPDATE crawl
+SET config = :config, priority = :priority,
+    changed_at = CASE WHEN shoal_now() > changed_at THEN shoal_now() ELSE changed_at + 1 END
+WHERE id = :id;
 
 -- name: crawl_counts
 -- The sums over all walkers of a crawl.

@@ -66,6 +66,10 @@ LIMIT 1;
 UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now()
 WHERE run_id = :run_id AND state = 'pending';
 
+-- name: set_priority_of_run
+-- The jobs of a run that have not ended get another priority.
+UPDATE job SET priority = :priority WHERE run_id = :run_id AND finished_at IS NULL;
+
 -- name: expired_jobs
 -- Locked jobs whose lease ran out, oldest first.
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,

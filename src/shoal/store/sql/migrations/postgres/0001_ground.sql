@@ -22,6 +22,7 @@ CREATE TABLE crawl (
     created_at   BIGINT NOT NULL,
     started_at   BIGINT,
     finished_at  BIGINT,
+    changed_at   BIGINT NOT NULL DEFAULT 0,  -- when its options were: a walker that knows others reads them again
     CHECK ((state IN ('completed', 'failed', 'stopped')) = (finished_at IS NOT NULL)),
     CHECK (started_at IS NOT NULL OR state NOT IN ('running', 'pausing', 'completed'))
 );

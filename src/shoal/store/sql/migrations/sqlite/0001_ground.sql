@@ -15,6 +15,7 @@ CREATE TABLE crawl (
     created_at   INTEGER NOT NULL,
     started_at   INTEGER,
     finished_at  INTEGER,
+    changed_at   INTEGER NOT NULL DEFAULT 0,  -- when its options were: a walker that knows others reads them again
     CHECK ((state IN ('completed', 'failed', 'stopped')) = (finished_at IS NOT NULL)),
     CHECK (started_at IS NOT NULL OR state NOT IN ('running', 'pausing', 'completed'))
 );
