@@ -8,6 +8,7 @@ The same code always gives the same files: nothing of the machine, the time or t
 
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,13 @@ from types import ModuleType
 import click
 
 from shoal.base import errors, params
+from shoal.base.form import Form, fields_of
 from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
 from shoal.fetch.codes import PAGE_ERRORS
+from shoal.serve.api import GROUPS
+from shoal.serve.endpoint import Endpoint, public_lines
+from shoal.serve.openapi import problems_of, tag_of
 from shoal.settings import CATALOGUE, ROOMS, SPEEDS, Entry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -231,6 +236,67 @@ def _help_block(command: click.Command, path: str) -> list[str]:
     return ["```text", *(line.rstrip() for line in command.get_help(context).splitlines()), "```"]
 
 
+def http_page() -> str:
+    lines = [
+        "# HTTP",
+        "",
+        NOTICE.format("src/shoal/serve/"),
+        "",
+        "What `shoal serve` answers. It has the same at `/openapi.json`, as an OpenAPI 3.1 document, and at `/docs`.",
+        "Errors are [problem documents](errors.md); unknown fields and query parameters are refused. Lists answer",
+        "`{items, next}`, and `next` is the `cursor` of the next page. The scope is that of the token that is needed.",
+    ]
+    told = list(public_lines(GROUPS))
+    for tag in dict.fromkeys(map(tag_of, told)):
+        lines += ["", f"## {tag}"]
+        for line in told:
+            lines += _endpoint_part(line) if tag_of(line) == tag else []
+    return "\n".join(lines) + "\n"
+
+
+def _endpoint_part(line: Endpoint) -> Iterator[str]:
+    yield from ("", f"### {line.method} {line.path}", "")
+    scope = f"Scope `{line.scope}`." if line.scope else "No token needed."
+    yield " ".join([line.says, *line.about.split(), scope])
+    yield from _fields("query", line.query)
+    yield from _fields("body", line.body)
+    if line.asks is not None:
+        yield from ("", "```json", _json(line.asks), "```")
+    codes = ", ".join(f"`{kind.code}`" for kind in problems_of(line))
+    yield from (
+        "",
+        f"Answers {line.status}{'' if line.answer is None else f' ({line.media_type})'}" + f"; {codes}." * bool(codes),
+    )
+    if line.answers is not None:
+        yield from ("", "```json", _json(line.answers), "```")
+
+
+def _fields(where: str, form: type[Form]) -> list[str]:
+    fields = fields_of(form).values()
+    if not fields:
+        return []
+    rows = [
+        _row(f"`{one.name}`", one.says, one.accepts, "needed" if one.required else _default(one.default))
+        for one in fields
+    ]
+    return ["", f"| {where} | meaning | takes | default |", "|---|---|---|---|", *rows]
+
+
+def _json(value: object) -> str:
+    """One line for each field, or for each item of a list."""
+    if isinstance(value, dict) and set(value) == {"items", "next"}:
+        return f'{{"items": [{", ".join(map(_json, value["items"]))}], "next": {json.dumps(value["next"])}}}'
+    if not isinstance(value, dict) or len(value) < 3:
+        return json.dumps(value, ensure_ascii=False)
+    return (
+        "{\n" + ",\n".join(f'  "{name}": {json.dumps(one, ensure_ascii=False)}' for name, one in value.items()) + "\n}"
+    )
+
+
+def _default(value: object) -> str:
+    return "" if value is None else f"`{json.dumps(value)}`"
+
+
 def states_page() -> str:
     lines = [
         "# State machines",
@@ -293,6 +359,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/page-errors.md": page_errors_page,
     "docs/reference/cli.md": cli_page,
+    "docs/reference/http.md": http_page,
     "docs/inside/states.md": states_page,
 }
 

@@ -106,9 +106,11 @@ class App:
 
     def api(self) -> list[object]:
         """The groups of REST endpoints over these rooms."""
+        from shoal.serve.api import GROUPS
         from shoal.serve.crawls import CrawlApi
+        from shoal.serve.docs import DocsApi
 
-        return [CrawlApi(self.crawls)]
+        return [CrawlApi(self.crawls), DocsApi(GROUPS)]
 
     async def check_store(self) -> None:
         """Raise unless the store can be read and written: one that is full still answers what it is asked."""

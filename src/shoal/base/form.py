@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -124,12 +125,19 @@ def fields_of(form: type[Form]) -> dict[str, Field]:
 def accepts(annotation: Any) -> str:
     """What an annotation takes, in words."""
     kind = _bare(annotation)
-    if get_origin(kind) is Literal:
-        *most, last = map(str, get_args(kind))
+    if choices := _choices(kind):
+        *most, last = choices
         return f"{', '.join(most)} or {last}" if most else last
     named = _NAMES.get(get_origin(kind) or kind, "an object")
     limits = _limits(_marks(annotation))
     return f"{named} {limits}" if limits else named
+
+
+def _choices(kind: Any) -> list[str]:
+    """What one of a few can be; nothing if it is not one of a few."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(one.value) for one in kind]
+    return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def _limits(marks: list[Meta]) -> str:

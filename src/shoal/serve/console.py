@@ -85,7 +85,7 @@ class ConsoleApi:
     def __init__(self, crawls: Crawls, clock: Clock | None = None) -> None:
         self._crawls = crawls
         self._clock = clock or SystemClock()
-        self._page = _templates().get_template("crawls.html")
+        self._page = templates().get_template("crawls.html")
 
     @endpoint("GET", "/", scope=Scope.READ, says="The console.", query=From, public=False)
     async def show_console(self, ask: Ask[Nothing, From]) -> HTMLResponse:
@@ -187,7 +187,7 @@ def _about(request: Request) -> dict[str, str]:
     return {"version": __version__, "address": f"{request.url.scheme}://{request.url.netloc}"}
 
 
-def _templates() -> Environment:
+def templates() -> Environment:
     loader = FileSystemLoader(HERE / "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

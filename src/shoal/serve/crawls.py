@@ -8,7 +8,7 @@ from shoal.base.form import says
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
-from shoal.serve import shapes
+from shoal.serve import examples, shapes
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.problems import Json
@@ -34,6 +34,7 @@ class CrawlApi:
         body=CrawlConfig,
         status=202,
         answer=shapes.Crawl,
+        answers=examples.NEW_CRAWL,
         asks={"seeds": ["https://example.com/"], "depth": 2, "max_pages": 500, "labels": {"team": "search"}},
     )
     async def create_crawl(self, ask: Ask[CrawlConfig, Nothing]) -> Json:
@@ -49,6 +50,7 @@ class CrawlApi:
         says="List crawls, the newest first.",
         query=CrawlFilter,
         answer=shapes.CrawlList,
+        answers={"items": [examples.CRAWL], "next": "MTI"},
     )
     async def list_crawls(self, ask: Ask[Nothing, CrawlFilter]) -> Json:
         query = ask.query
@@ -62,6 +64,7 @@ class CrawlApi:
         scope=Scope.READ,
         says="Show one crawl.",
         answer=shapes.CrawlDetail,
+        answers=examples.CRAWL | {"held_hosts": [examples.HELD_HOST]},
         problems=[NotFound],
     )
     async def show_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:

@@ -29,11 +29,25 @@ class HealthApi:
         self._checked_at = -FRESH_SECONDS
         self._trouble: ShoalError | None = None
 
-    @endpoint("GET", "/healthz", scope=None, says="Whether this process lives.", answer=shapes.Health)
+    @endpoint(
+        "GET",
+        "/healthz",
+        scope=None,
+        says="Whether this process lives.",
+        answer=shapes.Health,
+        answers={"status": "ok", "version": __version__},
+    )
     async def show_health(self, ask: Ask[Nothing, Nothing]) -> Json:
         return Json({"status": "ok", "version": __version__})
 
-    @endpoint("GET", "/readyz", scope=None, says="Whether its store takes what is written.", answer=shapes.Readiness)
+    @endpoint(
+        "GET",
+        "/readyz",
+        scope=None,
+        says="Whether its store takes what is written.",
+        answer=shapes.Readiness,
+        answers={"status": "ok", "store": "ok"},
+    )
     async def show_readiness(self, ask: Ask[Nothing, Nothing]) -> Json:
         """503 with the same fields while it does not."""
         async with self._checking:  # those who ask meanwhile get what it finds

@@ -3,10 +3,12 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from shoal.base.form import says
 from shoal.crawl.states import CrawlState
+
+Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class Crawl(Struct, kw_only=True):
@@ -19,9 +21,9 @@ class Crawl(Struct, kw_only=True):
     project: str
     labels: dict[str, str]
     priority: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    created_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
     pages: Annotated[int, says("URLs that gave an HTTP answer.")]
     errors: Annotated[int, says("URLs that gave none, or one that cannot be used.")]
     queued: Annotated[int, says("URLs that wait or are under way.")]
@@ -48,7 +50,7 @@ class CrawlDetail(Crawl, kw_only=True):
 
 class HeldHost(Struct, kw_only=True):
     origin: str
-    held_until: datetime
+    held_until: Moment
     status: int
 
 

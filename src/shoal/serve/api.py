@@ -1,0 +1,7 @@
+"""Every group of endpoints that the OpenAPI document and the reference tell of. Who makes them is `app.py`."""
+
+from shoal.serve.crawls import CrawlApi
+from shoal.serve.docs import DocsApi
+from shoal.serve.health import HealthApi
+
+GROUPS: tuple[type, ...] = (CrawlApi, HealthApi, DocsApi)
