@@ -24,6 +24,7 @@ from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Lease, local_lane
 from shoal.queue.queue import Queue
+from shoal.queue.wake import QuietWake, Wake, announcing
 from shoal.settings import DatabaseSettings, Settings
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.crawls import SqlCrawlStore
@@ -64,6 +65,7 @@ class App:
     hosts: HostStore
     pages: PageStore
     bodies: BodyStore
+    wake: Wake
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock, wary=True)
@@ -133,6 +135,17 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
 
+def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
+    """The driver that carries hints between the processes on this store."""
+    if isinstance(database, SqliteDatabase):
+        from shoal.store.sql.sqlite_wake import SqliteWake
+
+        return SqliteWake(database.path, clock, signals)
+    from shoal.store.sql.postgres_wake import PostgresWake
+
+    return PostgresWake(database.connect_apart, database.notify, clock, signals)
+
+
 def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
     """The driver that the place of kept bodies names; by default a folder beside a SQLite store."""
     place, url = settings.bodies.place, settings.database.url
@@ -159,7 +172,7 @@ async def opened(
         _check_place(database.path, settings.database.data_dir, existing)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
-        app = _wire(settings, clock, signals, database)
+        app = _wire(settings, clock, signals, database, wake_of(database, clock, signals))
         try:
             yield app
         except NotFound as error:
@@ -167,6 +180,7 @@ async def opened(
                 raise
             raise error.within(database.name, "list them with `shoal crawls ls`") from error
         finally:
+            await app.wake.close()
             app.bodies.close()
     finally:
         await database.close()
@@ -187,7 +201,9 @@ def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
         raise NotFound("store", str(store), "name the one that your crawls are in, by --store or DATABASE_URL")
 
 
-def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase") -> App:
+def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None) -> App:
+    wake = wake or QuietWake(signals)
+    signals.subscribe(announcing(wake))
     pages = SqlPageStore()
     hosts = SqlHostStore()
     frontier = SqlFrontier(database.dialect, hosts, pages)
@@ -204,7 +220,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     )
     queue.register({KIND: crawls})
     bodies = bodies_of(settings, clock, signals)
-    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies)
+    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake)
 
 
 def on_database(settings: Settings, database: "SqlDatabase") -> App:
@@ -233,7 +249,7 @@ def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
     lane, holder = local_lane(crawl.id), holder_name()
-    return Worker("here", app.queue, settings, app.clock, app.signals, environment, [lane], holder)
+    return Worker("here", app.queue, settings, app.clock, app.signals, environment, app.wake, [lane], holder)
 
 
 async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:

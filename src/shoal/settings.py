@@ -153,7 +153,9 @@ class QueueSettings(Slice):
         "SHOAL_LEASE_SWEEP", "2s", "How often leases that ran out are looked for and their jobs put back."
     )
     poll_every: Duration = setting(
-        "SHOAL_QUEUE_POLL", "2s", "The longest an idle worker waits before it looks for jobs again."
+        "SHOAL_QUEUE_POLL",
+        "1s",
+        "The longest an idle worker waits before it looks for jobs again; usually it is told at once.",
     )
     job_attempts: Whole = setting(
         "WORKER_JOB_ATTEMPTS",

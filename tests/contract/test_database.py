@@ -35,9 +35,10 @@ from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at
 from tests.support.disk import stuff
 
-# Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting.
-SQLITE_ONLY = {"known_keys", "reserve_seq", "insert_fates"}
-POSTGRES_ONLY = {"add_fates"}
+# Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting; a hint that
+# a job waits is a change of the file, or a notification.
+SQLITE_ONLY = {"known_keys", "reserve_seq", "insert_fates", "job_waits"}
+POSTGRES_ONLY = {"add_fates", "notify"}
 
 
 async def add_host(tx: Tx, origin: str) -> None:

@@ -95,6 +95,7 @@ class Controller:
 
     async def run(self) -> None:
         on_stop(self.stop)
+        self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when what it announces gets lost
         for chore in self._chores:
             chore.start()
         working = [asyncio.create_task(worker.run()) for worker in self._workers]
@@ -116,10 +117,18 @@ class Controller:
         self._stopped = True
         self._server.should_exit = True
 
+    def _health(self, metrics: Metrics) -> HealthApi:
+        app = self._app
+        return HealthApi(
+            app.check_store,
+            lambda: (metrics.render(), metrics.content_type),
+            app.clock,
+            lambda: app.wake.trouble,
+        )
+
     def _config(self, metrics: Metrics) -> uvicorn.Config:
         app = self._app
-        health = HealthApi(app.check_store, lambda: (metrics.render(), metrics.content_type), app.clock)
-        groups = [*app.api(), health, ConsoleApi(app.crawls)]
+        groups = [*app.api(), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, app.settings.serve.max_request_bytes), files()]
         return uvicorn.Config(
             site(routes, app.clock, app.signals),

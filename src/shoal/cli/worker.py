@@ -31,4 +31,4 @@ async def _work(flags: Mapping[str, str | None]) -> None:
 def worker_of(app: App, flags: Mapping[str, str | None], node_id: str) -> Worker:
     """A worker whose children come to the same settings as we did: by the environment, and what our flags changed."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
-    return Worker(node_id, app.queue, app.settings.work, app.clock, app.signals, environment)
+    return Worker(node_id, app.queue, app.settings.work, app.clock, app.signals, environment, app.wake)

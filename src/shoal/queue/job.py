@@ -8,6 +8,7 @@ from shoal.base.ids import JobId
 from shoal.queue.states import JobState, Move
 
 SHARED_LANE = "shared"
+LOCAL = "local/"
 
 
 def node_of(holder: str) -> str:
@@ -18,7 +19,11 @@ def node_of(holder: str) -> str:
 
 def local_lane(run_id: str) -> str:
     """The lane of a run that one process works on by itself: no worker of the fleet takes from it."""
-    return f"local/{run_id}"
+    return f"{LOCAL}{run_id}"
+
+
+def is_local(lane: str) -> bool:
+    return lane.startswith(LOCAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class JobEnqueued(Signal):
     job_id: str
     kind: str
     run_id: str | None
+    lane: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Queue:
         return await self.store.insert(tx, job)
 
     def announce(self, job: NewJob) -> None:
-        self._signals.emit(JobEnqueued(job_id=job.id, kind=job.kind, run_id=job.run_id))
+        self._signals.emit(JobEnqueued(job_id=job.id, kind=job.kind, run_id=job.run_id, lane=job.lane))
 
     async def lease(self, holder: str, kinds: list[str], lanes: list[str], limit: int) -> list[Lease]:
         ttl = self.settings.lease

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.reading import show_duration
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import SHARED_LANE, Holder, Lease
-from shoal.queue.queue import JobEnqueued, JobMoved, Queue
+from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED, WORKER_LOST
+from shoal.queue.wake import Wake
 from shoal.settings import QueueSettings, WorkSettings
 from shoal.work.nursery import ChildProcess
 from shoal.work.talk import Leave, Renewed, Work
@@ -78,6 +80,7 @@ class Worker:
         clock: Clock,
         signals: Signals,
         environment: dict[str, str],
+        wake: Wake,
         lanes: Sequence[str] = (SHARED_LANE,),
         holder: str | None = None,
     ) -> None:
@@ -92,9 +95,9 @@ class Worker:
         self._slots: dict[Holder, _Slot] = {}  # by grant: a job may be ours again before its last child is buried
         self._idle: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wake = asyncio.Event()
+        self._hints = wake
+        self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
-        signals.subscribe(self._listen)
 
     @property
     def _queue_settings(self) -> QueueSettings:
@@ -103,6 +106,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop`; then hand back what is in hand, and return."""
         self._tell_started()
+        deafen = self._hints.subscribe(self._woken.set, lambda: self._free > 0)
         chores = [asyncio.create_task(chore) for chore in (self._beat(), self._watch(), self._warm_up())]
         try:
             while not self._stopping.is_set():
@@ -110,6 +114,7 @@ class Worker:
                 await self._rest()
             await self._finish_up()
         finally:
+            deafen()
             for task in [*chores, *self._tasks]:
                 task.cancel()
             await asyncio.gather(*chores, *self._tasks, return_exceptions=True)
@@ -121,19 +126,22 @@ class Worker:
         if self._stopping.is_set():
             self._kill_all()
         self._stopping.set()
-        self._wake.set()
+        self._woken.set()
 
     async def _lease_more(self) -> None:
-        free = self._settings.concurrency - len(self._slots)
-        if free <= 0:
+        if self._free <= 0:
             return
         try:
-            leases = await self._queue.lease(self._holder, KINDS, self._lanes, free)
+            leases = await self._queue.lease(self._holder, KINDS, self._lanes, self._free)
         except ShoalError as error:
             self._tell_unreachable("leasing", error)
             return
         for lease in leases:
             await self._begin(lease)
+
+    @property
+    def _free(self) -> int:
+        return 0 if self._stopping.is_set() else self._settings.concurrency - len(self._slots)
 
     async def _begin(self, lease: Lease) -> None:
         try:
@@ -172,7 +180,7 @@ class Worker:
         finally:
             self._slots.pop(slot.lease.holder, None)
             self._reuse(slot.child)
-            self._wake.set()
+            self._woken.set()
 
     async def _never_began(self, slot: _Slot, how: str) -> None:
         """A child that could not even start says nothing about the job: no penalty, and a pause before the next."""
@@ -211,11 +219,12 @@ class Worker:
             self._idle.append(child)
 
     async def _rest(self) -> None:
-        """Until a slot is free and a job may wait: woken by a sign of either, else by the polling interval."""
+        """Until a slot is free and a job may wait: woken by a sign of either, else by the polling interval. Its length
+        varies, so that idle workers do not all ask at once."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._queue_settings.poll_every.total_seconds()):
-                await self._wake.wait()
-        self._wake.clear()
+            async with asyncio.timeout(self._queue_settings.poll_every.total_seconds() * random.uniform(0.75, 1)):
+                await self._woken.wait()
+        self._woken.clear()
 
     async def _beat(self) -> None:
         """Extend every lease in hand. Never waits for a child."""
@@ -278,10 +287,6 @@ class Worker:
             child.kill()
         for child in children:
             await child.end()
-
-    def _listen(self, signal: Signal) -> None:
-        if isinstance(signal, JobEnqueued | JobMoved):
-            self._wake.set()
 
     def _tell_started(self) -> None:
         self._signals.emit(

@@ -1,7 +1,7 @@
 """PostgreSQL behind the database port: a pool of connections, statement timeouts, the server's clock."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -120,6 +120,20 @@ class PostgresDatabase:
 
         return await self._translated(on_snapshot)
 
+    async def connect_apart(self, session: Mapping[str, str]) -> Any:
+        """A connection outside the pool, for whoever must not wait for others; its owner closes it."""
+
+        async def call() -> Any:
+            _check(self._url)
+            settings = {**self._session, **session}
+            return await asyncpg.connect(self._url, timeout=self._patience, server_settings=settings)
+
+        return await self._translated(call)
+
+    async def notify(self, channel: str) -> None:
+        """Send an empty notification to whoever listens on the channel."""
+        await self.run(lambda tx: tx.execute("notify", channel=channel))
+
     async def current(self) -> int:
         """The schema version of the database; 0 if it is empty. Changes nothing."""
         return await self._on_own_connection(_version)
@@ -157,8 +171,7 @@ class PostgresDatabase:
 
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
         async def call() -> T:
-            _check(self._url)
-            connection = await asyncpg.connect(self._url, timeout=self._patience, server_settings=self._session)
+            connection = await self.connect_apart({})
             try:
                 return await use(connection)
             finally:

@@ -1,0 +1,154 @@
+"""Hints between the processes on one PostgreSQL database: LISTEN and NOTIFY, on a connection of their own.
+
+A notification takes a lock of the whole server for a moment, so none is ever part of a commit that does anything else:
+the first is sent at once, those that follow within a tenth of a second as one. Nothing tells a listener that it is deaf
+(a pooler between, a connection that is half gone), so it tests itself.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from shoal.base.clock import Clock
+from shoal.base.signals import Signals
+from shoal.queue.wake import Ears, WakeDegraded, WakeRestored
+
+QUIET_SECONDS = 0.1  # between two announcements of one process
+TEST_EVERY = 5.0  # seconds
+TEST_PATIENCE = 2.0
+CALL_SECONDS = 5.0  # for one statement
+PAUSE_SECONDS = 1.0  # before another connection is tried
+LAST_WORD_SECONDS = 2.0
+# Committing a notification writes to the log; losing one in a crash is no harm, so nobody waits for the disk.
+SESSION = {"synchronous_commit": "off"}
+DEAF = "notifications of its own do not come back (is there a pooler in transaction mode?)"
+
+Connect = Callable[[dict[str, str]], Awaitable[Any]]
+Notify = Callable[[str], Awaitable[None]]
+
+
+class PostgresWake:
+    """Answers `queue.wake.Wake`. `connect` opens a connection of our own, `notify` notifies on another one."""
+
+    def __init__(self, connect: Connect, notify: Notify, clock: Clock, signals: Signals) -> None:
+        self._connect = connect
+        self._notify = notify
+        self._clock = clock
+        self._signals = signals
+        self._ears = Ears(signals)
+        self._stirred = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._due = False
+        self._closing = False
+        self._listens = False
+        self._quiet_until = 0.0
+        self._test_at = 0.0
+        self._test_channel = f"shoal_test_{secrets.token_hex(8)}"
+        self.trouble: str | None = None
+
+    def announce(self) -> None:
+        self._ears.tell()
+        self._due = True
+        self._keep_going()
+
+    def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
+        self._listens = True
+        self._keep_going()
+        return self._ears.add(heard, hungry)
+
+    async def close(self) -> None:
+        self._closing = True
+        self._stirred.set()
+        if self._keeping is not None:
+            await asyncio.wait({self._keeping}, timeout=LAST_WORD_SECONDS)
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
+
+    def _keep_going(self) -> None:
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep(), name="wake")
+        self._stirred.set()
+
+    async def _keep(self) -> None:
+        while not self._closing or self._due:
+            try:
+                await self._on_connection()
+            except Exception as error:  # whatever it was: a listener that ends is deaf for good
+                self._degrade(str(error) or type(error).__name__)
+                await self._clock.sleep(PAUSE_SECONDS)
+
+    async def _on_connection(self) -> None:
+        connection = await self._connect(SESSION)
+        try:
+            connection.add_termination_listener(lambda _: self._stirred.set())
+            channel = await connection.fetchval("SELECT 'shoal_' || md5(current_schema())", timeout=CALL_SECONDS)
+            await connection.add_listener(channel, self._hear)
+            await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
+            self._test_at = self._clock.monotonic()
+            self._ears.tell()  # what was announced while nobody listened
+            if not self._listens:
+                self._restore()
+            await self._converse(connection, channel)
+        finally:
+            connection.terminate()
+
+    async def _converse(self, connection: Any, channel: str) -> None:
+        while not self._closing or self._due:
+            if connection.is_closed():
+                raise ConnectionError("the connection for notifications was closed")
+            await self._pass_on(connection, channel)
+            if self._listens and not self._closing and self._clock.monotonic() >= self._test_at:
+                await self._test()
+            await self._rest()
+
+    def _hear(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        if pid != connection.get_server_pid():  # what we say ourselves is told at once
+            self._ears.tell()
+
+    async def _pass_on(self, connection: Any, channel: str) -> None:
+        if self._due and (self._closing or self._clock.monotonic() >= self._quiet_until):
+            self._due = False
+            try:
+                await connection.execute("SELECT pg_notify($1, '')", channel, timeout=CALL_SECONDS)
+            except BaseException:
+                self._due = True
+                raise
+            self._quiet_until = self._clock.monotonic() + QUIET_SECONDS
+
+    async def _test(self) -> None:
+        """Send ourselves a notification the way another process would: on another connection."""
+        self._test_at = self._clock.monotonic() + TEST_EVERY
+        self._answered.clear()
+        await self._notify(self._test_channel)
+        try:
+            async with asyncio.timeout(TEST_PATIENCE):
+                await self._answered.wait()
+        except TimeoutError:
+            raise ConnectionError(DEAF) from None
+        self._restore()
+
+    async def _rest(self) -> None:
+        """Until there is something to say, or it is time for a test."""
+        now = self._clock.monotonic()
+        moments = [self._test_at] if self._listens else []
+        moments += [self._quiet_until] if self._due else []
+        self._stirred.clear()
+        if self._closing:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(moments) - now) if moments else None):
+                await self._stirred.wait()
+
+    def _degrade(self, why: str) -> None:
+        if self.trouble is None:
+            self._signals.emit(WakeDegraded(why=why))
+        self.trouble = why
+
+    def _restore(self) -> None:
+        if self.trouble is not None:
+            self.trouble = None
+            self._signals.emit(WakeRestored())

@@ -1,0 +1,64 @@
+"""Hints between the processes on one SQLite file: each looks whether the file changed, and whether a job then waits."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from shoal.base.clock import Clock
+from shoal.base.signals import Signals
+from shoal.queue.wake import Ears
+from shoal.store.sql import queries
+
+LOOK_EVERY = 0.05  # seconds
+
+
+class SqliteWake:
+    """Answers `queue.wake.Wake`. Looking costs microseconds, takes no lock, and stops while nobody is hungry; so it
+    is done on the loop itself."""
+
+    trouble = None
+
+    def __init__(self, path: Path, clock: Clock, signals: Signals) -> None:
+        self._path = path
+        self._clock = clock
+        self._ears = Ears(signals)
+        self._seen: int | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def announce(self) -> None:
+        self._ears.tell()  # whoever else is on the file sees it change
+
+    def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_on(), name="wake")
+        return self._ears.add(heard, hungry)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+
+    async def _look_on(self) -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            while True:
+                await self._clock.sleep(LOOK_EVERY)
+                with suppress(sqlite3.Error):  # busy, or away: polling is the floor
+                    connection = connection or self._connect()
+                    if self._ears.hungry and self._job_may_wait(connection):
+                        self._ears.tell()
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)
+
+    def _job_may_wait(self, connection: sqlite3.Connection) -> bool:
+        seen, self._seen = self._seen, connection.execute("PRAGMA data_version").fetchone()[0]
+        if seen == self._seen:
+            return False
+        return connection.execute(queries.load("sqlite")["job_waits"].sql).fetchone() is not None
