@@ -150,3 +150,27 @@ def test_a_change_that_cannot_be_made_is_refused(
 ) -> None:
     assert main(["crawls", "set", "one", *flags]) == code
     assert said in capsys.readouterr().err
+
+
+def test_failed_urls_are_named_by_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = told(capsys, "retry", "one", "--status", "5xx", "--error", "timeout", "--like", "/shop/")
+    assert (answer["retried"], answer["state"]) == (0, "queued")
+    assert main(["crawls", "retry", "one", "--all"]) == 0
+    assert capsys.readouterr().out == "0 URLs of one will be fetched again; it is queued.\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ([], 7, "is queued, so it cannot be retried"),
+        (["--status", "2xx"], 2, "--status '2xx' is no status of a failure"),
+        (["--error", "oops"], 2, "--error 'oops' is no error that a page may have"),
+        (["--like", "("], 2, "--like '(' is not a regular expression"),
+        (["--limit", "none"], 2, "--limit cannot be 'none'"),
+    ],
+)
+def test_a_retry_that_cannot_be_made_is_refused(
+    flags: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crawls", "retry", "one", *flags]) == code
+    assert said in capsys.readouterr().err

@@ -16,6 +16,7 @@ from shoal.cli.summary import REASONS, in_bytes, many, print_line, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawls import Seen
+from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
 from shoal.hosts.pace import HeldHost
@@ -106,11 +107,29 @@ def stop(crawl_id: str, store: str | None, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
+@click.option("--status", multiple=True, metavar="S", help="URLs with this status: 503, 5xx, or error. Repeatable.")
+@click.option("--error", multiple=True, metavar="CODE", help="URLs with this error: dns_error, timeout. Repeatable.")
+@click.option("--like", metavar="RE", help="URLs in which this regular expression is found.")
+@click.option("--limit", metavar="N", help="At most so many URLs.")
+@click.option("--all", "every", is_flag=True, help="All URLs that failed.")
 @_store
 @_json
-def retry(crawl_id: str, store: str | None, as_json: bool) -> None:
-    """Let workers go on with a failed crawl."""
-    _move(store, crawl_id, as_json, lambda app: app.crawls.retry(crawl_id))
+def retry(crawl_id: str, every: bool, store: str | None, as_json: bool, **which: Any) -> None:
+    """Fetch failed URLs again. Without an option: let workers go on with a crawl that failed."""
+    given = {name: value for name, value in which.items() if value}
+    if not given and not every:
+        _move(store, crawl_id, as_json, lambda app: app.crawls.retry(crawl_id))
+        return
+    urls = FailedUrls.read(given, strict=False, called=lambda field: f"--{field}")
+
+    async def reopen(app: App) -> tuple[int, Seen]:
+        return await app.crawls.retry_these(crawl_id, urls), await app.crawls.get(crawl_id)
+
+    count, seen = _on_store(store, reopen)
+    if as_json:
+        print_json(_answer(seen) | {"retried": count})
+    else:
+        print(f"{many(count, 'URL')} of {crawl_id} will be fetched again; it is {seen.crawl.state}.")
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")

@@ -17,6 +17,7 @@ from shoal.crawl import states
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.failures import FailedPage, FailedUrls
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.sitemaps import guesses, wants_sitemaps
@@ -36,6 +37,7 @@ from shoal.settings import CrawlSettings
 KIND = "crawl"
 NO_PAGE = "no_seed_gave_a_page"
 MOST_HELD = 100  # held hosts that are told
+REOPENED_AT_ONCE = 500  # failed URLs, in one commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
 
 
@@ -201,8 +203,69 @@ class Crawls:
         return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", here=here)
 
     async def retry(self, crawl_id: str) -> CrawlState:
-        """Let a failed crawl go on with what it still has."""
+        """Let a failed crawl go on with what it still has; if that is nothing, with what failed."""
+        seen = await self.get(crawl_id)
+        if seen.crawl.state is CrawlState.FAILED and seen.counts.drained:
+            if not await self.retry_these(crawl_id, FailedUrls()):
+                raise StateConflict(
+                    "crawl", crawl_id, seen.crawl.state, "be retried", "no URL of it was ever asked for"
+                )
+            return (await self.get(crawl_id)).crawl.state
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
+
+    async def retry_these(self, crawl_id: str, which: FailedUrls) -> int:
+        """Let failed URLs be fetched again, in batches; how many. The last batch queues a crawl that had ended."""
+        number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
+        while True:
+            found = await self._failed_after(number, after)
+            chosen = [page for page in found if page in which]
+            is_last = len(found) < REOPENED_AT_ONCE
+            if which.limit is not None:
+                chosen = chosen[: which.limit - reopened]
+                is_last = is_last or reopened + len(chosen) == which.limit
+            if chosen or is_last:
+                reopened += await self._reopen(crawl_id, chosen, reopened if is_last else None)
+            if is_last:
+                return reopened
+            after = found[-1].number
+
+    async def _failed_after(self, crawl: int, number: int) -> list[FailedPage]:
+        return await self._database.read(lambda tx: self._frontier.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
+
+    async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
+        """One batch. `before`: it is the last one, after so many URLs of others."""
+
+        async def commit(tx: Tx) -> tuple[int, list[NewJob]]:
+            crawl = await self._locked(tx, crawl_id)
+            await self._check_retry(tx, crawl)
+            reopened = await self._frontier.reopen(tx, crawl.number, pages) if pages else 0
+            ended = crawl.state in states.TERMINAL
+            if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
+                return reopened, []
+            await self._move(tx, crawl_id, states.queue())
+            jobs = self._walkers(crawl.id, crawl.config, here=False)
+            for job in jobs:
+                await self._queue.enqueue_in(tx, job)
+            return reopened, jobs
+
+        reopened, jobs = await self._database.run(commit)
+        if jobs:
+            self._tell(crawl_id, states.queue())
+        for job in jobs:
+            self._queue.announce(job)
+        return reopened
+
+    async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
+        if crawl.state in (CrawlState.STOPPING, CrawlState.STOPPED):
+            raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "start a new one")
+        jobs = await self._queue.store.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
+        if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
+            # Whoever walks it has told these pages already, and would tell them twice.
+            raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "pause it where it runs first")
+
+    async def _was_broken_off(self, tx: Tx, crawl: Crawl) -> bool:
+        """Whether somebody who reopened URLs did not come to their last batch."""
+        return crawl.state_reason not in BUDGETS and not (await self.store.counts(tx, crawl.number)).drained
 
     async def change(self, crawl_id: str, change: CrawlChange) -> Seen:
         """Give a crawl other limits, filters or pace; its walkers go by them from their next commit on. Walkers that

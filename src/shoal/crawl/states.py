@@ -37,7 +37,7 @@ MOVES: dict[CrawlState, frozenset[CrawlState]] = {
     CrawlState.PAUSED: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
     CrawlState.STOPPING: frozenset({CrawlState.STOPPED}),
     CrawlState.STOPPED: frozenset(),
-    CrawlState.COMPLETED: frozenset(),
+    CrawlState.COMPLETED: frozenset({CrawlState.QUEUED}),  # some of its URLs are to be fetched again
     CrawlState.FAILED: frozenset({CrawlState.QUEUED}),
 }
 TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})

@@ -9,6 +9,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.failures import FailedPage
 from shoal.crawl.frontier import NewUrl, Report, Task
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.traps import Trap
@@ -112,6 +113,15 @@ class FrontierStore(Protocol):
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
         """Release a pattern: what belongs to it waits again; how many URLs. None if it is not in quarantine."""
+        ...
+
+    async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
+        """Pages that gave no good answer, in the order in which they were stored, after the page with that number."""
+        ...
+
+    async def reopen(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> int:
+        """Let these URLs wait as if they had never been tried: their records go, and what they counted is taken back;
+        how many. Those that somebody else reopened are left as they are. Call under the crawl's lock."""
         ...
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:

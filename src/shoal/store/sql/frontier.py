@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
+from shoal.crawl.failures import FailedPage
 from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, SkippedUrl, Task, key_of
 from shoal.crawl.store import Pace
@@ -16,6 +17,7 @@ from shoal.hosts.store import HostStore
 from shoal.pages.page import NOT_MODIFIED
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
+from shoal.store.sql import failures
 from shoal.store.sql.counters import OUTSIDE, count, count_traps
 from shoal.store.sql.places import NEVER, Places
 from shoal.store.sql.take import KINDS, Take
@@ -102,6 +104,19 @@ class SqlFrontier:
         await count(tx, crawl, OUTSIDE, opened=len(ours))
         await self._wake(tx, crawl, [host] if ours else [])
         return len(ours)
+
+    async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
+        return await failures.failed_after(tx, crawl, number, limit)
+
+    async def reopen(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> int:
+        numbers = await self._hosts.numbers(tx, sorted({origin(page.url) for page in pages}))
+        await self._lock_hosts(tx, crawl, numbers.values())
+        reopened = await failures.reopen(tx, crawl, pages)
+        hosts = await self._line_up(tx, crawl, [url for url, _ in reopened], numbers)
+        given = Counter(numbers[origin(url.url)] for url, answered in reopened if answered)
+        await tx.many("count_host_pages", [(crawl, host, -pages) for host, pages in sorted(given.items())])
+        await self._wake(tx, crawl, hosts)
+        return len(reopened)
 
     async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
         await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, holder))

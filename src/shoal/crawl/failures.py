@@ -1,0 +1,79 @@
+"""Which of a crawl's URLs failed, in the words of whoever wants them fetched again."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, field
+
+from shoal.base.form import Check, Form, says
+from shoal.base.text import shorten
+from shoal.base.url import Url
+from shoal.crawl.crawl import Count, patterns_that_compile
+from shoal.fetch.codes import PAGE_ERRORS
+
+Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
+_STATUS = re.compile(r"[45](\d\d|xx)|error")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPage:
+    """A page that gave no good answer: an error, or a status of 400 and more."""
+
+    number: int
+    url: Url
+    status: int | None
+    error_code: str | None
+
+
+def known_statuses(words: list[str]) -> list[str]:
+    for word in words:
+        if not _STATUS.fullmatch(word):
+            raise ValueError(f"{shorten(word)!r} is no status of a failure, such as 503, 5xx, or error for none at all")
+    return words
+
+
+def known_errors(words: list[str]) -> list[str]:
+    for word in words:
+        if not any(_names(word, code) for code in PAGE_ERRORS):
+            raise ValueError(f"{shorten(word)!r} is no error that a page may have, such as dns_error or timeout")
+    return words
+
+
+def one_that_compiles(pattern: str | None) -> str | None:
+    return None if pattern is None else patterns_that_compile([pattern])[0]
+
+
+class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Failed URLs: those that every given field fits. None given: all of them."""
+
+    status: Annotated[Words, says("Statuses such as 503 or 5xx; `error`: no answer at all.")] = field(
+        default_factory=list
+    )
+    error: Annotated[Words, says("Error codes, or a part of them: `timeout`, `tls`.")] = field(default_factory=list)
+    like: Annotated[Pattern | None, says("A regular expression that is found in the URL.")] = None
+    limit: Annotated[Count | None, says("At most so many.")] = None
+
+    checks: ClassVar[Mapping[str, Check]] = {
+        "status": known_statuses,
+        "error": known_errors,
+        "like": one_that_compiles,
+    }
+
+    def __contains__(self, page: FailedPage) -> bool:
+        return (
+            (not self.status or _is_one_of(page.status, self.status))
+            and (not self.error or any(_names(word, page.error_code or "") for word in self.error))
+            and (self.like is None or re.search(self.like, page.url) is not None)
+        )
+
+
+def _is_one_of(status: int | None, words: list[str]) -> bool:
+    return "error" in words if status is None else str(status) in words or f"{status // 100}xx" in words
+
+
+def _names(word: str, code: str) -> bool:
+    """Whether the word is the code, or one of the words that it is made of."""
+    return word == code or word in code.split("_")

@@ -1,0 +1,48 @@
+"""Failed pages on SQL: read in order, and dropped with what they counted. How their URLs wait again is the frontier's
+business."""
+
+from typing import Any
+
+from shoal.base.database import Tx
+from shoal.base.url import Url
+from shoal.crawl.failures import FailedPage
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Kind, NewUrl, key_of
+from shoal.store.sql.counters import OUTSIDE, count
+
+
+async def failed_after(tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
+    rows = await tx.all("failed_pages_after", crawl=crawl, number=number, limit=limit)
+    return [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]
+
+
+async def reopen(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[tuple[NewUrl, bool]]:
+    """Drop the records and take back what they counted; their URLs, each with whether it had an answer."""
+    numbers = [page.number for page in pages]
+    await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
+    rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
+    await tx.many("set_fates", sorted((row["key"], row["chk"], crawl, int(Fate.OPEN)) for row in rows))
+    await count(
+        tx,
+        crawl,
+        OUTSIDE,
+        opened=len(rows),
+        pages=-sum(row["status"] is not None for row in rows),
+        errors=-sum(row["error_code"] is not None for row in rows),
+        bytes=-sum(row["bytes"] for row in rows),
+    )
+    parents = await _parents(tx, crawl, rows)
+    return [(_new_url(row, parents), row["status"] is not None) for row in rows]
+
+
+def _new_url(row: Any, parents: dict[str, int]) -> NewUrl:
+    parent = parents[row["parent"]] if row["parent"] else None
+    return NewUrl(row["key"], row["chk"], Url(row["url"]), row["depth"], Fate.OPEN, parent)
+
+
+async def _parents(tx: Tx, crawl: int, rows: list[Any]) -> dict[str, int]:
+    """The keys of what led to these pages: of a sitemap, or else of a page."""
+    seed = await tx.value("key_seed", crawl=crawl)
+    maps = {row["parent"]: key_of(Url(row["parent"]), seed, Kind.SITEMAP)[0] for row in rows if row["parent"]}
+    known = {row["key"] for row in await tx.all("sitemaps_among", crawl=crawl, keys=sorted(maps.values()))}
+    return {url: key if key in known else key_of(Url(url), seed)[0] for url, key in maps.items()}

@@ -1,0 +1,13 @@
+-- name: drop_failed_details
+-- Drop the details of these pages.
+DELETE FROM page_detail WHERE crawl = :crawl AND (key, chk) IN
+    (SELECT p.key, p.chk FROM json_each(:numbers) AS n CROSS JOIN page AS p ON p.number = n.value AND p.crawl = :crawl);
+
+-- name: drop_failed_pages
+-- Drop these pages, and say what they were.
+DELETE FROM page WHERE crawl = :crawl AND number IN (SELECT value FROM json_each(:numbers))
+RETURNING key, chk, url, depth, parent, status, error_code, bytes;
+
+-- name: sitemaps_among
+-- Those of these keys that are sitemaps' of a crawl.
+SELECT s.key FROM json_each(:keys) AS k CROSS JOIN sitemap AS s ON s.crawl = :crawl AND s.key = k.value;
