@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
-from shoal.hosts.retry_after import wait_of
+from shoal.base.retry_after import wait_of
 from shoal.hosts.watch import MOST_HOSTS, Answer, HostNews, HostWatch
 from shoal.settings import HostSettings
 

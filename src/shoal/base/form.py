@@ -39,7 +39,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     checks: ClassVar[Mapping[str, Check]] = {}
     """What the type of a field cannot say, by its name."""
-    secret: ClassVar[frozenset[str]] = frozenset()
+    unquoted: ClassVar[frozenset[str]] = frozenset()
     """Fields whose values are never quoted back."""
 
     @classmethod
@@ -79,7 +79,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             check = cls.checks.get(field.name)
             return taken if check is None else check(taken)
         except ValidationError as error:
-            raise _refused(field, value, str(error), called, quoted=field.name not in cls.secret) from None
+            raise _refused(field, value, str(error), called, quoted=field.name not in cls.unquoted) from None
         except UnicodeEncodeError:
             raise InvalidInput(called, "cannot be taken: it has half a character in it", "send it as UTF-8") from None
         except ValueError as error:

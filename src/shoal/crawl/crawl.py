@@ -109,7 +109,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priority: Annotated[Priority, says("Higher first.")] = 50
     start: Annotated[bool, says("False: store it, and start it later.")] = True
 
-    secret = SECRET_FIELDS
+    unquoted = SECRET_FIELDS
     checks = {
         "include": patterns_that_compile,
         "exclude": patterns_that_compile,

@@ -1,17 +1,100 @@
-"""The outbox contract."""
+"""The contracts of the outbox and of the webhooks' queues."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.events.event import Event
+from shoal.events.event import Event, Told
+from shoal.events.webhook import Delivery, Webhook
 
 
 class OutboxStore(Protocol):
-    async def append(self, tx: Tx, event: Event) -> None:
-        """Keep the event, in the commit of the change that it tells of."""
+    async def append(self, tx: Tx, *events: Event) -> None:
+        """Keep the events, in the commit of the change that they tell of."""
         ...
 
-    async def append_all(self, tx: Tx, events: Sequence[Event]) -> None:
-        """Keep many events."""
+
+class EventStore(Protocol):
+    async def number(self, tx: Tx, limit: int) -> int:
+        """Give the oldest committed events that have none their sequence numbers; how many. One at a time: a number is
+        never given while a smaller one is still to be committed, so a reader who has seen a number has missed none."""
+        ...
+
+    async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
+        """Numbered events after that number, in order."""
+        ...
+
+    async def find(self, tx: Tx, event_id: str) -> Told | None: ...
+
+    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[Told]:
+        """Numbered events of that time, in order, after a number."""
+        ...
+
+    async def last(self, tx: Tx) -> int:
+        """The last number that was given; 0 if none was."""
+        ...
+
+    async def cursor(self, tx: Tx, sink: str) -> int:
+        """How far a sink that keeps its own place has come."""
+        ...
+
+    async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
+        """Remember how far a sink has come; False if it was no longer where we saw it."""
+        ...
+
+    async def prune(self, tx: Tx, older_than: timedelta, limit: int) -> int:
+        """Forget numbered events that are older and that no webhook waits for; how many."""
+        ...
+
+
+class WebhookStore(Protocol):
+    async def insert(self, tx: Tx, webhook: Webhook) -> None: ...
+
+    async def get(self, tx: Tx, webhook_id: str) -> Webhook | None: ...
+
+    async def lock(self, tx: Tx, webhook_id: str) -> Webhook | None:
+        """The webhook, kept from others who would change it until this transaction ends."""
+        ...
+
+    async def all(self, tx: Tx) -> list[Webhook]:
+        """Every webhook, the oldest first."""
+        ...
+
+    async def save(self, tx: Tx, webhook: Webhook) -> None: ...
+
+    async def remove(self, tx: Tx, webhook_id: str) -> bool: ...
+
+    async def put(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
+        """Put events into a webhook's queue, to be sent at once; also those that were in it before."""
+        ...
+
+    async def hold(self, tx: Tx, webhook_id: str, wait: timedelta) -> None:
+        """Send it nothing for so long: it asked for that."""
+        ...
+
+    async def due(self, tx: Tx) -> list[str]:
+        """Enabled webhooks that are not held and have a delivery due."""
+        ...
+
+    async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
+        """Due deliveries of a webhook, each counted as tried. Nobody else takes them for so long: whoever took them and
+        died has perhaps sent them, and they are sent again."""
+        ...
+
+    async def delivered(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None: ...
+
+    async def failed(
+        self, tx: Tx, delivery: Delivery, status: int | None, error: str, again_in: timedelta | None
+    ) -> None:
+        """A try failed: it waits for the next, or there is none and it is dead. One that was replayed meanwhile is left
+        as it is."""
+        ...
+
+    async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
+        """Deliveries of a webhook, the newest first, before a sequence number."""
+        ...
+
+    async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
+        """How many of its deliveries wait, and how many are dead."""
         ...

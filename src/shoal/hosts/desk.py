@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
+from shoal.base.retry_after import wait_of
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Refusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
-from shoal.hosts.retry_after import wait_of
 from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, Throttled, readable
 from shoal.hosts.store import HostStore
 from shoal.hosts.watch import THROTTLED, tell_holds, throttle_news

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from shoal.base.clock import Clock, span
+from shoal.base.retry_after import wait_of
 from shoal.base.signals import Signal, Signals
-from shoal.hosts.retry_after import wait_of
 from shoal.settings import HostSettings
 
 THROTTLED = frozenset({429, 503})

@@ -109,7 +109,7 @@ class Ingest:
         await self._store.insert(tx, rows)
         for one in sorted(accepted, key=attrgetter("job.id")):
             await self._queue.move_in(tx, one.move, one.job.kind, one.job.run_id)
-        await self._outbox.append_all(tx, [_event(one) for one in accepted if one.move.to in EVENTS])
+        await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in EVENTS])
 
 
 def _holds(job: HeldJob | None, owner: str, holder: Holder) -> bool:

@@ -1,6 +1,5 @@
 """The outbox on SQL."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -13,13 +12,10 @@ from shoal.events.event import Event
 class SqlOutbox:
     """Answers `events.store.OutboxStore`."""
 
-    async def append(self, tx: Tx, event: Event) -> None:
-        await tx.execute("append_event", **_row(event))
-
-    async def append_all(self, tx: Tx, events: Sequence[Event]) -> None:
+    async def append(self, tx: Tx, *events: Event) -> None:
         await tx.many("append_events", [_row(event) for event in events])
 
 
 def _row(event: Event) -> dict[str, Any]:
-    body = orjson.dumps(encodable(event.data)).decode()
+    body = orjson.dumps(encodable(event.data), option=orjson.OPT_UTC_Z).decode()
     return {"id": event.id, "type": event.type, "subject": event.subject, "body": body}

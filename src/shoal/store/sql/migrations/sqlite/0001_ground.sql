@@ -275,6 +275,8 @@ CREATE TABLE page_detail (
     PRIMARY KEY (crawl, key, chk)
 );
 
+-- What happened, written in the commit of the change. The number comes later, from the forwarder: `event_number` holds the
+-- last one, and its lock keeps two forwarders from numbering at once.
 CREATE TABLE outbox (
     id         TEXT PRIMARY KEY,
     type       TEXT NOT NULL,
@@ -283,34 +285,43 @@ CREATE TABLE outbox (
     created_at INTEGER NOT NULL,
     sequence   INTEGER UNIQUE
 );
-CREATE INDEX outbox_new ON outbox (created_at) WHERE sequence IS NULL;
-
--- Who may ask for what. The token itself is nowhere, only its SHA-256; rows stay when their token ends, for once there
--- was a token everybody needs one.
-CREATE TABLE token (
-    number       INTEGER PRIMARY KEY,
-    id           TEXT NOT NULL UNIQUE,
-    name         TEXT NOT NULL,
-    hash         TEXT NOT NULL,
-    scopes       TEXT NOT NULL CHECK (scopes <> ''),
-    made_by      TEXT NOT NULL,
-    created_at   INTEGER NOT NULL,
-    expires_at   INTEGER,
-    last_used_at INTEGER,
-    revoked_at   INTEGER
+CREATE INDEX outbox_new ON outbox (created_at, id) WHERE sequence IS NULL;
+CREATE TABLE event_number (last INTEGER NOT NULL);
+INSERT INTO event_number VALUES (0);
+-- How far a sink that keeps no queue of its own has come.
+CREATE TABLE event_cursor (
+    sink TEXT PRIMARY KEY,
+    seen INTEGER NOT NULL
 );
 
--- What administrators did: `who` is a token or this machine, `address` where it was asked from.
-CREATE TABLE audit_entry (
-    number  INTEGER PRIMARY KEY,
-    at      INTEGER NOT NULL,
-    who     TEXT NOT NULL,
-    act     TEXT NOT NULL,
-    subject TEXT NOT NULL,
-    facts   TEXT NOT NULL,
-    address TEXT NOT NULL
+-- Those who are told of events. `seen`: the last event that was put into its queue.
+CREATE TABLE webhook (
+    id            TEXT PRIMARY KEY,
+    url           TEXT NOT NULL,
+    events        TEXT NOT NULL,
+    secret        TEXT NOT NULL,
+    old_secret    TEXT,
+    old_until     INTEGER,
+    enabled       INTEGER NOT NULL,
+    reason        TEXT,
+    seen          INTEGER NOT NULL,
+    held_until    INTEGER NOT NULL DEFAULT 0,
+    failing_since INTEGER,
+    created_at    INTEGER NOT NULL,
+    CHECK (enabled = 1 OR reason IS NOT NULL)
 );
-CREATE INDEX audit_subject ON audit_entry (subject, number);
+CREATE TABLE delivery (
+    webhook  TEXT NOT NULL REFERENCES webhook ON DELETE CASCADE,
+    sequence INTEGER NOT NULL,
+    state    TEXT NOT NULL CHECK (state IN ('waiting', 'delivered', 'dead')),
+    attempts INTEGER NOT NULL DEFAULT 0,
+    next_at  INTEGER NOT NULL,
+    status   INTEGER,
+    error    TEXT,
+    PRIMARY KEY (webhook, sequence)
+);
+CREATE INDEX delivery_due ON delivery (webhook, next_at) WHERE state = 'waiting';
+CREATE INDEX delivery_open ON delivery (sequence) WHERE state = 'waiting';
 
 -- Written to find out whether the store can be.
 CREATE TABLE pulse (

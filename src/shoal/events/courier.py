@@ -1,0 +1,217 @@
+"""The courier: sends what is due to each webhook, signed, and decides what becomes of a delivery that failed.
+
+Each webhook is served by itself: one that is slow or down keeps no other from its events.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from shoal import __version__
+from shoal.base.clock import Clock, span
+from shoal.base.database import Database, Tx
+from shoal.base.retry_after import wait_of
+from shoal.base.service import Pass
+from shoal.base.signals import Signal, Signals
+from shoal.base.text import redact_url
+from shoal.egress import Egress, Limits, Outcome, Request, Response
+from shoal.events.event import Told
+from shoal.events.signature import sign
+from shoal.events.store import WebhookStore
+from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
+
+AT_ONCE = 8  # deliveries to one webhook
+PATIENCE = timedelta(seconds=20)  # for an answer
+LIMITS = Limits(connect_timeout=timedelta(seconds=10), total_timeout=PATIENCE, max_body_bytes=64_000, cut_body=True)
+TAKEN_FOR = 3 * PATIENCE
+LONGEST_HOLD = timedelta(hours=24)
+GIVE_UP = timedelta(days=5)  # of failures without one success: nobody is there any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveriesSent(Signal):
+    """What one round brought to one webhook."""
+
+    webhook_id: str
+    delivered: int
+    failed: int
+    dead: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookDisabled(Signal):
+    webhook_id: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CourierStumbled(Signal):
+    """Serving a webhook failed on our side, mostly because the store could not be reached."""
+
+    webhook_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One delivery with what came of it."""
+
+    delivery: Delivery
+    status: int | None
+    error: str | None
+    hold: timedelta | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+class Courier:
+    """Several may run at once: a delivery that one has taken is left alone by the others."""
+
+    name = "courier"
+
+    def __init__(
+        self,
+        database: Database,
+        webhooks: WebhookStore,
+        egress: Callable[[], Egress],
+        clock: Clock,
+        signals: Signals,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._database = database
+        self._webhooks = webhooks
+        self._new_egress = egress
+        self._egress: Egress | None = None
+        self._clock = clock
+        self._signals = signals
+        self._jitter = jitter
+        self._serving: dict[str, asyncio.Task[None]] = {}
+
+    async def run_once(self) -> Pass:
+        """Begin to serve every webhook that has something due; does not wait for any."""
+        for webhook_id in await self._database.read(self._webhooks.due):
+            if webhook_id not in self._serving or self._serving[webhook_id].done():
+                self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
+        return Pass()
+
+    async def rest(self) -> None:
+        """Until nothing is under way."""
+        await asyncio.gather(*self._serving.values(), return_exceptions=True)
+        self._serving.clear()
+
+    async def close(self) -> None:
+        for task in self._serving.values():
+            task.cancel()
+        await self.rest()
+        if self._egress is not None:
+            self._egress.close()
+
+    async def _serve(self, webhook_id: str) -> None:
+        """Send what is due, round by round; what fails is a later round's."""
+        try:
+            while await self._round(webhook_id):
+                pass
+        except Exception as error:  # what was taken comes up again; the other webhooks must not notice
+            self._signals.emit(CourierStumbled(webhook_id=webhook_id, error=f"{type(error).__name__}: {error}"))
+
+    async def _round(self, webhook_id: str) -> bool:
+        async def take(tx: Tx) -> tuple[Webhook | None, list[tuple[Delivery, Told]]]:
+            webhook = await self._webhooks.get(tx, webhook_id)
+            if webhook is None or not webhook.enabled:
+                return None, []
+            return webhook, await self._webhooks.take(tx, webhook_id, AT_ONCE, TAKEN_FOR)
+
+        webhook, taken = await self._database.run(take)
+        if webhook is None or not taken:
+            return False
+        sent = await asyncio.gather(*(self._send(webhook, delivery, told) for delivery, told in taken))
+        after = await self._database.run(lambda tx: self._settle(tx, webhook_id, sent))
+        self._tell(webhook, sent, after)
+        return after is not None and after.enabled and all(one.ok for one in sent)
+
+    async def _send(self, webhook: Webhook, delivery: Delivery, told: Told) -> _Sent:
+        body = told.line()
+        now = self._clock.micros()
+        headers = (
+            ("Content-Type", "application/cloudevents+json; charset=utf-8"),
+            ("User-Agent", f"Shoal/{__version__}"),
+            ("webhook-id", told.id),
+            ("webhook-timestamp", str(now // 1_000_000)),
+            ("webhook-signature", sign(webhook.secrets(now), told.id, now // 1_000_000, body)),
+        )
+        outcome = await self._way_out().fetch(Request(webhook.url, "POST", headers, body, LIMITS))
+        return self._judge(delivery, outcome)
+
+    def _judge(self, delivery: Delivery, outcome: Outcome) -> _Sent:
+        if not isinstance(outcome, Response):
+            return _Sent(delivery, None, f"{outcome.code}: {outcome.message}")
+        if 200 <= outcome.status < 300:
+            return _Sent(delivery, outcome.status, None)
+        hold = None
+        if outcome.status in (429, 502, 503, 504):
+            hold = wait_of(outcome.headers.get("retry-after"), self._clock.now(), LONGEST_HOLD)
+        redirect = 300 <= outcome.status < 400
+        why = "it redirects, which is not followed: give the final address" if redirect else "it was answered"
+        return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)
+
+    async def _settle(self, tx: Tx, webhook_id: str, sent: list[_Sent]) -> Webhook | None:
+        """Note what came of a round: the deliveries, and how the webhook itself stands."""
+        webhook = await self._webhooks.lock(tx, webhook_id)
+        if webhook is None:
+            return None
+        await self._webhooks.delivered(tx, webhook_id, [one.delivery.sequence for one in sent if one.ok])
+        for one in sent:
+            if not one.ok:
+                again = self._wait(one)
+                await self._webhooks.failed(tx, one.delivery, one.status, one.error or "", again)
+        after = self._standing(webhook, sent)
+        if after != webhook:
+            await self._webhooks.save(tx, after)
+        if holds := [one.hold for one in sent if one.hold]:
+            await self._webhooks.hold(tx, webhook_id, max(holds))
+        return after
+
+    def _wait(self, sent: _Sent) -> timedelta | None:
+        """How long until the next try; None after the last. `attempts` counts this one."""
+        if sent.delivery.attempts > len(WAITS):
+            return None
+        wait = WAITS[sent.delivery.attempts - 1] * (1 + JITTER * self._jitter())
+        return max(wait, sent.hold or timedelta(0))
+
+    def _standing(self, webhook: Webhook, sent: list[_Sent]) -> Webhook:
+        now = self._clock.micros()
+        if any(one.status == 410 for one in sent):
+            return replace(webhook, enabled=False, reason="gone")
+        if any(one.ok for one in sent):
+            return replace(webhook, failing_since=None)
+        since = webhook.failing_since or now
+        if now - since > span(GIVE_UP):
+            return replace(webhook, failing_since=since, enabled=False, reason="failing")
+        return replace(webhook, failing_since=since)
+
+    def _tell(self, webhook: Webhook, sent: list[_Sent], after: Webhook | None) -> None:
+        dead = [one for one in sent if not one.ok and self._wait(one) is None]
+        self._signals.emit(
+            DeliveriesSent(
+                webhook_id=webhook.id,
+                delivered=sum(one.ok for one in sent),
+                failed=sum(not one.ok for one in sent),
+                dead=len(dead),
+                error=next((one.error for one in sent if one.error), None),
+            )
+        )
+        if after is not None and not after.enabled and webhook.enabled:
+            self._signals.emit(
+                WebhookDisabled(webhook_id=webhook.id, url=redact_url(webhook.url), reason=after.reason or "")
+            )
+
+    def _way_out(self) -> Egress:
+        if self._egress is None:
+            self._egress = self._new_egress()
+        return self._egress

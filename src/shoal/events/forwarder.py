@@ -1,0 +1,45 @@
+"""The forwarder: gives committed events their numbers and puts them into the queues of those who want them."""
+
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+from shoal.base.database import Database, Tx
+from shoal.base.service import Pass
+from shoal.events.store import EventStore, WebhookStore
+
+BATCH = 1_000
+
+
+class Forwarder:
+    """Several may run at once: each step is one commit under a lock."""
+
+    name = "forwarder"
+
+    def __init__(self, database: Database, events: EventStore, webhooks: WebhookStore) -> None:
+        self._database = database
+        self._events = events
+        self._webhooks = webhooks
+
+    async def run_once(self) -> Pass:
+        numbered = await self._database.run(lambda tx: self._events.number(tx, BATCH))
+        put = 0
+        for webhook_id in await self._database.read(self._behind):
+            put += await self._database.run(partial(self._fan_out, webhook_id))
+        more = numbered == BATCH or put == BATCH
+        return Pass(again_in=timedelta(0) if more else None)
+
+    async def _behind(self, tx: Tx) -> list[str]:
+        last = await self._events.last(tx)
+        return [one.id for one in await self._webhooks.all(tx) if one.enabled and one.cursor < last]
+
+    async def _fan_out(self, webhook_id: str, tx: Tx) -> int:
+        """Put the next events into one queue; how many were looked at."""
+        webhook = await self._webhooks.lock(tx, webhook_id)
+        if webhook is None or not webhook.enabled:
+            return 0
+        events = await self._events.after(tx, webhook.cursor, BATCH)
+        if events:
+            await self._webhooks.put(tx, webhook.id, [one.sequence for one in events if webhook.wants(one.type)])
+            await self._webhooks.save(tx, replace(webhook, cursor=events[-1].sequence))
+        return len(events)

@@ -1,0 +1,139 @@
+"""What a webhook is, the forms that make and change one, and when a delivery that failed is tried again."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from msgspec import field
+
+from shoal.base.clock import moment
+from shoal.base.form import Form, says
+from shoal.base.text import redact_url
+from shoal.base.url import Refusal, canonical
+from shoal.events.event import TYPES
+from shoal.events.signature import check_secret
+
+WAITS = tuple(
+    timedelta(seconds=seconds)
+    for seconds in (5, 30, 120, 600, 1800, 3600, 2 * 3600, 4 * 3600, 6 * 3600, 8 * 3600)  # a day in all
+)
+JITTER = 0.2
+
+
+def check_url(text: str) -> str:
+    url = canonical(text)
+    if isinstance(url, Refusal):
+        raise ValueError(f"{url.problem}; give an http or https address")
+    return url
+
+
+def check_events(wanted: list[str]) -> list[str]:
+    """Names of events; `crawl.*` means all that begin so."""
+    for name in wanted:
+        known = any(kind.startswith(name[:-1]) for kind in TYPES) if name.endswith(".*") else name in TYPES
+        if not known:
+            raise ValueError(
+                f"has {name[:50]!r}, which is no event; use {', '.join(TYPES)}, or crawl.* for some of them"
+            )
+    return sorted(set(wanted))
+
+
+Address = Annotated[str, says("Where events are sent, by POST.", max_length=2083)]
+Wanted = Annotated[list[str], says("Which events; all if none is named.", max_length=50)]
+
+
+class NewWebhook(Form, frozen=True, kw_only=True):
+    """A webhook to be made."""
+
+    url: Address
+    events: Wanted = field(default_factory=list)
+    secret: Annotated[str, says("What signs the deliveries; made if absent.", max_length=200)] | None = None
+
+    checks: ClassVar = {"url": check_url, "events": check_events, "secret": lambda text: text and check_secret(text)}
+    unquoted = frozenset({"secret"})
+
+
+class WebhookChange(Form, frozen=True, kw_only=True):
+    """What is to be different about a webhook."""
+
+    url: Address | None = None
+    events: Wanted | None = None
+    enabled: Annotated[bool, says("Whether events are sent.")] | None = None
+
+    checks: ClassVar = {
+        "url": lambda text: text and check_url(text),
+        "events": lambda wanted: wanted and check_events(wanted),
+    }
+
+
+class DeliveryState(StrEnum):
+    WAITING = "waiting"  # to be sent at `next_at`, for the first time or again
+    DELIVERED = "delivered"  # answered with 2xx
+    DEAD = "dead"  # the last try failed; can be replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Somebody who wants to be told. `old_secret` signs as well until `old_until`."""
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    secret: str
+    old_secret: str | None
+    old_until: int | None
+    enabled: bool
+    reason: str | None  # why it is not enabled
+    cursor: int  # the last event that was put into its queue
+    failing_since: int | None
+    created_at: int
+
+    def wants(self, kind: str) -> bool:
+        return not self.events or any(
+            kind.startswith(name[:-1]) if name.endswith(".*") else kind == name for name in self.events
+        )
+
+    def secrets(self, now: int) -> list[str]:
+        """Those that are valid now, the newest first."""
+        old = [self.old_secret] if self.old_secret and (self.old_until or 0) > now else []
+        return [self.secret, *old]
+
+    def answer(self) -> dict[str, Any]:
+        """What the API and the command line show of it; never its secret."""
+        return {
+            "id": self.id,
+            "url": redact_url(self.url),
+            "events": list(self.events),
+            "enabled": self.enabled,
+            "reason": self.reason,
+            "failing_since": moment(self.failing_since),
+            "created_at": moment(self.created_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event on its way to one webhook."""
+
+    webhook: str
+    sequence: int
+    state: DeliveryState
+    attempts: int
+    next_at: int
+    status: int | None
+    error: str | None
+    event_id: str
+    event_type: str
+
+    def answer(self) -> dict[str, Any]:
+        return {
+            "event_id": self.event_id,
+            "event_type": self.event_type,
+            "sequence": self.sequence,
+            "state": self.state.value,
+            "attempts": self.attempts,
+            "next_at": moment(self.next_at) if self.state is DeliveryState.WAITING else None,
+            "status": self.status,
+            "error": self.error,
+        }

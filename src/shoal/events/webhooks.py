@@ -1,0 +1,169 @@
+"""The verbs on webhooks: make, look, change, rotate the secret, remove, replay; and a look at the events themselves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+from shoal.base.clock import Clock, span
+from shoal.base.database import Database, Tx
+from shoal.base.errors import InvalidInput, NotFound, TooLarge
+from shoal.base.ids import new_id
+from shoal.base.url import Url
+from shoal.egress import AddressRule, endpoint
+from shoal.egress.address import literal
+from shoal.events.event import Told
+from shoal.events.signature import new_secret
+from shoal.events.store import EventStore, WebhookStore
+from shoal.events.webhook import Delivery, NewWebhook, Webhook, WebhookChange
+
+OLD_SECRET_FOR = timedelta(hours=24)
+MOST_WEBHOOKS = 100
+BATCH = 1_000
+ADDRESS_FIX = "name a public address, or have the operator allow its network with SHOAL_ALLOW_NETWORKS"
+
+
+class Webhooks:
+    """Who is told of events, and what became of each telling."""
+
+    def __init__(
+        self, database: Database, store: WebhookStore, events: EventStore, rule: Callable[[], AddressRule], clock: Clock
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._events = events
+        self._rule = rule
+        self._clock = clock
+
+    async def make(self, form: NewWebhook) -> Webhook:
+        """Tell somebody of the events that come from now on. The answer is the only one with the secret."""
+        self._check_address(form.url)
+        webhook = Webhook(
+            id=new_id("whk"),
+            url=form.url,
+            events=tuple(form.events),
+            secret=form.secret or new_secret(),
+            old_secret=None,
+            old_until=None,
+            enabled=True,
+            reason=None,
+            cursor=0,
+            failing_since=None,
+            created_at=self._clock.micros(),
+        )
+
+        async def commit(tx: Tx) -> Webhook:
+            if len(await self._store.all(tx)) >= MOST_WEBHOOKS:
+                raise TooLarge("the list of webhooks", f"{MOST_WEBHOOKS} webhooks", "remove one first")
+            made = replace(webhook, cursor=await self._events.last(tx))
+            await self._store.insert(tx, made)
+            return made
+
+        return await self._database.run(commit)
+
+    async def all(self) -> list[Webhook]:
+        return await self._database.read(self._store.all)
+
+    async def get(self, webhook_id: str) -> tuple[Webhook, dict[str, int]]:
+        """A webhook, with how many of its deliveries wait and are dead."""
+
+        async def look(tx: Tx) -> tuple[Webhook, dict[str, int]]:
+            return await self._known(tx, webhook_id), await self._store.counts(tx, webhook_id)
+
+        return await self._database.read(look)
+
+    async def change(self, webhook_id: str, change: WebhookChange) -> Webhook:
+        """Enabling one again sends it what it missed, as far as that is kept."""
+        if change.url is not None:
+            self._check_address(change.url)
+
+        def changed(webhook: Webhook) -> Webhook:
+            if change.enabled is not None:
+                why = None if change.enabled else "asked"
+                webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None)
+            events = webhook.events if change.events is None else tuple(change.events)
+            return replace(webhook, url=change.url or webhook.url, events=events)
+
+        return await self._update(webhook_id, changed)
+
+    async def rotate(self, webhook_id: str) -> Webhook:
+        """Give it a new secret; for a day both sign. The answer is the only one with the secret."""
+        until = self._clock.micros() + span(OLD_SECRET_FOR)
+        return await self._update(
+            webhook_id,
+            lambda webhook: replace(webhook, secret=new_secret(), old_secret=webhook.secret, old_until=until),
+        )
+
+    async def remove(self, webhook_id: str) -> None:
+        if not await self._database.run(lambda tx: self._store.remove(tx, webhook_id)):
+            raise _unknown(webhook_id)
+
+    async def deliveries(self, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
+        async def look(tx: Tx) -> list[Delivery]:
+            await self._known(tx, webhook_id)
+            return await self._store.deliveries(tx, webhook_id, state, before, limit)
+
+        return await self._database.read(look)
+
+    async def replay(self, webhook_id: str, event_id: str) -> int:
+        """Send one event again, whatever became of it."""
+
+        async def commit(tx: Tx) -> int:
+            await self._known(tx, webhook_id)
+            told = await self._events.find(tx, event_id)
+            if told is None:
+                raise NotFound("event", event_id, "it may be older than events are kept")
+            await self._store.put(tx, webhook_id, [told.sequence])
+            return 1
+
+        return await self._database.run(commit)
+
+    async def replay_time(self, webhook_id: str, since: int, until: int) -> int:
+        """Send the events of that time again, those that the webhook wants; how many."""
+        if since >= until:
+            raise InvalidInput("since", "is not before until", "swap them")
+        count, after = 0, 0
+        while True:
+            looked, put, after = await self._database.run(partial(self._replay_some, webhook_id, since, until, after))
+            count += put
+            if looked < BATCH:
+                return count
+
+    async def events(self, after: int, limit: int) -> list[Told]:
+        """Events after a number, in order. Whoever has seen a number has missed none before it."""
+        return await self._database.read(lambda tx: self._events.after(tx, after, limit))
+
+    async def _replay_some(self, webhook_id: str, since: int, until: int, after: int, tx: Tx) -> tuple[int, int, int]:
+        webhook = await self._known(tx, webhook_id)
+        found = await self._events.between(tx, since, until, after, BATCH)
+        wanted = [one.sequence for one in found if webhook.wants(one.type) and one.sequence <= webhook.cursor]
+        await self._store.put(tx, webhook_id, wanted)
+        return len(found), len(wanted), found[-1].sequence if found else after
+
+    async def _update(self, webhook_id: str, change: Callable[[Webhook], Webhook]) -> Webhook:
+        async def commit(tx: Tx) -> Webhook:
+            webhook = await self._store.lock(tx, webhook_id)
+            if webhook is None:
+                raise _unknown(webhook_id)
+            after = change(webhook)
+            await self._store.save(tx, after)
+            return after
+
+        return await self._database.run(commit)
+
+    async def _known(self, tx: Tx, webhook_id: str) -> Webhook:
+        webhook = await self._store.get(tx, webhook_id)
+        if webhook is None:
+            raise _unknown(webhook_id)
+        return webhook
+
+    def _check_address(self, url: str) -> None:
+        """Refuse addresses that will never be reached; names are judged when something is sent."""
+        host, port = endpoint(Url(url))
+        address = literal(host)
+        if address is not None and self._rule().judge(address, port, host) is not None:
+            raise InvalidInput("url", "names an address that may not be reached", ADDRESS_FIX)
+
+
+def _unknown(webhook_id: str) -> NotFound:
+    return NotFound("webhook", webhook_id, "list them with `shoal webhooks ls`")

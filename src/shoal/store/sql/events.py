@@ -1,0 +1,139 @@
+"""Events and the webhooks' queues on SQL."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.events.event import Told
+from shoal.events.webhook import Delivery, DeliveryState, Webhook
+
+
+class SqlEvents:
+    """Answers `events.store.EventStore`."""
+
+    async def number(self, tx: Tx, limit: int) -> int:
+        last = await tx.value("lock_event_number")
+        rows = await tx.all("new_events", limit=limit)
+        if rows:
+            numbered = [{"id": row["id"], "sequence": last + place} for place, row in enumerate(rows, 1)]
+            await tx.many("number_events", numbered)
+            await tx.execute("set_last_event", last=last + len(rows))
+        return len(rows)
+
+    async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
+        return [_told(row) for row in await tx.all("events_after", sequence=sequence, limit=limit)]
+
+    async def find(self, tx: Tx, event_id: str) -> Told | None:
+        row = await tx.one("event", id=event_id)
+        return None if row is None else _told(row)
+
+    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[Told]:
+        rows = await tx.all("events_between", since=since, until=until, after=after, limit=limit)
+        return [_told(row) for row in rows]
+
+    async def last(self, tx: Tx) -> int:
+        last: int = await tx.value("last_event")
+        return last
+
+    async def cursor(self, tx: Tx, sink: str) -> int:
+        return await tx.value("event_cursor", sink=sink) or 0
+
+    async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
+        return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
+
+    async def prune(self, tx: Tx, older_than: timedelta, limit: int) -> int:
+        rows = await tx.all("old_events", age=span(older_than), limit=limit)
+        old = [{"sequence": row["sequence"]} for row in rows]
+        await tx.many("forget_deliveries", old)
+        await tx.many("forget_events", old)
+        return len(old)
+
+
+class SqlWebhooks:
+    """Answers `events.store.WebhookStore`."""
+
+    async def insert(self, tx: Tx, webhook: Webhook) -> None:
+        await tx.execute("insert_webhook", **_values(webhook))
+
+    async def get(self, tx: Tx, webhook_id: str) -> Webhook | None:
+        return _webhook(await tx.one("webhook", id=webhook_id))
+
+    async def lock(self, tx: Tx, webhook_id: str) -> Webhook | None:
+        return _webhook(await tx.one("lock_webhook", id=webhook_id))
+
+    async def all(self, tx: Tx) -> list[Webhook]:
+        return [found for row in await tx.all("webhooks") if (found := _webhook(row)) is not None]
+
+    async def save(self, tx: Tx, webhook: Webhook) -> None:
+        values = _values(webhook)
+        del values["created_at"]
+        await tx.execute("save_webhook", **values)
+
+    async def remove(self, tx: Tx, webhook_id: str) -> bool:
+        return await tx.execute("remove_webhook", id=webhook_id) == 1
+
+    async def put(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
+        await tx.many("put_deliveries", [{"webhook": webhook_id, "sequence": number} for number in sequences])
+
+    async def hold(self, tx: Tx, webhook_id: str, wait: timedelta) -> None:
+        await tx.execute("hold_webhook", id=webhook_id, wait=span(wait))
+
+    async def due(self, tx: Tx) -> list[str]:
+        return [row["id"] for row in await tx.all("due_webhooks")]
+
+    async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
+        rows = await tx.all("due_deliveries", webhook=webhook_id, limit=limit)
+        taken = [{"webhook": webhook_id, "sequence": row["sequence"], "patience": span(patience)} for row in rows]
+        await tx.many("try_delivery", taken)
+        return [(_delivery(row), _told({**row, "id": row["event_id"], "type": row["event_type"]})) for row in rows]
+
+    async def delivered(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
+        await tx.many("delivered", [{"webhook": webhook_id, "sequence": number} for number in sequences])
+
+    async def failed(
+        self, tx: Tx, delivery: Delivery, status: int | None, error: str, again_in: timedelta | None
+    ) -> None:
+        await tx.execute(
+            "delivery_failed",
+            webhook=delivery.webhook,
+            sequence=delivery.sequence,
+            attempts=delivery.attempts,
+            state=DeliveryState.DEAD if again_in is None else DeliveryState.WAITING,
+            wait=span(again_in or timedelta(0)),
+            status=status,
+            error=error,
+        )
+
+    async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
+        rows = await tx.all("deliveries", webhook=webhook_id, state=state, before=before, limit=limit)
+        return [_delivery(row) for row in rows]
+
+    async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
+        rows = await tx.all("delivery_counts", webhook=webhook_id)
+        return {"waiting": 0, "dead": 0} | {row["state"]: row["count"] for row in rows}
+
+
+def _told(row: Any) -> Told:
+    return Told(**{name: row[name] for name in Told.__slots__})
+
+
+def _delivery(row: Any) -> Delivery:
+    values = {name: row[name] for name in Delivery.__slots__}
+    return Delivery(**(values | {"state": DeliveryState(values["state"])}))
+
+
+def _values(webhook: Webhook) -> dict[str, Any]:
+    return asdict(webhook) | {"events": orjson.dumps(webhook.events).decode(), "enabled": int(webhook.enabled)}
+
+
+def _webhook(row: Any) -> Webhook | None:
+    if row is None:
+        return None
+    values = {name: row["seen" if name == "cursor" else name] for name in Webhook.__slots__}
+    values |= {"events": tuple(orjson.loads(values["events"])), "enabled": bool(values["enabled"])}
+    return Webhook(**values)

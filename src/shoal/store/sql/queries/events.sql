@@ -1,0 +1,94 @@
+-- name: last_event
+-- The number that was given last.
+SELECT last FROM event_number;
+
+-- name: set_last_event
+-- Remember the number that was given last.
+UPDATE event_number SET last = :last;
+
+-- name: new_events
+-- Committed events that have no number yet, the oldest first.
+SELECT id FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT :limit;
+
+-- name: events_after
+-- Numbered events after a number, in order.
+SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
+
+-- name: events_between
+-- Numbered events of a time, in order, after a number.
+SELECT sequence, id, type, subject, body, created_at FROM outbox
+WHERE sequence > :after AND created_at >= :since AND created_at < :until
+ORDER BY sequence LIMIT :limit;
+
+-- name: event
+-- One numbered event.
+SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE id = :id AND sequence IS NOT NULL;
+
+-- name: event_cursor
+-- How far a sink has come.
+SELECT seen FROM event_cursor WHERE sink = :sink;
+
+-- name: move_event_cursor
+-- Remember how far a sink has come, if it is where it was seen.
+INSERT INTO event_cursor (sink, seen) VALUES (:sink, :moved)
+ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = :seen;
+
+-- name: old_events
+-- Numbered events that are older than they are kept and that nobody waits for.
+SELECT sequence FROM outbox AS o
+WHERE sequence IS NOT NULL AND created_at < shoal_now() - :age
+      AND NOT EXISTS (SELECT 1 FROM delivery AS d WHERE d.sequence = o.sequence AND d.state = 'waiting')
+      AND NOT EXISTS (SELECT 1 FROM webhook AS w WHERE w.enabled = 1 AND w.seen < o.sequence)
+ORDER BY sequence LIMIT :limit;
+
+-- name: insert_webhook
+-- Keep a webhook.
+INSERT INTO webhook (id, url, events, secret, old_secret, old_until, enabled, reason, seen, failing_since, created_at)
+VALUES (:id, :url, :events, :secret, :old_secret, :old_until, :enabled, :reason, :cursor, :failing_since, :created_at);
+
+-- name: save_webhook
+-- Everything about a webhook that may change.
+UPDATE webhook
+SET url = :url, events = :events, secret = :secret, old_secret = :old_secret, old_until = :old_until, enabled = :enabled,
+    reason = :reason, seen = :cursor, failing_since = :failing_since
+WHERE id = :id;
+
+-- name: hold_webhook
+-- Send a webhook nothing for a while.
+UPDATE webhook SET held_until = shoal_now() + :wait WHERE id = :id;
+
+-- name: webhook
+-- One webhook.
+SELECT * FROM webhook WHERE id = :id;
+
+-- name: webhooks
+-- Every webhook, the oldest first.
+SELECT * FROM webhook ORDER BY created_at, id;
+
+-- name: remove_webhook
+-- Drop a webhook; its queue goes with it.
+DELETE FROM webhook WHERE id = :id;
+
+-- name: due_webhooks
+-- Enabled webhooks that are not held and have a delivery due.
+SELECT w.id FROM webhook AS w
+WHERE w.enabled = 1 AND w.held_until <= shoal_now() AND EXISTS
+    (SELECT 1 FROM delivery AS d WHERE d.webhook = w.id AND d.state = 'waiting' AND d.next_at <= shoal_now())
+ORDER BY w.id;
+
+-- name: delivery_failed
+-- A try of a delivery failed: it waits, or it is dead. One that was replayed meanwhile has other attempts.
+UPDATE delivery
+SET state = :state, next_at = shoal_now() + :wait, status = :status, error = :error
+WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND attempts = :attempts;
+
+-- name: deliveries
+-- Deliveries of a webhook, the newest first, before a number.
+SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error, o.id AS event_id, o.type AS event_type
+FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
+WHERE d.webhook = :webhook AND d.sequence < :before AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
+ORDER BY d.sequence DESC LIMIT :limit;
+
+-- name: delivery_counts
+-- How many deliveries of a webhook wait, and how many are dead.
+SELECT state, count(*) AS count FROM delivery WHERE webhook = :webhook AND state <> 'delivered' GROUP BY state;

@@ -1,0 +1,60 @@
+-- name: append_events
+-- Keep events until whoever wants them has them.
+-- batch: arrays
+INSERT INTO outbox (id, type, subject, body, created_at)
+SELECT g.id, g.type, g.subject, g.body, shoal_now()
+FROM unnest(:id::text[], :type::text[], :subject::text[], :body::text[]) AS g (id, type, subject, body);
+
+-- name: lock_event_number
+-- Whoever has this lock gives numbers; the others wait.
+SELECT last FROM event_number FOR UPDATE;
+
+-- name: number_events
+-- Give events their numbers.
+-- batch: arrays
+UPDATE outbox SET sequence = g.sequence
+FROM unnest(:id::text[], :sequence::bigint[]) AS g (id, sequence) WHERE outbox.id = g.id;
+
+-- name: lock_webhook
+-- One webhook, kept from others who would change it.
+SELECT * FROM webhook WHERE id = :id FOR UPDATE;
+
+-- name: put_deliveries
+-- Put events into a webhook's queue, to be sent at once; also those that were in it before.
+-- batch: arrays
+INSERT INTO delivery (webhook, sequence, state, attempts, next_at)
+SELECT g.webhook, g.sequence, 'waiting', 0, shoal_now() FROM unnest(:webhook::text[], :sequence::bigint[]) AS g (webhook, sequence)
+ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
+
+-- name: due_deliveries
+-- Due deliveries of a webhook, with their events, locked against others who take.
+SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.id AS event_id,
+       o.type AS event_type, o.subject, o.body, o.created_at
+FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
+WHERE d.webhook = :webhook AND d.state = 'waiting' AND d.next_at <= shoal_now()
+ORDER BY d.next_at, d.sequence LIMIT :limit
+FOR UPDATE OF d SKIP LOCKED;
+
+-- name: forget_events
+-- Drop events.
+-- batch: arrays
+DELETE FROM outbox WHERE sequence = ANY(:sequence::bigint[]);
+
+-- name: forget_deliveries
+-- Drop what became of events.
+-- batch: arrays
+DELETE FROM delivery WHERE sequence = ANY(:sequence::bigint[]);
+
+-- name: try_delivery
+-- Deliveries are counted as tried and out of others' reach for a while.
+-- batch: arrays
+UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.patience
+FROM unnest(:webhook::text[], :sequence::bigint[], :patience::bigint[]) AS g (webhook, sequence, patience)
+WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence;
+
+-- name: delivered
+-- Deliveries were answered well.
+-- batch: arrays
+UPDATE delivery SET state = 'delivered', error = NULL, status = 200
+FROM unnest(:webhook::text[], :sequence::bigint[]) AS g (webhook, sequence)
+WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence;

@@ -1,0 +1,45 @@
+-- name: append_events
+-- Keep events until whoever wants them has them.
+INSERT INTO outbox (id, type, subject, body, created_at) VALUES (:id, :type, :subject, :body, shoal_now());
+
+-- name: lock_event_number
+-- Whoever has the write lock gives numbers.
+SELECT last FROM event_number;
+
+-- name: number_events
+-- Give events their numbers.
+UPDATE outbox SET sequence = :sequence WHERE id = :id;
+
+-- name: lock_webhook
+-- One webhook; the write lock keeps others from changing it.
+SELECT * FROM webhook WHERE id = :id;
+
+-- name: put_deliveries
+-- Put events into a webhook's queue, to be sent at once; also those that were in it before.
+INSERT INTO delivery (webhook, sequence, state, attempts, next_at) VALUES (:webhook, :sequence, 'waiting', 0, shoal_now())
+ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
+
+-- name: due_deliveries
+-- Due deliveries of a webhook, with their events.
+SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.id AS event_id,
+       o.type AS event_type, o.subject, o.body, o.created_at
+FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
+WHERE d.webhook = :webhook AND d.state = 'waiting' AND d.next_at <= shoal_now()
+ORDER BY d.next_at, d.sequence LIMIT :limit;
+
+-- name: forget_events
+-- Drop an event.
+DELETE FROM outbox WHERE sequence = :sequence;
+
+-- name: forget_deliveries
+-- Drop what became of an event.
+DELETE FROM delivery WHERE sequence = :sequence;
+
+-- name: try_delivery
+-- A delivery is counted as tried and out of others' reach for a while.
+UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :patience
+WHERE webhook = :webhook AND sequence = :sequence;
+
+-- name: delivered
+-- A delivery was answered well.
+UPDATE delivery SET state = 'delivered', error = NULL, status = 200 WHERE webhook = :webhook AND sequence = :sequence;

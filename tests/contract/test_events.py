@@ -1,0 +1,352 @@
+"""What the events room promises: numbers without gaps, every wanted event delivered at least once with one id, failures
+tried again for a day, and nobody kept waiting by somebody else's server. F56-F58, B87."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+from standardwebhooks.webhooks import Webhook as Receiver
+from standardwebhooks.webhooks import WebhookVerificationError
+
+from shoal.base.clock import SystemClock
+from shoal.base.errors import InvalidInput, NotFound
+from shoal.egress import AddressRule, Egress
+from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled
+from shoal.events.event import Event
+from shoal.events.eventfile import EventFile
+from shoal.events.forwarder import Forwarder
+from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
+from shoal.events.webhooks import Webhooks
+from shoal.store.sql.events import SqlEvents, SqlWebhooks
+from shoal.store.sql.outbox import SqlOutbox
+from tests.contract.conftest import Bench
+from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
+
+LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
+OK = reply(204, b"")
+
+
+class Post:
+    """The events room on a bench, with a server that receives."""
+
+    def __init__(self, bench: Bench, server: BadServer) -> None:
+        self.bench, self.server = bench, server
+        self.events, self.store = SqlEvents(), SqlWebhooks()
+        self.webhooks = Webhooks(bench.database, self.store, self.events, lambda: LOOPBACK, bench.clock)
+        self.forwarder = Forwarder(bench.database, self.events, self.store)
+        self.courier = self.new_courier()
+        server.answer("/hook", OK)
+
+    def new_courier(self) -> Courier:
+        return Courier(
+            self.bench.database, self.store, lambda: Egress(LOOPBACK), self.bench.clock, self.bench.signals, lambda: 0.0
+        )
+
+    async def hook(self, path: str = "/hook", *events: str) -> Webhook:
+        return await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}{path}", events=[*events]))
+
+    async def happen(self, *types: str) -> list[str]:
+        events = [Event(kind, f"subject {place}", {"place": place}) for place, kind in enumerate(types)]
+        for event in events:
+            await self.bench.database.run(lambda tx, chosen=event: SqlOutbox().append(tx, chosen))
+        return [event.id for event in events]
+
+    async def carry(self) -> None:
+        """Everything that can be done now."""
+        await self.forwarder.run_once()
+        await self.courier.run_once()
+        await self.courier.rest()
+        assert not [told for told in self.bench.told if isinstance(told, CourierStumbled)]
+
+    def received(self, path: str = "/hook") -> list[str]:
+        return [asked.headers["webhook-id"] for asked in self.server.asked if asked.target == path]
+
+    async def states(self, webhook: Webhook) -> list[str]:
+        found = await self.webhooks.deliveries(webhook.id, None, 2**62, 100)
+        return [one.state.value for one in reversed(found)]
+
+
+@pytest.fixture
+async def post(bench: Bench) -> AsyncIterator[Post]:
+    async with bad_server() as server:
+        post = Post(bench, server)
+        yield post
+        await post.courier.close()
+
+
+# Numbers
+
+
+async def test_events_get_numbers_without_gaps_in_the_order_of_their_commits(post: Post) -> None:
+    ids = await post.happen("crawl.started", "crawl.completed", "crawl.failed")
+    assert await post.webhooks.events(0, 10) == []  # what has no number cannot be read past
+    await post.forwarder.run_once()
+    told = await post.webhooks.events(0, 10)
+    assert [one.sequence for one in told] == [1, 2, 3]
+    assert sorted(one.id for one in told) == sorted(ids)
+    assert [one.sequence for one in await post.webhooks.events(2, 10)] == [3]
+
+
+async def test_an_event_reads_as_a_cloud_event(post: Post) -> None:
+    [event_id] = await post.happen("crawl.completed")
+    await post.forwarder.run_once()
+    [told] = await post.webhooks.events(0, 1)
+    answer = json.loads(told.line())
+    assert answer["specversion"] == "1.0"
+    assert (answer["id"], answer["type"], answer["source"]) == (event_id, "crawl.completed", "shoal")
+    assert answer["data"] == {"place": 0}
+    assert datetime.fromisoformat(answer["time"]).tzinfo is not None
+
+
+# Delivery
+
+
+async def test_a_wanted_event_is_delivered_once_and_signed_as_the_specification_says(post: Post) -> None:
+    post.bench.clock.jump(
+        (SystemClock().now() - post.bench.clock.now()).total_seconds()
+    )  # the library looks at the time
+    webhook = await post.hook("/hook", "crawl.job.*")
+    _, wanted = await post.happen("crawl.started", "crawl.job.completed")
+    await post.carry()
+    await post.carry()
+    [asked] = post.server.asked
+    assert asked.headers["webhook-id"] == wanted
+    assert asked.headers["content-type"].startswith("application/cloudevents+json")
+    assert Receiver(webhook.secret).verify(asked.body, asked.headers)["type"] == "crawl.job.completed"
+    with pytest.raises(WebhookVerificationError):
+        Receiver(webhook.secret).verify(asked.body + b" ", asked.headers)
+    assert await post.states(webhook) == ["delivered"]
+
+
+async def test_events_from_before_the_webhook_are_not_sent(post: Post) -> None:
+    await post.happen("crawl.started")
+    await post.forwarder.run_once()
+    await post.hook()
+    await post.carry()
+    assert post.received() == []
+
+
+async def test_after_a_rotation_both_secrets_sign_for_a_day(post: Post) -> None:
+    post.bench.clock.jump((SystemClock().now() - post.bench.clock.now()).total_seconds())
+    old = await post.hook()
+    new = await post.webhooks.rotate(old.id)
+    await post.happen("crawl.started")
+    await post.carry()
+    [asked] = post.server.asked
+    for secret in (old.secret, new.secret):
+        Receiver(secret).verify(asked.body, asked.headers)
+    found, _ = await post.webhooks.get(old.id)
+    assert found.secrets(post.bench.clock.micros() + 25 * 3600 * 1_000_000) == [new.secret]
+
+
+async def test_a_failure_is_tried_again_with_longer_waits_for_a_day_and_then_is_dead(post: Post) -> None:
+    webhook = await post.hook()
+    post.server.answer("/hook", reply(500, b"no"))
+    [event_id] = await post.happen("crawl.started")
+    await post.carry()
+    for wait in WAITS:
+        await post.bench.jump(wait.total_seconds() - 1)
+        before = len(post.received())
+        await post.carry()
+        assert len(post.received()) == before, wait
+        await post.bench.jump(2)
+        await post.carry()
+        assert len(post.received()) == before + 1, wait
+    assert await post.states(webhook) == ["dead"]
+    assert set(post.received()) == {event_id}
+    assert len(post.received()) == len(WAITS) + 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (reply(302, b"", [("Location", "http://127.0.0.1:1/")]), "redirects"),
+        (reply(500, b""), "500"),
+        (reply(404, b""), "404"),
+    ],
+)
+async def test_what_is_not_2xx_is_a_failure(post: Post, answer: bytes, words: str) -> None:
+    webhook = await post.hook()
+    post.server.answer("/hook", answer)
+    await post.happen("crawl.started")
+    await post.carry()
+    [delivery] = await post.webhooks.deliveries(webhook.id, None, 2**62, 10)
+    assert delivery.state is DeliveryState.WAITING
+    assert words in (delivery.error or "")
+    assert len(post.server.asked) == 1  # and nobody followed it
+
+
+async def test_gone_disables_the_webhook_and_enabling_it_sends_what_it_missed(post: Post) -> None:
+    webhook = await post.hook()
+    post.server.answer("/hook", reply(410, b""))
+    await post.happen("crawl.started")
+    await post.carry()
+    found, _ = await post.webhooks.get(webhook.id)
+    assert (found.enabled, found.reason) == (False, "gone")
+    await post.happen("crawl.completed")
+    await post.bench.jump(60)
+    await post.carry()
+    assert len(post.received()) == 1
+    post.server.answer("/hook", OK)
+    await post.webhooks.change(webhook.id, WebhookChange(enabled=True))
+    await post.carry()
+    assert len(set(post.received())) == 2
+    assert await post.states(webhook) == ["delivered", "delivered"]
+
+
+async def test_retry_after_holds_the_whole_webhook(post: Post) -> None:
+    webhook = await post.hook()
+    post.server.answer("/hook", reply(429, b"", [("Retry-After", "300")]))
+    await post.happen("crawl.started")
+    await post.carry()
+    await post.happen("crawl.completed")
+    await post.bench.jump(250)
+    post.server.answer("/hook", OK)
+    await post.carry()
+    assert len(post.received()) == 1
+    await post.bench.jump(60)
+    await post.carry()
+    assert await post.states(webhook) == ["delivered", "delivered"]
+
+
+async def test_a_server_that_hangs_keeps_no_other_webhook_waiting(post: Post) -> None:
+    await post.hook("/slow")
+    quick = await post.hook("/hook")
+    post.server.fall_silent("/slow")
+    await post.happen("crawl.started")
+    await post.forwarder.run_once()
+    await post.courier.run_once()
+    await post.server.until(lambda: post.received() != [] and post.received("/slow") != [])
+    while await post.states(quick) != ["delivered"]:
+        pass  # asking is a round trip: the courier goes on meanwhile
+    assert post.received() == post.received("/slow")
+
+
+async def test_a_courier_that_dies_before_it_notes_the_answer_leaves_the_same_id_to_the_next(post: Post) -> None:
+    webhook = await post.hook()
+
+    async def kill(line: Line, _: Asked) -> None:
+        for task in list(post.courier._serving.values()):
+            task.cancel()  # it got there, and nobody hears the answer
+        await line.send(OK)
+
+    post.server.scripts["/hook"] = kill
+    [event_id] = await post.happen("crawl.started")
+    await post.carry()
+    assert await post.states(webhook) == ["waiting"]
+    post.server.answer("/hook", OK)
+    other = post.new_courier()
+    await post.bench.jump(TAKEN_FOR.total_seconds() + 1)
+    await other.run_once()
+    await other.rest()
+    assert post.received() == [event_id, event_id]
+    assert await post.states(webhook) == ["delivered"]
+    await other.close()
+
+
+async def test_two_couriers_and_two_forwarders_send_each_event_once(post: Post) -> None:
+    await post.hook()
+    await post.happen(*["crawl.started"] * 20)
+    other = post.new_courier()
+    await post.forwarder.run_once()
+    await Forwarder(post.bench.database, post.events, post.store).run_once()
+    for courier in (post.courier, other):
+        await courier.run_once()
+    for courier in (post.courier, other):
+        await courier.rest()
+    assert sorted(post.received()) == sorted(set(post.received()))
+    assert len(post.received()) == 20
+    await other.close()
+
+
+# Replay
+
+
+async def test_a_dead_event_can_be_replayed_by_its_id(post: Post) -> None:
+    webhook = await post.hook()
+    [event_id] = await post.happen("crawl.started")
+    await post.carry()
+    await post.webhooks.replay(webhook.id, event_id)
+    await post.carry()
+    assert post.received() == [event_id, event_id]
+    with pytest.raises(NotFound):
+        await post.webhooks.replay(webhook.id, "evt_unknown")
+
+
+async def test_a_time_range_can_be_replayed(post: Post) -> None:
+    webhook = await post.hook("/hook", "crawl.started")
+    await post.happen("crawl.started")
+    await post.bench.jump(100)
+    since = post.bench.clock.micros()
+    wanted = await post.happen("crawl.started", "crawl.completed")
+    await post.bench.jump(100)
+    until = post.bench.clock.micros()
+    await post.happen("crawl.started")
+    await post.carry()
+    before = len(post.received())
+    if post.bench.dialect == "postgres":  # its clock is its own
+        since, until = 0, 2**62
+    count = await post.webhooks.replay_time(webhook.id, since, until)
+    await post.carry()
+    assert count == len(post.received()) - before
+    assert wanted[0] in post.received()[before:]
+    with pytest.raises(InvalidInput):
+        await post.webhooks.replay_time(webhook.id, 2, 1)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"url": "ftp://example.org/"}, "http"),
+        ({"url": "http://example.org/", "events": ["crawl.nonsense"]}, "no event"),
+        ({"url": "http://example.org/", "secret": "short"}, "not a secret"),
+        ({"url": "http://example.org/", "status": "x"}, "status"),
+    ],
+)
+def test_a_bad_webhook_is_refused_in_words(values: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        NewWebhook.read(values)
+
+
+async def test_a_private_address_is_refused_when_stored(post: Post) -> None:
+    with pytest.raises(InvalidInput, match="may not be reached"):
+        await post.webhooks.make(NewWebhook(url="http://10.0.0.1/hook"))
+    assert await post.webhooks.all() == []
+
+
+# The file, and forgetting
+
+
+async def test_the_file_of_events_has_each_event_once_and_goes_on_where_it_was(post: Post, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventFile(post.bench.database, post.events, path)
+    ids = await post.happen("crawl.started", "crawl.completed")
+    await post.forwarder.run_once()
+    await file.run_once()
+    path.write_bytes(path.read_bytes() + b'{"half a li')  # a write that was cut short
+    ids += await post.happen("crawl.failed")
+    await post.forwarder.run_once()
+    await EventFile(post.bench.database, post.events, path).run_once()
+    lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    assert sorted(json.loads(line)["id"] for line in lines) == sorted(ids)
+
+
+async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Post) -> None:
+    webhook = await post.hook()
+    post.server.answer("/hook", reply(500, b""))
+    await post.happen("crawl.started")
+    await post.carry()
+    await post.bench.jump(20 * 86400)
+    day = timedelta(days=14)
+    assert await post.bench.database.run(lambda tx: post.events.prune(tx, day, 100)) == 0
+    post.server.answer("/hook", OK)
+    await post.carry()
+    assert await post.states(webhook) == ["delivered"]
+    assert await post.bench.database.run(lambda tx: post.events.prune(tx, day, 100)) == 1
+    assert await post.webhooks.events(0, 10) == []
