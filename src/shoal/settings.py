@@ -371,6 +371,24 @@ class BodySettings(Slice):
     secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "The key for the object store.", secret=True)
 
 
+class EventSettings(Slice):
+    """Events and those who are told of them."""
+
+    forward_every: Duration = setting(
+        "SHOAL_EVENTS_EVERY",
+        "1s",
+        "Pause between two looks for events to number and deliver.",
+        ge=timedelta(milliseconds=10),
+        le=timedelta(minutes=1),
+    )
+    keep: Duration = setting(
+        "SHOAL_EVENTS_KEEP", "14d", "How long events can be read and replayed.", ge=timedelta(hours=1)
+    )
+    file: FilePath = setting(
+        "SHOAL_EVENTS_FILE", "", "File that gets every event as a JSON line; set it on one controller."
+    )
+
+
 class RenderSettings(Slice):
     """The render service."""
 
@@ -447,6 +465,7 @@ class Settings:
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)
+    events: EventSettings = field(default_factory=EventSettings)
     render: RenderSettings = field(default_factory=RenderSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     client: ClientSettings = field(default_factory=ClientSettings)

@@ -90,6 +90,17 @@ WORDS: Mapping[str, Wording] = {
         of="why",
         choices={"retry_after": (Level.WARNING, "{origin} answered {status} and asks us to wait: {seconds:.1f} s")},
     ),
+    "CourierStumbled": Wording(Level.WARNING, "webhook {webhook_id} could not be served: {error}"),
+    "DeliveriesSent": Wording(Level.DEBUG, "webhook {webhook_id}: {delivered} delivered, {failed} failed"),
+    "WebhookDisabled": Wording(
+        Level.WARNING,
+        "webhook {webhook_id} is disabled: {reason}",
+        of="reason",
+        choices={
+            "gone": (Level.WARNING, "webhook {webhook_id} is disabled: its server says that it is gone"),
+            "failing": (Level.WARNING, "webhook {webhook_id} is disabled: nothing was delivered for five days"),
+        },
+    ),
     "CrawlDelayCut": Wording(
         Level.WARNING, "robots.txt of {origin} asks for a delay of {asked_seconds:g} s; {delay_seconds:g} s is kept"
     ),
