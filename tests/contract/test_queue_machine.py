@@ -1,0 +1,315 @@
+"""F63: the queue does what its model does, whatever is done to it and in whatever order.
+
+Every step is done to a real store and to `QueueModel`; then every row of every job, and of its history, is compared.
+The clock stands still but when a step moves it, on PostgreSQL too. Longer: SHOAL_TEST_EFFORT=20.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from shoal.base.database import Tx
+from shoal.base.errors import LeaseLost
+from shoal.base.ids import JobId
+from shoal.queue import states
+from shoal.queue.job import Lease, NewJob
+from shoal.queue.queue import Queue
+from shoal.queue.states import STALLED, WORKER_LOST
+from tests.contract.conftest import Bench, open_bench
+from tests.support.effort import times
+from tests.support.queue_model import SECOND, ModelJob, QueueModel, Rules
+
+T = TypeVar("T")
+
+EXAMPLES = 120
+STEPS = 50
+DICE = 0.5  # of the jitter, which only adds
+FAKE_CLOCK = """
+    CREATE OR REPLACE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
+    $$ BEGIN RETURN (SELECT micros FROM clock_offset); END $$
+"""
+JOBS = """
+    SELECT id, state, state_reason AS reason, attempts, crash_count AS crashes, lease_epoch AS epoch,
+           lease_holder AS holder, lease_until, priority, line_at, not_before, created_at, finished_at, due
+    FROM job ORDER BY id
+"""
+GRANTS = "SELECT job_id, epoch, holder, granted_at, settled, ended, ended_at FROM job_grant ORDER BY job_id, epoch"
+
+
+class Ground:
+    """One store for all examples, cleared between two, and a loop to speak to it from where there is none."""
+
+    def __init__(self, store_url: str) -> None:
+        self._runner = asyncio.Runner()
+        self.bench: Bench = self.run(open_bench(store_url))
+        self.queue = Queue(self.bench.database, self.bench.jobs, self.bench.settings, self.bench.signals, lambda: DICE)
+        self.bench.queue = self.queue
+        if self.bench.dialect == "postgres":
+            self.run(self.bench.sql(FAKE_CLOCK))
+            self.run(self.bench.sql(f"UPDATE clock_offset SET micros = {self.bench.clock.micros()}"))
+
+    def run(self, doing: Awaitable[T]) -> T:
+        async def call() -> T:
+            return await doing
+
+        return self._runner.run(call())
+
+    def clear(self) -> None:
+        self.run(self.bench.sql("DELETE FROM job"))
+
+    def close(self) -> None:
+        self.run(self.bench.close())
+        self._runner.close()
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(backoff=lambda attempts: round(self.queue.backoff(attempts).total_seconds() * 1e6))
+
+
+Whose = tuple[bool, int]
+WHOSE = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 20))  # of a holder or of a zombie; which
+somebody = precondition(lambda self: self.granted)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Enqueues, leases and ends; zombies, deaths, sweeps, cancels; and time."""
+
+    ground: Ground
+
+    @initialize()
+    def begin(self) -> None:
+        self.ground.clear()
+        self.bench = self.ground.bench
+        self.queue = self.ground.queue
+        self.model = QueueModel(self.ground.rules, self.bench.clock.micros())
+        self.made = 0
+        self.granted: list[Lease] = []
+        self.enqueue("page", "shared", 50, 2, None, "r", 3)
+        self.enqueue("page", "shared", 40, 3, "a", None, 1)
+        self.lease("w1", ["page"], ["shared"], 3)
+
+    @rule(
+        kind=st.sampled_from(["page", "page", "analysis"]),
+        lane=st.sampled_from(["shared", "shared", "node:a"]),
+        priority=st.sampled_from([0, 5, 50, 50, 50, 100]),
+        max_attempts=st.integers(1, 3),
+        key=st.sampled_from([None, "a", "b"]),
+        run_id=st.sampled_from([None, "r", "s"]),
+        count=st.integers(1, 3),
+    )
+    def enqueue(
+        self, kind: str, lane: str, priority: int, max_attempts: int, key: str | None, run_id: str | None, count: int
+    ) -> None:
+        for _ in range(count):
+            self.time_passes(0.5)
+            self.made += 1
+            job_id = JobId(f"job_{self.made:05}")
+            new = NewJob(job_id, kind, run_id, "{}", lane, priority, max_attempts, key)
+            now = self.model.now
+            wanted = self.model.enqueue(
+                ModelJob(job_id, kind, lane, priority, max_attempts, key, run_id, now, now, now)
+            )
+            stored = self.do(self.bench.database.run(lambda tx, new=new: self.queue.enqueue_in(tx, new)))
+            assert stored == (wanted == job_id)
+
+    @rule(
+        holder=st.sampled_from(["w1", "w2"]),
+        kinds=st.sampled_from([["page"], ["page"], ["analysis"]]),
+        lanes=st.sampled_from([["shared"], ["node:a", "shared"]]),
+        limit=st.integers(1, 3),
+    )
+    def lease(self, holder: str, kinds: list[str], lanes: list[str], limit: int) -> None:
+        wanted = self.model.lease(holder, kinds, lanes, limit)
+        got = self.do(self.queue.lease(holder, kinds, lanes, limit))
+        assert [lease.holder.job_id for lease in got] == [job.id for job in wanted]
+        for lease, job in zip(got, wanted, strict=True):
+            self.check_lease(lease, job)
+        self.granted += got
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(place=st.integers(0, 20))
+    def lease_one(self, place: int) -> None:
+        job_id = sorted(self.model.jobs)[place % len(self.model.jobs)]
+        wanted = self.model.lease_one(job_id, "here")
+        got = self.do(self.queue.lease_one(JobId(job_id), "here"))
+        assert (got is None) == (wanted is None)
+        if got is not None and wanted is not None:
+            self.check_lease(got, wanted)
+            self.granted.append(got)
+
+    def pick(self, whose: Whose) -> Lease:
+        """The lease of a holder, or of a zombie, if there is one of that sort."""
+        holds, place = whose
+        of_sort = [one for one in self.granted if self.model.jobs[one.holder.job_id].holds(one.holder.epoch) == holds]
+        found = of_sort or self.granted
+        return found[place % len(found)]
+
+    def check_lease(self, lease: Lease, job: ModelJob) -> None:
+        found = (lease.holder.epoch, lease.kind, lease.run_id, lease.attempts, lease.max_attempts, lease.crash_count)
+        assert found == (job.epoch, job.kind, job.run_id, job.attempts, job.max_attempts, job.crashes)
+
+    @somebody
+    @rule(whose=st.lists(WHOSE, max_size=4))
+    def extend(self, whose: list[Whose]) -> None:
+        holders = sorted({self.pick(one).holder for one in whose}, key=str)
+        wanted = {holder for holder in holders if self.model.extend(holder.job_id, holder.epoch)}
+        assert set(self.do(self.queue.extend(holders))) == wanted
+
+    @somebody
+    @rule(whose=WHOSE)
+    def settle_something(self, whose: Whose) -> None:
+        lease = self.pick(whose)
+
+        async def settle(tx: Tx) -> bool:
+            held = await self.bench.jobs.fence(tx, lease.holder)
+            if held:
+                await self.bench.jobs.mark_settled(tx, lease.holder)
+            return held
+
+        wanted = self.model.settle_something(lease.holder.job_id, lease.holder.epoch)
+        assert self.do(self.bench.database.run(settle)) == wanted
+
+    @somebody
+    @rule(whose=WHOSE)
+    def finish(self, whose: Whose) -> None:
+        lease = self.pick(whose)
+        self.accepted(self.model.finish(*of(lease), "well"), self.queue.finish(lease, "well"))
+
+    @somebody
+    @rule(whose=WHOSE)
+    def fail(self, whose: Whose) -> None:
+        lease = self.pick(whose)
+        self.accepted(self.model.fail(*of(lease)), self.queue.fail(lease, "boom"))
+
+    @somebody
+    @rule(whose=WHOSE)
+    def release(self, whose: Whose) -> None:
+        lease = self.pick(whose)
+        self.accepted(self.model.release(*of(lease), "shutdown"), self.queue.release(lease, "shutdown"))
+
+    @somebody
+    @rule(whose=WHOSE)
+    def step_back(self, whose: Whose) -> None:
+        lease = self.pick(whose)
+        move = states.step_back(lease.holder.job_id, lease.holder.epoch)
+        self.accepted(self.model.step_back(*of(lease)), self.move(move, lease))
+
+    @somebody
+    @rule(whose=WHOSE, reason=st.sampled_from([WORKER_LOST, STALLED]))
+    def lose(self, whose: Whose, reason: str) -> None:
+        lease = self.pick(whose)
+        self.accepted(self.model.lose(*of(lease), reason), self.queue.lose(lease, "signal 9", reason))
+
+    @rule(holder=st.sampled_from(["w1", "w2"]), deaths=st.integers(2, 5))
+    def die_again_and_again(self, holder: str, deaths: int) -> None:
+        """A job that takes its workers with it, or one that only looks as if it did."""
+        for _ in range(deaths):
+            self.lease(holder, ["page"], ["shared"], 1)
+            self.time_passes(10.5)
+            self.sweep()
+
+    @somebody
+    @rule(whose=WHOSE)
+    def cancel(self, whose: Whose) -> None:
+        lease = self.pick(whose)
+        move = states.cancel(lease.holder.job_id, lease.holder.epoch, "asked")
+        self.accepted(self.model.cancel(*of(lease), "asked"), self.move(move, lease))
+
+    @rule(run_id=st.sampled_from(["r", "s"]))
+    def cancel_waiting(self, run_id: str) -> None:
+        wanted = self.model.cancel_waiting(run_id, "stopped")
+        assert (
+            self.do(self.bench.database.run(lambda tx: self.bench.jobs.cancel_waiting(tx, run_id, "stopped"))) == wanted
+        )
+
+    @rule(seconds=st.sampled_from([0.5, 3, 6, 10, 10.5, 40, 3700]))
+    def time_passes(self, seconds: float) -> None:
+        self.model.now += round(seconds * SECOND)
+        self.do(self.bench.jump(seconds))
+
+    @rule()
+    def sweep(self) -> None:
+        """By a janitor that has just come; what one does that was there before an outage has tests of its own."""
+        self.model.sweep()
+        self.do(self.bench.janitor().run_once())
+
+    @invariant()
+    def rows_are_those_of_the_model(self) -> None:
+        jobs = sorted(self.model.jobs.values(), key=lambda job: job.id)
+        assert self.do(self.bench.sql(JOBS)) == [row_of(job, self.model.now) | {"due": ANY} for job in jobs]
+        assert self.do(self.bench.sql(GRANTS)) == [row for job in jobs for row in grants_of(job)]
+        assert list(self.model.violations()) == []
+
+    def move(self, move: states.Move, lease: Lease) -> Awaitable[None]:
+        return self.bench.database.run(lambda tx: self.queue.move_in(tx, move, lease.kind, None))
+
+    def accepted(self, wanted: bool, doing: Awaitable[Any]) -> None:
+        """Whoever holds the grant is obeyed; anybody else hears that it is lost."""
+        try:
+            self.do(doing)
+        except LeaseLost:
+            assert not wanted, "the holder was refused"
+        else:
+            assert wanted, "somebody was obeyed whose grant is over"
+
+    def do(self, doing: Awaitable[T]) -> T:
+        return self.ground.run(doing)
+
+
+class _Any:
+    """Equal to anything: how the store remembers who is due is its own business."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+ANY = _Any()
+
+
+def of(lease: Lease) -> tuple[str, int]:
+    return lease.holder.job_id, lease.holder.epoch
+
+
+def row_of(job: ModelJob, now: int) -> dict[str, Any]:
+    names = ("id", "state", "reason", "attempts", "crashes", "epoch", "holder", "lease_until", "priority", "line_at")
+    times = ("not_before", "created_at", "finished_at")
+    return {name: getattr(job, name) for name in (*names, *times)}
+
+
+def grants_of(job: ModelJob) -> list[dict[str, Any]]:
+    names = ("epoch", "holder", "granted_at", "settled", "ended", "ended_at")
+    return [{"job_id": job.id} | {name: getattr(grant, name) for name in names} for grant in job.history]
+
+
+@pytest.fixture
+def ground(store_url: str) -> Iterator[Ground]:
+    ground = Ground(store_url)
+    yield ground
+    ground.close()
+
+
+def test_the_queue_does_what_its_model_does(ground: Ground) -> None:
+    machine = type("QueueMachine", (QueueMachine,), {"ground": ground})
+    limits = settings(
+        max_examples=times(EXAMPLES),
+        stateful_step_count=STEPS,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(machine, settings=limits)

@@ -1,0 +1,206 @@
+"""What a queue should do, in memory: the job machine as the design tells it, without a store and without anybody else.
+
+A test does the same to this and to a real queue, and compares all rows. Times are microseconds of a clock that stands
+still between two steps, so that everything can be compared exactly.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+SECOND = 1_000_000
+LIVE = ("pending", "locked")
+DEAD_LETTERS = ("failed", "expired")
+
+
+@dataclass
+class Grant:
+    """A row of a job's history."""
+
+    epoch: int
+    holder: str
+    granted_at: int
+    settled: bool = False
+    ended: str | None = None
+    ended_at: int | None = None
+
+
+@dataclass
+class ModelJob:
+    """A job, with everything that decides about it."""
+
+    id: str
+    kind: str
+    lane: str
+    priority: int
+    max_attempts: int
+    key: str | None
+    run_id: str | None
+    created_at: int
+    line_at: int
+    not_before: int
+    state: str = "pending"
+    reason: str | None = None
+    attempts: int = 0
+    crashes: int = 0
+    epoch: int = 0
+    holder: str | None = None
+    lease_until: int | None = None
+    finished_at: int | None = None
+    history: list[Grant] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE
+
+    def holds(self, epoch: int) -> bool:
+        return self.state == "locked" and self.epoch == epoch
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The figures that the queue was set up with."""
+
+    lease: int = 10 * SECOND
+    poison_limit: int = 3
+    retry_drop: int = 10
+    backoff: Callable[[int], int] = lambda attempts: 5 * SECOND * 2 ** (attempts - 1)
+    order: Callable[[ModelJob], tuple[int, ...]] = lambda job: (-job.priority, job.line_at)
+
+
+class QueueModel:
+    """The jobs of one queue. A verb of somebody whose grant is over answers False and changes nothing."""
+
+    def __init__(self, rules: Rules, now: int) -> None:
+        self.rules = rules
+        self.now = now
+        self.jobs: dict[str, ModelJob] = {}
+
+    def enqueue(self, job: ModelJob) -> str:
+        """The id of the job that now has the key: this one, or the live one that had it before."""
+        for other in self.jobs.values():
+            if job.key is not None and other.live and other.key == job.key:
+                return other.id
+        self.jobs[job.id] = job
+        return job.id
+
+    def lease(self, holder: str, kinds: Collection[str], lanes: list[str], limit: int) -> list[ModelJob]:
+        """The due jobs, lane by lane, and in a lane the best first."""
+        line = [job for lane in lanes for job in self._due(lane, kinds)][:limit]
+        for job in line:
+            self._grant(job, holder)
+        return line
+
+    def lease_one(self, job_id: str, holder: str) -> ModelJob | None:
+        job = self.jobs[job_id]
+        if job.state != "pending":
+            return None
+        self._grant(job, holder)
+        return job
+
+    def extend(self, job_id: str, epoch: int) -> bool:
+        job = self.jobs[job_id]
+        if not job.holds(epoch):
+            return False
+        job.lease_until = self.now + self.rules.lease
+        return True
+
+    def settle_something(self, job_id: str, epoch: int) -> bool:
+        job = self.jobs[job_id]
+        if not job.holds(epoch):
+            return False
+        job.history[-1].settled = True
+        return True
+
+    def finish(self, job_id: str, epoch: int, reason: str | None) -> bool:
+        return self._end(job_id, epoch, "done", "done", reason)
+
+    def fail(self, job_id: str, epoch: int) -> bool:
+        job = self.jobs[job_id]
+        if not job.holds(epoch):
+            return False
+        job.attempts += 1
+        if job.attempts >= job.max_attempts:
+            return self._end(job_id, epoch, "failed", "failed", "attempts_exhausted")
+        job.priority = max(0, job.priority - self.rules.retry_drop)
+        return self._return(job_id, epoch, "retried", "retry", self.rules.backoff(job.attempts))
+
+    def release(self, job_id: str, epoch: int, reason: str) -> bool:
+        return self._return(job_id, epoch, "released", reason)
+
+    def step_back(self, job_id: str, epoch: int) -> bool:
+        if self.jobs[job_id].holds(epoch):
+            self.jobs[job_id].line_at = self.now
+        return self._return(job_id, epoch, "released", "slice")
+
+    def lose(self, job_id: str, epoch: int, reason: str, how: str = "crashed") -> bool:
+        job = self.jobs[job_id]
+        if not job.holds(epoch):
+            return False
+        crashes = 1 if job.history[-1].settled else job.crashes + 1
+        if crashes > self.rules.poison_limit:
+            self._end(job_id, epoch, "expired", how, reason if reason == "stalled" else "poison")
+        else:
+            self._return(job_id, epoch, how, reason)
+        job.crashes = crashes
+        return True
+
+    def cancel(self, job_id: str, epoch: int, reason: str) -> bool:
+        return self._end(job_id, epoch, "cancelled", "cancelled", reason)
+
+    def cancel_waiting(self, run_id: str, reason: str) -> int:
+        waiting = [job for job in self.jobs.values() if job.run_id == run_id and job.state == "pending"]
+        for job in waiting:
+            job.state, job.reason, job.finished_at = "cancelled", reason, self.now
+        return len(waiting)
+
+    def sweep(self) -> int:
+        """Give back every lease that ran out; how many."""
+        lost = [job for job in self.jobs.values() if job.lease_until is not None and job.lease_until < self.now]
+        for job in lost:
+            self.lose(job.id, job.epoch, "worker_lost", "expired")
+        return len(lost)
+
+    def violations(self) -> Iterator[str]:
+        """What no order of things may bring about; said of the model, so that the model is no excuse."""
+        keys = [job.key for job in self.jobs.values() if job.live and job.key is not None]
+        if len(keys) != len(set(keys)):
+            yield f"a key is live twice: {keys}"
+        for job in self.jobs.values():
+            if job.attempts != sum(grant.ended in ("retried", "failed") for grant in job.history):
+                yield f"{job.id} has {job.attempts} attempts"
+            if sum(grant.ended == "done" for grant in job.history) > 1:
+                yield f"{job.id} was finished twice"
+
+    def _due(self, lane: str, kinds: Collection[str]) -> list[ModelJob]:
+        waiting = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
+        here = [job for job in waiting if job.lane == lane and job.kind in kinds]
+        return sorted(here, key=lambda job: (self.rules.order(job), job.id))
+
+    def _grant(self, job: ModelJob, holder: str) -> None:
+        job.state, job.reason, job.holder = "locked", None, holder
+        job.epoch += 1
+        job.lease_until = self.now + self.rules.lease
+        job.history.append(Grant(job.epoch, holder, self.now))
+
+    def _end(self, job_id: str, epoch: int, state: str, how: str, reason: str | None) -> bool:
+        job = self.jobs[job_id]
+        if not job.holds(epoch):
+            return False
+        self._close(job, how)
+        job.state, job.reason, job.finished_at = state, reason, self.now
+        return True
+
+    def _return(self, job_id: str, epoch: int, how: str, reason: str, wait: int = 0) -> bool:
+        job = self.jobs[job_id]
+        if not job.holds(epoch):
+            return False
+        self._close(job, how)
+        job.state, job.reason, job.not_before = "pending", reason, self.now + wait
+        return True
+
+    def _close(self, job: ModelJob, how: str) -> None:
+        grant = job.history[-1]
+        grant.ended, grant.ended_at = how, self.now
+        job.holder = job.lease_until = None
+        if grant.settled:
+            job.crashes = 0
