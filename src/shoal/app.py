@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,9 +42,11 @@ if TYPE_CHECKING:
 
     from shoal.access.acts import Acts
     from shoal.access.tokens import Tokens
+    from shoal.base.service import Chore
     from shoal.crawl.archive import FrontierArchive
     from shoal.crawl.archivist import Archivist
     from shoal.crawl.carrier import Carrier
+    from shoal.events.webhooks import Webhooks
     from shoal.pages.ingest import Ingest
     from shoal.store.sql.postgres import PostgresDatabase
     from shoal.work.worker import Worker
@@ -111,8 +114,30 @@ class App:
         from shoal.serve.api import GROUPS
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
+        from shoal.serve.webhooks import WebhookApi
 
-        return [CrawlApi(self.crawls), DocsApi(GROUPS)]
+        return [CrawlApi(self.crawls), WebhookApi(self.webhooks()), DocsApi(GROUPS)]
+
+    def webhooks(self) -> "Webhooks":
+        from shoal.events.webhooks import Webhooks
+        from shoal.store.sql.events import SqlEvents, SqlWebhooks
+
+        return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: _rule_of(self.settings), self.clock)
+
+    def messengers(self) -> "list[Chore]":
+        """The chores that number events and bring them to whoever wants them."""
+        from shoal.events.courier import Courier
+        from shoal.events.eventfile import EventFile
+        from shoal.events.forwarder import Forwarder
+        from shoal.store.sql.events import SqlEvents, SqlWebhooks
+
+        events, webhooks, file = SqlEvents(), SqlWebhooks(), self.settings.events.file
+        egress = partial(Egress, _rule_of(self.settings), clock=self.clock)
+        chores: list[Chore] = [
+            Forwarder(self.database, events, webhooks),
+            Courier(self.database, webhooks, egress, self.clock, self.signals),
+        ]
+        return chores if file is None else [*chores, EventFile(self.database, events, file)]
 
     async def check_store(self) -> None:
         """Raise unless the store can be read and written: one that is full still answers what it is asked."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
@@ -29,6 +29,13 @@ class Chore(Protocol):
     name: str
 
     async def run_once(self) -> Pass: ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A chore that keeps something open between its passes."""
+
+    async def close(self) -> None: ...
 
 
 class Service:
@@ -61,6 +68,8 @@ class Service:
         self._nudged.set()
         if self._task is not None:
             await asyncio.shield(self._task)
+        if isinstance(self._chore, Closing):
+            await self._chore.close()
 
     async def _loop(self) -> None:
         await self._pause(random.random() * self._interval)

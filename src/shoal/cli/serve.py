@@ -86,6 +86,8 @@ class Controller:
         names = [node_id if place == 1 else f"{node_id}-{place}" for place in range(1, workers + 1)]
         self._workers = [worker_of(app, flags, name) for name in names]
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
+        every = app.settings.events.forward_every
+        self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
         self._server = uvicorn.Server(self._config(metrics))
         self._stopped = False
 

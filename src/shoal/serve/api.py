@@ -3,5 +3,6 @@
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.health import HealthApi
+from shoal.serve.webhooks import WebhookApi
 
-GROUPS: tuple[type, ...] = (CrawlApi, HealthApi, DocsApi)
+GROUPS: tuple[type, ...] = (CrawlApi, WebhookApi, HealthApi, DocsApi)

@@ -1,0 +1,111 @@
+"""Webhooks and events over HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from shoal.events.event import Event
+from shoal.store.sql.outbox import SqlOutbox
+from tests.support.badserver import bad_server, reply
+from tests.wire.test_rest import Served, served
+
+
+@pytest.fixture
+async def api(store_url: str) -> AsyncIterator[Served]:
+    async with served(store_url) as api:
+        yield api
+
+
+async def ask(api: Served, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def talk() -> tuple[int, Any]:
+        connection = HTTPConnection("127.0.0.1", api.port, timeout=30)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body).encode())
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(talk)
+
+
+async def happen(api: Served, kind: str) -> str:
+    event = Event(kind, "crl_x", {"crawl_id": "crl_x"})
+    await api.app.database.run(lambda tx: SqlOutbox().append(tx, event))
+    return event.id
+
+
+async def carry(api: Served) -> None:
+    forwarder, courier = api.app.messengers()
+    await forwarder.run_once()
+    await courier.run_once()
+    await courier.rest()  # type: ignore[attr-defined]
+    await courier.close()  # type: ignore[attr-defined]
+
+
+async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(api: Served) -> None:
+    async with bad_server() as server:
+        server.answer("/hook", reply(204, b""))
+        url = f"http://127.0.0.1:{server.port}/hook"
+        status, made = await ask(api, "POST", "/api/v1/webhooks", {"url": url, "events": ["crawl.completed"]})
+        assert (status, made["enabled"], made["secret"][:6]) == (201, True, "whsec_")
+        here = f"/api/v1/webhooks/{made['id']}"
+        event_id = await happen(api, "crawl.completed")
+        await carry(api)
+        assert [asked.headers["webhook-id"] for asked in server.asked] == [event_id]
+
+        _, listed = await ask(api, "GET", "/api/v1/webhooks")
+        assert [one["id"] for one in listed["items"]] == [made["id"]]
+        assert "secret" not in listed["items"][0]
+        _, seen = await ask(api, "GET", here)
+        assert (seen["waiting"], seen["dead"]) == (0, 0)
+        _, deliveries = await ask(api, "GET", f"{here}/deliveries")
+        assert [one["state"] for one in deliveries["items"]] == ["delivered"]
+
+        assert (await ask(api, "POST", f"{here}/replay", {"event_id": event_id}))[1] == {"replayed": 1}
+        await carry(api)
+        assert len(server.asked) == 2
+        _, rotated = await ask(api, "POST", f"{here}/rotate")
+        assert rotated["secret"] != made["secret"]
+        assert (await ask(api, "PATCH", here, {"enabled": False}))[1]["reason"] == "asked"
+        assert (await ask(api, "DELETE", here))[0] == 204
+        assert (await ask(api, "GET", here))[0] == 404
+
+
+async def test_events_are_read_by_a_cursor_that_misses_none(api: Served) -> None:
+    ids = [await happen(api, "crawl.started") for _ in range(3)]
+    await carry(api)
+    _, first = await ask(api, "GET", "/api/v1/events?limit=2")
+    _, second = await ask(api, "GET", f"/api/v1/events?after={first['next']}")
+    assert sorted(one["id"] for one in first["items"] + second["items"]) == sorted(ids)
+    _, third = await ask(api, "GET", f"/api/v1/events?after={second['next']}")
+    assert (third["items"], third["next"]) == ([], second["next"])
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"url": "http://10.0.0.1/hook"}, "url names an address that may not be reached"),
+        ({"url": "file:///etc/passwd"}, "url"),
+        ({"url": "https://example.org/", "events": ["page.done"]}, "is no event"),
+        ({"url": "https://example.org/", "secret": "x"}, "is not a secret"),
+        ({}, "url is missing"),
+    ],
+)
+async def test_a_bad_webhook_is_refused_and_nothing_is_stored(api: Served, body: dict[str, Any], says: str) -> None:
+    status, problem = await ask(api, "POST", "/api/v1/webhooks", body)
+    assert status == 422
+    assert says in problem["detail"]
+    assert (await ask(api, "GET", "/api/v1/webhooks"))[1] == {"items": []}
+
+
+async def test_a_replay_needs_an_event_or_a_time(api: Served) -> None:
+    _, made = await ask(api, "POST", "/api/v1/webhooks", {"url": "https://example.org/"})
+    for body in ({}, {"since": "2026-01-01T00:00:00Z"}, {"event_id": "evt_x", "since": "2026-01-01T00:00:00Z"}):
+        status, problem = await ask(api, "POST", f"/api/v1/webhooks/{made['id']}/replay", body)
+        assert (status, problem["code"]) == (422, "invalid_input")
