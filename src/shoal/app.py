@@ -232,7 +232,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     pages = SqlPageStore()
     hosts = SqlHostStore()
     frontier = SqlFrontier(database.dialect, hosts, pages)
-    queue = Queue(database, SqlJobStore(), settings.queue, signals)
+    queue = Queue(database, SqlJobStore(database.dialect, settings.queue.ageing), settings.queue, signals)
     crawls = Crawls(
         database,
         SqlCrawlStore(),

@@ -179,6 +179,11 @@ class QueueSettings(Slice):
         ge=1,
         le=100,
     )
+    ageing: Duration = setting(
+        "SHOAL_QUEUE_AGEING",
+        "60s",
+        "How much waiting is worth one point of priority.",
+    )
     stall_deadline: Duration = setting(
         "SHOAL_STALL_DEADLINE",
         "10m",

@@ -67,7 +67,8 @@ class Bench:
         signals = Signals()
         signals.subscribe(self.told.append)
         self.signals = signals
-        self.jobs, self.hosts, self.pages = SqlJobStore(), SqlHostStore(), SqlPageStore()
+        self.jobs = SqlJobStore(self.dialect, self.settings.ageing)
+        self.hosts, self.pages = SqlHostStore(), SqlPageStore()
         self.frontier = SqlFrontier(self.dialect, self.hosts, self.pages)
         self.queue = Queue(self.database, self.jobs, self.settings, signals)
         self.crawls = Crawls(
@@ -128,20 +129,12 @@ class Bench:
         max_attempts: int = 2,
         key: str | None = None,
         run_id: str | None = None,
-        payload: str = "{}",
+        **more: Any,
     ) -> JobId:
-        job = NewJob(
-            JobId(new_id("job")),
-            kind,
-            run_id,
-            payload,
-            lane=lane,
-            priority=priority,
-            max_attempts=max_attempts,
-            dedupe_key=key,
-        )
-        await self.database.run(lambda tx: self.queue.enqueue_in(tx, job))
-        return job.id
+        asked = {"lane": lane, "priority": priority, "max_attempts": max_attempts, "dedupe_key": key}
+        job = NewJob(JobId(new_id("job")), kind, run_id, **asked, **more)
+        [enqueued] = await self.queue.enqueue([job])
+        return enqueued.id
 
     async def lease(self, holder: str = "w1", kind: str = "page", lane: str = "shared") -> Lease:
         """The one job that is due."""

@@ -48,7 +48,7 @@ SKIP = Fate.SKIPPED_SCOPE
 ROOMS = ("frontier", "jobs", "hosts")
 
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
-JOB = "id, kind, state, run_id, payload, lane, priority, not_before, max_attempts, created_at, finished_at"
+JOB = "id, kind, state, run_id, payload, lane, priority, rank, not_before, max_attempts, created_at, finished_at, due"
 FILL = (
     "INSERT INTO host (origin) SELECT 'http://www' || i || '.example.org' FROM n WHERE i <= 20000",
     "INSERT INTO fate (crawl, key, chk, fate) SELECT {crawl}, i * 7919, i, 0 FROM n",
@@ -62,9 +62,11 @@ FILL = (
     "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes)"
     " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100 FROM n",
     f"INSERT INTO job ({JOB})"
-    " SELECT 'job_' || i, 'page', 'pending', 'run_' || (i / 2), '', 'shared', 50, 0, 2, i, NULL FROM n",
+    " SELECT 'job_' || i, 'page', 'pending', 'run_' || (i / 2), '', 'shared', 50, i, 0, 2, i, NULL, 1 FROM n",
     f"INSERT INTO job ({JOB})"
-    " SELECT 'old_' || i, 'page', 'done', 'run_' || (i / 2), '', 'shared', 50, 0, 2, i, i FROM n",
+    " SELECT 'later_' || i, 'page', 'pending', NULL, '', 'shared', 50, i, 4611686018427387904, 2, i, NULL, 0 FROM n",
+    f"INSERT INTO job ({JOB})"
+    " SELECT 'old_' || i, 'page', 'done', 'run_' || (i / 2), '', 'shared', 50, i, 0, 2, i, i, 1 FROM n",
     "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
     " SELECT 'old_' || i, 1, 'w0', 1, 2, 'done' FROM n",
 )
@@ -143,7 +145,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
 
 
 # Lists that we brought ourselves, the table of one row, and what is read by steps of its own.
-SMALL = r"SCAN (json_each|k) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery"
+SMALL = r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery|SCAN (t|w)$"
 
 
 def _steps(connection: sqlite3.Connection, query: Query, rows: list[tuple[Any, ...]]) -> int:
@@ -284,6 +286,9 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
 async def work_on(bench: Bench) -> None:
     """All that workers ask of the queue: they enqueue, lease, extend, finish, fail, release, get lost, and cancel."""
     await bench.enqueue(key="once", run_id="run_1")
+    await bench.enqueue(key="once", run_id="run_1")
+    await bench.enqueue(not_before=await bench.number("SELECT shoal_now()") + 5_000_000)
+    await bench.jump(6)
     leases = await bench.queue.lease("w1", ["page", "audit"], ["shared", "n1"], 20)
     await bench.queue.extend([lease.holder for lease in leases])
     await bench.queue.finish(leases[0])

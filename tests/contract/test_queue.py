@@ -116,7 +116,7 @@ async def test_an_extended_lease_does_not_expire(bench: Bench) -> None:
     lease = await bench.lease()
     for _ in range(4):
         await bench.jump(8)
-        assert await bench.queue.extend([lease.holder]) == [lease.holder]
+        assert (await bench.queue.extend([lease.holder])).kept == [lease.holder]
         await bench.janitor().run_once()
     assert (await bench.job(job_id)).state is J.LOCKED
 
@@ -129,7 +129,7 @@ async def test_only_the_live_epoch_is_extended(bench: Bench) -> None:
     again = await bench.lease("w2")
     until = (await bench.job(again.holder.job_id)).lease_until
     await bench.jump(3)
-    assert await bench.queue.extend([lost.holder, kept.holder]) == [kept.holder]
+    assert (await bench.queue.extend([lost.holder, kept.holder])).kept == [kept.holder]
     assert (await bench.job(again.holder.job_id)).lease_until == until
 
 
@@ -137,7 +137,7 @@ async def test_a_finished_job_is_not_extended(bench: Bench) -> None:
     await bench.enqueue()
     lease = await bench.lease()
     await bench.queue.finish(lease)
-    assert await bench.queue.extend([lease.holder]) == []
+    assert (await bench.queue.extend([lease.holder])).kept == []
 
 
 # Fencing
@@ -165,7 +165,7 @@ async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbe
     gated = Gated(bench.database, gate)
     fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.holder)))
     await gate.wait_until_reached()
-    assert await asyncio.wait_for(bench.queue.extend([lease.holder]), 5) == [lease.holder]
+    assert (await asyncio.wait_for(bench.queue.extend([lease.holder]), 5)).kept == [lease.holder]
     finishing = asyncio.create_task(bench.queue.finish(lease))
     await until_blocked(bench)
     assert not finishing.done()
@@ -223,7 +223,7 @@ async def assert_refused(bench: Bench, lease: object) -> None:
     for verb in (bench.queue.finish, bench.queue.release, bench.queue.fail, bench.queue.lose):
         with pytest.raises(LeaseLost):
             await verb(lease, "late")  # type: ignore[arg-type]
-    assert await bench.queue.extend([lease.holder]) == []  # type: ignore[attr-defined]
+    assert (await bench.queue.extend([lease.holder])).kept == []  # type: ignore[attr-defined]
     assert (await bench.job(job_id), await bench.grants(job_id)) == before
 
 
@@ -465,7 +465,7 @@ async def test_a_heartbeat_between_the_sweeps_look_and_its_move_wins(bench: Benc
     lease = await bench.lease("w1")
     await bench.jump(10.5)
     [seen] = await bench.database.read(lambda tx: bench.jobs.expired(tx, 10))
-    assert await bench.queue.extend([lease.holder]) == [lease.holder]
+    assert (await bench.queue.extend([lease.holder])).kept == [lease.holder]
     assert not await bench.janitor()._expire(seen)
     assert (await bench.job(job_id)).state is J.LOCKED
 
@@ -548,7 +548,7 @@ async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_exten
     leases = [await bench.lease(), await bench.lease()]
     await bench.jump(30)  # nobody could extend, and the controller was restarted meanwhile
     await janitor.run_once()
-    assert await bench.queue.extend([leases[0].holder]) == [leases[0].holder]
+    assert (await bench.queue.extend([leases[0].holder])).kept == [leases[0].holder]
     for _ in range(2):
         await bench.jump(5.5)
         await bench.queue.extend([leases[0].holder])

@@ -82,8 +82,7 @@ async def process(url: str, signals: Signals | None = None) -> AsyncIterator[App
 
 async def enqueue(app: App, lane: str = "shared") -> None:
     job = NewJob(JobId(new_id("job")), "page", None, lane=lane)
-    await app.database.run(lambda tx: app.queue.enqueue_in(tx, job))
-    app.queue.announce(job)
+    await app.queue.enqueue([job])
 
 
 async def listening(app: App, hungry: Callable[[], bool] = lambda: True) -> Ear:

@@ -290,7 +290,7 @@ class Scan:
                 state = "gone" if now is None else now.state
                 raise StateConflict("scan", self.id, state, "give URLs", "resume it, or clean it up and begin again")
             await app.queue.store.cancel_waiting(tx, self.id, "replaced")
-            await app.queue.enqueue_in(tx, job)
+            await app.queue.enqueue_in(tx, [job])
             lease = await app.queue.store.lease_one(tx, job.id, holder_name(), app.queue.settings.lease)
             assert lease is not None
             await app.crawls.started(tx, self.id)

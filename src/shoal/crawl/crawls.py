@@ -122,14 +122,12 @@ class Crawls:
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
             await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed, config))
-            for job in jobs:
-                await self._queue.enqueue_in(tx, job)
+            await self._queue.enqueue_in(tx, jobs)
             return crawl
 
         crawl = await self._database.run(commit)
         self._tell(crawl.id, CrawlMove(state))
-        for job in jobs:
-            self._queue.announce(job)
+        self._queue.announce(jobs)
         return crawl
 
     def check_addresses(self, seeds: list[Url]) -> None:
@@ -244,15 +242,13 @@ class Crawls:
                 return reopened, []
             await self._move(tx, crawl_id, states.queue())
             jobs = self._walkers(crawl.id, crawl.config, here=False)
-            for job in jobs:
-                await self._queue.enqueue_in(tx, job)
+            await self._queue.enqueue_in(tx, jobs)
             return reopened, jobs
 
         reopened, jobs = await self._database.run(commit)
         if jobs:
             self._tell(crawl_id, states.queue())
-        for job in jobs:
-            self._queue.announce(job)
+        self._queue.announce(jobs)
         return reopened
 
     async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
@@ -287,8 +283,7 @@ class Crawls:
         is_changed, jobs = await self._database.run(commit)
         if is_changed:
             self._signals.emit(CrawlChanged(crawl_id=crawl_id, changes=change.plain()))
-        for job in jobs:
-            self._queue.announce(job)
+        self._queue.announce(jobs)
         return await self.get(crawl_id)
 
     async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> list[NewJob]:
@@ -296,8 +291,7 @@ class Crawls:
         if crawl.state is not CrawlState.RUNNING or config.budgets == crawl.config.budgets:
             return []
         jobs = [self._walker(crawl.id, config, job.lane) for job in left]
-        for job in jobs:
-            await self._queue.enqueue_in(tx, job)
+        await self._queue.enqueue_in(tx, jobs)
         return jobs
 
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
@@ -410,13 +404,11 @@ class Crawls:
             crawl = await self._locked(tx, crawl_id)
             if crawl.state not in sources or not await self._move(tx, crawl_id, states.queue()):
                 raise StateConflict("crawl", crawl_id, crawl.state, wish)
-            for job in jobs:
-                await self._queue.enqueue_in(tx, job)
+            await self._queue.enqueue_in(tx, jobs)
 
         await self._database.run(commit)
         self._tell(crawl_id, states.queue())
-        for job in jobs:
-            self._queue.announce(job)
+        self._queue.announce(jobs)
         return CrawlState.QUEUED
 
     async def _locked(self, tx: Tx, crawl_id: str) -> Crawl:

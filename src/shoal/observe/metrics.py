@@ -43,6 +43,8 @@ class Metrics:
             "ChoreFailed": self._chore_failed,
             "JobEnqueued": self._job_enqueued,
             "JobLeased": self._job_leased,
+            "JobsLeased": self._jobs_leased,
+            "JobsMoved": self._jobs_moved,
             "JobMoved": self._job_moved,
             "PagesSettled": self._pages_settled,
             "HoldsBegun": self._holds_begun,
@@ -70,7 +72,7 @@ class Metrics:
         self._chore_failures.labels(signal.chore).inc()
 
     def _job_enqueued(self, signal: Any) -> None:
-        self._jobs_created.labels(signal.kind).inc()
+        self._jobs_created.labels(signal.kind).inc(signal.count)
 
     def _job_leased(self, signal: Any) -> None:
         self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
@@ -82,6 +84,16 @@ class Metrics:
             ended[str(signal.to)].labels(signal.kind).inc()
         if str(signal.how) == "retried":
             self._jobs_retried.labels(signal.kind).inc()
+
+    def _jobs_leased(self, signal: Any) -> None:
+        """One sample for a batch: the longest wait in it."""
+        self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
+
+    def _jobs_moved(self, signal: Any) -> None:
+        self._leases_ended.labels(signal.kind, str(signal.how)).inc(signal.count)
+        counted = {"done": self._jobs_done, "failed": self._jobs_failed, "retried": self._jobs_retried}
+        if str(signal.how) in counted:
+            counted[str(signal.how)].labels(signal.kind).inc(signal.count)
 
     def _pages_settled(self, signal: Any) -> None:
         """`pages` and `bytes` map a status class (`2xx`; `error`: no answer) to what one commit stored."""

@@ -67,6 +67,8 @@ WORDS: Mapping[str, Wording] = {
     "FetchBlocked": Wording(Level.INFO, "not fetched, {code}: {detail}"),
     "JobEnqueued": Wording(Level.INFO, "{kind} job enqueued"),
     "JobLeased": Wording(Level.INFO, "{kind} job leased"),
+    "JobsLeased": Wording(Level.DEBUG, "{count} {kind} jobs leased"),
+    "JobsMoved": Wording(Level.DEBUG, "{count} {kind} jobs {how}"),
     "JobMoved": Wording(
         Level.INFO,
         "{kind} job {how}",

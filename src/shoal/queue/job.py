@@ -1,5 +1,6 @@
 """What a job is, and the values that its verbs take and give."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from shoal.queue.states import JobState, Move
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
+HTTP = "http"
+KEY_SCOPE = "key:"  # what begins so is a concurrency key: one job at a time, unless a quota says otherwise
 
 
 def node_of(holder: str) -> str:
@@ -28,7 +31,12 @@ def is_local(lane: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored."""
+    """A job to be stored.
+
+    `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must be able to do.
+    `scopes`: what it counts for while it is locked, such as `project:acme`, `label:team=a`, or `key:anything`, of which
+    only one runs at a time.
+    """
 
     id: JobId
     kind: str
@@ -38,6 +46,27 @@ class NewJob:
     priority: int = 50
     max_attempts: int = 2
     dedupe_key: str | None = None
+    capability: str = HTTP
+    not_before: int | None = None
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What became of a job that was to be stored. `duplicate`: a live job has its dedupe key; `id` is that one's."""
+
+    id: JobId
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first."""
+
+    holder: str
+    kinds: Sequence[str]
+    lanes: Sequence[str] = (SHARED_LANE,)
+    capabilities: Sequence[str] = (HTTP,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +92,49 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Extended:
+    """Of the leases that were to be extended: those that still are their holders', and of these the ones whose work is
+    to be killed."""
+
+    kept: list[Holder]
+    to_kill: frozenset[Holder] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """What one commit did: the moves that were refused, for somebody else was first, and the jobs granted."""
+
+    refused: list[Move]
+    leases: list[Lease]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job as its row says."""
 
     id: JobId
     kind: str
+    capability: str
     state: JobState
     state_reason: str | None
     run_id: str | None
+    payload: str
     lane: str
+    scopes: tuple[str, ...]
+    parked: str | None  # the scope that had no room for it
     priority: int
+    not_before: int
     attempts: int
     max_attempts: int
     crash_count: int
     lease_epoch: int
     lease_holder: str | None
     lease_until: int | None
+    granted_at: int | None
+    kill_at: int | None
     error: str | None
     created_at: int
+    line_at: int
     finished_at: int | None
 
 

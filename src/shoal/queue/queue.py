@@ -1,17 +1,22 @@
-"""The verbs of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel. Each ends in one commit."""
+"""The verbs of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel. Each ends in one commit.
+
+A verb with `_in` is part of a larger commit, whose owner calls `announce`, `tell_moved` or `tell_turn` when it is
+through.
+"""
 
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost
+from shoal.base.errors import InvalidInput, LeaseLost
 from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
 from shoal.queue import states
-from shoal.queue.job import Holder, Lease, LostJob, NewJob, RunKeeper
+from shoal.queue.job import HTTP, Enqueued, Extended, Holder, Lease, LostJob, NewJob, RunKeeper, Taker, Turned
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
 from shoal.settings import QueueSettings
@@ -19,6 +24,7 @@ from shoal.settings import QueueSettings
 T = TypeVar("T")
 
 JITTER = 0.1
+LONGEST_NAME = 500  # characters of a dedupe key or a scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,26 @@ class JobEnqueued(Signal):
     kind: str
     run_id: str | None
     lane: str
+    count: int = 1  # of its kind, run and lane; the id is the first one's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsLeased(Signal):
+    """A batch of jobs of one kind was granted to one holder."""
+
+    kind: str
+    holder: str
+    count: int
+    waited_seconds: float  # the longest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsMoved(Signal):
+    """A batch of jobs of one kind ended, or went back, in the same way."""
+
+    kind: str
+    how: GrantEnd
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +110,54 @@ class Queue:
         """Name who owns the runs of each job kind."""
         self._keepers.update(keepers)
 
-    async def enqueue_in(self, tx: Tx, job: NewJob) -> bool:
-        """Store a job as part of a larger commit; announce it with `announce` once that is through."""
-        return await self.store.insert(tx, job)
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Store jobs, all or none; what became of each, in their order."""
+        enqueued = await self._database.run(lambda tx: self.enqueue_in(tx, jobs))
+        self.announce(jobs, enqueued)
+        return enqueued
 
-    def announce(self, job: NewJob) -> None:
-        self._signals.emit(JobEnqueued(job_id=job.id, kind=job.kind, run_id=job.run_id, lane=job.lane))
+    async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        for place, job in enumerate(jobs):
+            _check(job, place)
+        return await self.store.insert(tx, jobs)
 
-    async def lease(self, holder: str, kinds: list[str], lanes: list[str], limit: int) -> list[Lease]:
-        ttl = self.settings.lease
-        leases = await self._database.run(lambda tx: self.store.lease(tx, holder, kinds, lanes, limit, ttl))
+    def announce(self, jobs: Sequence[NewJob], enqueued: Sequence[Enqueued] | None = None) -> None:
+        """Say which jobs wait now: one signal for all of a kind, run and lane, with the id of the first."""
+        new = [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate] if enqueued else jobs
+        groups: dict[tuple[str, str | None, str], list[JobId]] = {}
+        for job in new:
+            groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
+        for (kind, run_id, lane), ids in groups.items():
+            self._signals.emit(JobEnqueued(job_id=ids[0], kind=kind, run_id=run_id, lane=lane, count=len(ids)))
+
+    async def lease(
+        self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
+    ) -> list[Lease]:
+        taker, ttl = Taker(holder, kinds, lanes, capabilities), self.settings.lease
+        leases = await self._database.run(lambda tx: self.store.lease(tx, taker, limit, ttl))
         for lease in leases:
             self._tell_leased(lease, holder)
         return leases
+
+    async def finish_and_lease(self, moves: Sequence[Move], taker: Taker, limit: int) -> Turned:
+        """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no keeper."""
+        turned = await self._database.run(lambda tx: self.finish_and_lease_in(tx, moves, taker, limit))
+        self.tell_turn(taker, moves, turned)
+        return turned
+
+    async def finish_and_lease_in(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int = 0) -> Turned:
+        """Carry out moves and lease in an open transaction, each move fenced by itself; those that were refused changed
+        nothing. What the moves mean for runs is the caller's business: it locks them before, and tells them after."""
+        return await self.store.turn(tx, moves, taker, limit, self.settings.lease)
+
+    def tell_turn(self, taker: Taker, moves: Sequence[Move], turned: Turned) -> None:
+        """Say what a committed turn did, in few signals whatever the size of the batch."""
+        made = [move for move in moves if move not in turned.refused] if turned.refused else moves
+        for how, count in Counter(move.grant_end for move in made).items():
+            self._signals.emit(JobsMoved(kind=taker.kinds[0], how=how, count=count))
+        for kind, count in Counter(lease.kind for lease in turned.leases).items():
+            waited = max(lease.waited_seconds for lease in turned.leases if lease.kind == kind)
+            self._signals.emit(JobsLeased(kind=kind, holder=taker.holder, count=count, waited_seconds=waited))
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         ttl = self.settings.lease
@@ -105,8 +166,8 @@ class Queue:
             self._tell_leased(lease, holder)
         return lease
 
-    async def extend(self, holders: list[Holder]) -> list[Holder]:
-        """Those of the leases that are still ours; they last one more term from now."""
+    async def extend(self, holders: Sequence[Holder]) -> Extended:
+        """Those of the leases that are still ours; they last one more term from now. Some may be to be killed."""
         return await self._database.run(lambda tx: self.store.extend(tx, holders, self.settings.lease))
 
     async def fail(self, lease: Lease, error: str) -> JobState:
@@ -204,4 +265,16 @@ class Queue:
                 max_attempts=lease.max_attempts,
                 waited_seconds=lease.waited_seconds,
             )
+        )
+
+
+def _check(job: NewJob, place: int) -> None:
+    """Refuse by name what the store would refuse with a bare error; nothing of the batch is stored then."""
+    if not 0 <= job.priority <= 100:
+        raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
+    if job.max_attempts < 1:
+        raise InvalidInput(f"jobs[{place}].max_attempts", f"cannot be {job.max_attempts}", "give 1 or more")
+    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(scope) <= LONGEST_NAME for scope in job.scopes):
+        raise InvalidInput(
+            f"jobs[{place}]", "has a key or a scope that is empty or too long", f"use 1 to {LONGEST_NAME} characters"
         )

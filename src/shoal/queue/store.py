@@ -1,26 +1,31 @@
 """The queue's store contract. Every change is a compare-and-set; an answer of False or fewer rows means that somebody
 else was first, never that the store failed."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Holder, Job, Lease, LostJob, NewJob
+from shoal.queue.job import Enqueued, Extended, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
 from shoal.queue.states import Move
 
 
 class JobStore(Protocol):
-    async def insert(self, tx: Tx, job: NewJob) -> bool:
-        """Store a pending job; False if a live job has its dedupe key."""
+    async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Store pending jobs, all or none; what became of each, in their order. There is one live job of a dedupe key,
+        also within the batch: the others are answered with its id."""
         ...
 
-    async def lease(
-        self, tx: Tx, holder: str, kinds: list[str], lanes: list[str], limit: int, ttl: timedelta
-    ) -> list[Lease]:
-        """Grant up to `limit` due jobs, higher priority first, then those longer in line; each grant raises the job's
-        epoch and opens a history row. An empty answer does not mean that no job waits: others may have the lock on it
-        just now."""
+    async def lease(self, tx: Tx, taker: Taker, limit: int, ttl: timedelta) -> list[Lease]:
+        """Grant up to `limit` due jobs: lane after lane, in each the best rank first; a point of priority is worth as
+        much as a span of waiting, so that nothing waits for ever. Each grant raises the job's epoch and opens a history
+        row. An empty answer does not mean that no job waits: others may have the lock on it just now."""
+        ...
+
+    async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
+        """Carry out moves of locked jobs, each by compare-and-set, close their history rows, and lease as `lease` does,
+        in one statement where the store has such. What is refused changes nothing; the rest is done."""
         ...
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
@@ -31,8 +36,9 @@ class JobStore(Protocol):
         """Whether the job is still locked with that epoch; if so, it stays so until this transaction ends."""
         ...
 
-    async def extend(self, tx: Tx, holders: list[Holder], ttl: timedelta) -> list[Holder]:
-        """Move the ends of these leases; those that were extended. Never waits for a fence."""
+    async def extend(self, tx: Tx, holders: Sequence[Holder], ttl: timedelta) -> Extended:
+        """Move the ends of these leases in one statement; those that were extended, and of these the ones to be killed.
+        Never waits for a fence."""
         ...
 
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:

@@ -39,7 +39,7 @@ class Vigil:
             await self._clock.sleep(self._queue.settings.extend_every.total_seconds())
             asked_at = self._clock.monotonic()
             try:
-                if not await self._queue.extend([self._lease.holder]):
+                if not (await self._queue.extend([self._lease.holder])).kept:
                     return  # lost: it will not be trusted for long, and the fence refuses us anyway
             except ShoalError:
                 continue  # away or full: the lease is trusted less and less, and tried again

@@ -252,7 +252,7 @@ class Worker:
 
     async def _extend(self, slots: list[_Slot]) -> None:
         try:
-            kept = set(await self._queue.extend([slot.lease.holder for slot in slots]))
+            kept = set((await self._queue.extend([slot.lease.holder for slot in slots])).kept)
         except ShoalError as error:
             self._tell_unreachable("extending leases", error)
             return

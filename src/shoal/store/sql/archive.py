@@ -153,6 +153,7 @@ class SqlArchive:
             return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
         for query in ("drop_counters", "drop_skips"):
             await tx.execute(query, crawl=crawl.number)
+        await tx.execute("drop_grants", run_id=crawl.id)
         await tx.execute("drop_jobs", run_id=crawl.id)
         await tx.execute("drop_crawl", number=crawl.number)
         return 0

@@ -1,35 +1,57 @@
 """The queue's store on SQL."""
 
+from collections.abc import Sequence
 from datetime import timedelta
-from itertools import product
 from typing import Any
+
+import orjson
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Holder, Job, Lease, LostJob, NewJob
-from shoal.queue.states import TERMINAL, JobState, Move
+from shoal.queue.job import Enqueued, Extended, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.states import JobState, Move
 
 DUE_AT_ONCE = 1000
+NOBODY = Taker("", (), (), ())
 
 
 class SqlJobStore:
-    """Answers `queue.store.JobStore`."""
+    """Answers `queue.store.JobStore`. `ageing`: how much waiting is worth a point of priority."""
 
-    async def insert(self, tx: Tx, job: NewJob) -> bool:
-        values = {name: getattr(job, name) for name in NewJob.__slots__}
-        return await tx.execute("insert_job", **values) == 1
+    def __init__(self, dialect: str, ageing: timedelta) -> None:
+        self._in_one_statement = dialect == "postgres"
+        self._ageing = span(ageing)
 
-    async def lease(
-        self, tx: Tx, holder: str, kinds: list[str], lanes: list[str], limit: int, ttl: timedelta
-    ) -> list[Lease]:
-        await tx.execute("make_due", limit=DUE_AT_ONCE)
-        leases: list[Lease] = []
-        for lane, kind in product(lanes, kinds):
-            due = await tx.all("due_jobs", lane=lane, kind=kind, limit=limit - len(leases))
-            granted = [await self.lease_one(tx, JobId(row["id"]), holder, ttl) for row in due]
-            leases += [lease for lease in granted if lease is not None]
-        return leases
+    async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        first_of = {job.dedupe_key: job.id for job in reversed(jobs) if job.dedupe_key is not None}
+        asked = [job for job in jobs if job.dedupe_key is None or first_of[job.dedupe_key] == job.id]
+        live: dict[str | None, JobId] = {}
+        places = {job.id: place for place, job in enumerate(jobs)}
+        while asked:
+            made = await tx.many("insert_jobs", [self._new(job, places[job.id]) for job in asked])
+            keyed = [job for job in asked if job.dedupe_key is not None]
+            if made == len(asked):
+                live |= {job.dedupe_key: job.id for job in keyed}
+                break
+            rows = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
+            live |= {row["dedupe_key"]: JobId(row["id"]) for row in rows}
+            asked = [job for job in keyed if job.dedupe_key not in live]  # the one that was in their way has just ended
+        return [_enqueued(job, live) for job in jobs]
+
+    async def lease(self, tx: Tx, taker: Taker, limit: int, ttl: timedelta) -> list[Lease]:
+        return (await self.turn(tx, (), taker, limit, ttl)).leases
+
+    async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
+        turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
+        moved, rows, ripe = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
+        refused = [] if len(moved) == len(moves) else [move for move in moves if move.job_id not in moved]
+        if ripe and taker is not None:
+            await tx.execute("make_due", limit=DUE_AT_ONCE)
+            if len(rows) < limit:
+                _, more, _ = await turn(tx, (), taker, limit - len(rows), ttl)
+                rows += more
+        return Turned(refused, _leases(rows, taker or NOBODY))
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
@@ -41,32 +63,29 @@ class SqlJobStore:
     async def fence(self, tx: Tx, holder: Holder) -> bool:
         return await tx.one("fence_job", id=holder.job_id, epoch=holder.epoch) is not None
 
-    async def extend(self, tx: Tx, holders: list[Holder], ttl: timedelta) -> list[Holder]:
-        extended = []
-        for holder in sorted(holders, key=lambda holder: holder.job_id):
-            if await tx.one("extend_lease", id=holder.job_id, epoch=holder.epoch, ttl=span(ttl)) is not None:
-                extended.append(holder)
-        return extended
+    async def extend(self, tx: Tx, holders: Sequence[Holder], ttl: timedelta) -> Extended:
+        # In the order in which a turn moves them: two commits of one worker never wait for each other.
+        asked = sorted((holder.job_id, holder.epoch, span(ttl)) for holder in holders)
+        rows = await tx.batch("extend_leases", asked)
+        to_kill = {Holder(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
+        extended = {(row["id"], row["epoch"]) for row in rows}
+        return Extended([one for one in holders if (one.job_id, one.epoch) in extended], frozenset(to_kill))
 
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:
         await tx.execute("mark_grant_settled", job_id=holder.job_id, epoch=holder.epoch)
 
     async def apply(self, tx: Tx, move: Move) -> bool:
-        moved = await (self._end(tx, move) if move.to in TERMINAL else self._return(tx, move))
-        if moved:
-            await tx.execute(
-                "close_grant", job_id=move.job_id, epoch=move.epoch, ended=move.grant_end, error=move.error
-            )
-        return moved
+        return not (await self.turn(tx, [move], None, 0, timedelta(0))).refused
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
-        return await tx.one("other_run_waits", id=job_id, patience=span(patience)) is not None
+        asked = {"id": job_id, "patience": span(patience), "ageing": self._ageing}
+        return await tx.one("other_run_waits", **asked) is not None
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
         return await tx.execute("cancel_waiting_jobs", run_id=run_id, reason=reason)
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
-        await tx.execute("set_priority_of_run", run_id=run_id, priority=priority)
+        await tx.execute("set_priority_of_run", run_id=run_id, priority=priority, ageing=self._ageing)
 
     async def expired(self, tx: Tx, limit: int) -> list[LostJob]:
         rows = await tx.all("expired_jobs", limit=limit)
@@ -97,18 +116,79 @@ class SqlJobStore:
         row = await tx.one("live_jobs_of_run", run_id=run_id)
         return (row["pending"], row["locked"]) if row else (0, 0)
 
-    async def _end(self, tx: Tx, move: Move) -> bool:
-        values = {"state": move.to, "attempt": int(move.counts_attempt), "crash": int(move.counts_crash)}
-        return await tx.execute("end_job", **_common(move), **values) == 1
+    def _new(self, job: NewJob, place: int) -> tuple[Any, ...]:
+        scopes = orjson.dumps(job.scopes).decode() if job.scopes else None
+        what = (job.id, job.kind, job.capability, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
+        return (*what, job.priority, job.not_before, job.max_attempts, place, self._ageing)
 
-    async def _return(self, tx: Tx, move: Move) -> bool:
-        values = {"attempt": int(move.counts_attempt), "crash": int(move.counts_crash)}
-        values |= {"wait": span(move.wait), "drop_by": move.priority_drop, "to_the_back": int(move.to_the_back)}
-        return await tx.execute("return_job", **_common(move), **values) == 1
+    async def _turn_at_once(
+        self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
+    ) -> tuple[set[str], list[Any], bool]:
+        ordered = sorted(moves, key=lambda move: move.job_id)
+        columns = list(map(list, zip(*map(_columns, ordered), strict=True))) or [[] for _ in MOVE]
+        said, *rows = await tx.all(
+            "turn_jobs",
+            **dict(zip(MOVE, columns, strict=True)),
+            holder=taker.holder,
+            lanes=list(taker.lanes),
+            kinds=list(taker.kinds),
+            capabilities=list(taker.capabilities),
+            limit=limit,
+            ttl=span(ttl),
+            ageing=self._ageing,
+        )
+        return set(said["moved"] or ()), rows, said["ripe"]
+
+    async def _turn_by_steps(
+        self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
+    ) -> tuple[set[str], list[Any], bool]:
+        moved = set()
+        if moves:
+            rows = await tx.batch("move_jobs", [self._step(move) for move in moves])
+            moved = {row["id"] for row in rows}
+            closed = [(m.job_id, m.epoch, m.grant_end, m.error) for m in moves if m.job_id in moved]
+            await tx.many("close_grants", closed)
+        if not limit:
+            return moved, [], False
+        leased = await tx.all(
+            "lease_jobs",
+            holder=taker.holder,
+            lanes=list(taker.lanes),
+            kinds=list(taker.kinds),
+            capabilities=list(taker.capabilities),
+            limit=limit,
+            ttl=span(ttl),
+        )
+        opened = [(row["id"], row["lease_epoch"], taker.holder, row["granted_at"]) for row in leased]
+        await tx.many("open_grants", opened)
+        return moved, leased, await tx.one("any_ripe") is not None
+
+    def _step(self, move: Move) -> tuple[Any, ...]:
+        job_id, epoch, state, _, *rest = _columns(move)
+        return (job_id, epoch, state, *rest, self._ageing)
 
 
-def _common(move: Move) -> dict[str, Any]:
-    return {"id": move.job_id, "epoch": move.epoch, "reason": move.reason, "error": move.error}
+MOVE = ("ids", "epochs", "states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs")
+
+
+def _columns(move: Move) -> tuple[Any, ...]:
+    counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
+    where = (move.job_id, move.epoch, move.to.value, move.grant_end.value)
+    return (*where, move.reason, move.error, span(move.wait), *counts)
+
+
+def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
+    if job.dedupe_key is None:
+        return Enqueued(job.id)
+    found = live[job.dedupe_key]
+    return Enqueued(found, duplicate=found != job.id)
+
+
+def _leases(rows: list[Any], taker: Taker) -> list[Lease]:
+    if len(rows) > 1:
+        lanes = {lane: place for place, lane in enumerate(taker.lanes)}
+        rows.sort(key=lambda row: (lanes[row["lane"]], row["rank"], row["id"]))
+    return [_lease(row) for row in rows]
 
 
 def _lease(row: Any) -> Lease:
@@ -132,4 +212,5 @@ def _lost(row: Any) -> LostJob:
 def _job(row: Any) -> Job:
     values = {name: row[name] for name in Job.__slots__}
     values["state"] = JobState(values["state"])
+    values["scopes"] = tuple(orjson.loads(values["scopes"] or "[]"))
     return Job(**values)

@@ -104,8 +104,12 @@ DELETE FROM crawl_counter WHERE crawl = :crawl;
 -- Drop the skip counts of a crawl.
 DELETE FROM crawl_skip WHERE crawl = :crawl;
 
+-- name: drop_grants
+-- Drop the history of a run's jobs.
+DELETE FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = :run_id);
+
 -- name: drop_jobs
--- Drop the jobs of a run, and with them their history.
+-- Drop the jobs of a run.
 DELETE FROM job WHERE run_id = :run_id;
 
 -- name: drop_crawl

@@ -1,63 +1,27 @@
--- name: insert_job
--- Store a pending job, unless a live one has its dedupe key.
-INSERT INTO job (id, kind, state, run_id, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at, line_at)
-VALUES (:id, :kind, 'pending', :run_id, :payload, :lane, :dedupe_key, :priority, shoal_now(), :max_attempts, shoal_now(),
-        shoal_now())
-ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
-
 -- name: lease_job
 -- Grant one job by its id, if it is pending.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
-    lease_until = shoal_now() + :ttl, offered_session = NULL, offered_until = NULL
+    lease_until = shoal_now() + :ttl, granted_at = shoal_now(), offered_session = NULL, offered_until = NULL, due = 1,
+    parked = NULL
 WHERE id = :id AND state = 'pending'
-RETURNING id, kind, run_id, payload, attempts, max_attempts, crash_count, lease_epoch, shoal_now() - created_at AS waited;
+RETURNING id, kind, run_id, payload, attempts, max_attempts, crash_count, lease_epoch, shoal_now() - created_at AS waited,
+          scopes;
 
 -- name: open_grant
 -- Open the history row of a grant.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at) VALUES (:job_id, :epoch, :holder, shoal_now());
 
--- name: close_grant
--- Close the history row of a grant.
-UPDATE job_grant SET ended_at = shoal_now(), ended = :ended, error = :error
-WHERE job_id = :job_id AND epoch = :epoch AND ended IS NULL;
-
--- name: extend_lease
--- Move the end of a lease that is still held. Touches no column that a fence guards.
-UPDATE job SET lease_until = shoal_now() + :ttl
-WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
-RETURNING id;
-
 -- name: mark_grant_settled
 -- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
 UPDATE job_grant SET settled = 1 WHERE job_id = :job_id AND epoch = :epoch AND settled = 0;
 
--- name: return_job
--- A locked job goes back to its lane.
-UPDATE job
-SET state = 'pending', state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
-    not_before = shoal_now() + :wait, due = CASE WHEN :wait > 0 THEN 0 ELSE 1 END,
-    attempts = attempts + :attempt,
-    line_at = CASE WHEN :to_the_back = 1 THEN shoal_now() ELSE line_at END,
-    priority = CASE WHEN priority > :drop_by THEN priority - :drop_by ELSE 0 END,
-    crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
-                       THEN :crash ELSE crash_count + :crash END
-WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
-
--- name: end_job
--- A locked job reaches its end.
-UPDATE job
-SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
-    finished_at = shoal_now(),
-    attempts = attempts + :attempt,
-    crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
-                       THEN :crash ELSE crash_count + :crash END
-WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
-
 -- name: other_run_waits
--- Whether a job of another run, as important as this one, has stood in its line for a while.
-SELECT 1 FROM job AS mine JOIN job AS other ON other.lane = mine.lane AND other.kind = mine.kind
-WHERE mine.id = :id AND other.state = 'pending' AND other.due = 1 AND other.priority >= mine.priority
+-- Whether a job of another run has stood in its line for a while, and would be before this one if that stepped back.
+SELECT 1 FROM job AS mine
+JOIN job AS other ON other.lane = mine.lane AND other.kind = mine.kind AND other.capability = mine.capability
+WHERE mine.id = :id AND other.state = 'pending' AND other.due = 1
+      AND other.rank <= shoal_now() - mine.priority * CAST(:ageing AS BIGINT)
       AND other.run_id <> mine.run_id AND other.line_at < shoal_now() - :patience
 LIMIT 1;
 
@@ -68,7 +32,8 @@ WHERE run_id = :run_id AND state = 'pending';
 
 -- name: set_priority_of_run
 -- The jobs of a run that have not ended get another priority.
-UPDATE job SET priority = :priority WHERE run_id = :run_id AND finished_at IS NULL;
+UPDATE job SET priority = CAST(:priority AS SMALLINT), rank = line_at - CAST(:priority AS SMALLINT) * CAST(:ageing AS BIGINT)
+WHERE run_id = :run_id AND finished_at IS NULL;
 
 -- name: expired_jobs
 -- Locked jobs whose lease ran out, oldest first.
@@ -88,14 +53,16 @@ LIMIT 1;
 
 -- name: job
 -- One job.
-SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,
-       lease_holder, lease_until, error, created_at, finished_at
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
 FROM job WHERE id = :id;
 
 -- name: jobs_of_run
 -- The jobs of a run, oldest first.
-SELECT id, kind, state, state_reason, run_id, lane, priority, attempts, max_attempts, crash_count, lease_epoch,
-       lease_holder, lease_until, error, created_at, finished_at
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
 FROM job WHERE run_id = :run_id ORDER BY created_at, id;
 
 -- name: live_jobs_of_run

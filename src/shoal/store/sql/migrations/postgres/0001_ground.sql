@@ -52,9 +52,13 @@ CREATE TABLE crawl_skip (
     PRIMARY KEY (crawl, holder, reason)
 );
 
+-- `rank` is a job's place in the line, lowest first: when it came (`line_at`) less a span for each point of its priority,
+-- so that waiting makes up for a low one. `due`: 1 stands in the line; 0 waits for `not_before`; 2 is parked, for there is
+-- no room in the scope that `parked` names. A lease reads only what stands in the line.
 CREATE TABLE job (
     id              TEXT PRIMARY KEY,
     kind            TEXT NOT NULL,
+    capability      TEXT NOT NULL DEFAULT 'http',
     state           TEXT NOT NULL CHECK (state IN ('pending', 'locked', 'done', 'failed', 'expired', 'cancelled')),
     state_reason    TEXT,
     run_id          TEXT,
@@ -63,36 +67,46 @@ CREATE TABLE job (
     offered_session TEXT,
     offered_until   BIGINT,
     dedupe_key      TEXT,
+    scopes          TEXT,  -- a JSON list; NULL: none
+    parked          TEXT,
     priority        SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    rank            BIGINT NOT NULL DEFAULT 0,
     not_before      BIGINT NOT NULL,
-    due             SMALLINT NOT NULL DEFAULT 1,  -- 0 while `not_before` is ahead: a lease never reads past such jobs
+    due             SMALLINT NOT NULL DEFAULT 1 CHECK (due IN (0, 1, 2)),
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
     crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
     lease_epoch     BIGINT NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_holder    TEXT,
     lease_until     BIGINT,
+    granted_at      BIGINT,  -- of the last grant
+    kill_at         BIGINT,  -- when its worker is to kill it
     error           TEXT,
     created_at      BIGINT NOT NULL,
-    line_at         BIGINT NOT NULL DEFAULT 0,  -- its place among equals: when it was made, or stepped back
+    line_at         BIGINT NOT NULL DEFAULT 0,  -- when it was made, or stepped back
     finished_at     BIGINT,
     CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
     CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
     CHECK ((state IN ('pending', 'locked')) = (finished_at IS NULL)),
+    CHECK ((parked IS NOT NULL) = (due = 2)),
     CHECK (attempts <= max_attempts)
 );
 -- A change of state or epoch waits for a fence that is held FOR KEY SHARE; extending the lease does not.
 CREATE UNIQUE INDEX job_fence ON job (id, state, lease_epoch);
-CREATE INDEX job_waiting ON job (lane, kind, priority DESC, line_at, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_waiting ON job (lane, kind, capability, rank, id) WHERE state = 'pending' AND due = 1;
 CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
+CREATE INDEX job_parked ON job (parked, rank, id) WHERE state = 'pending' AND due = 2;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
-CREATE INDEX job_run ON job (run_id);
+CREATE INDEX job_offered ON job (offered_until) WHERE offered_until IS NOT NULL;
+CREATE INDEX job_run ON job (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX job_finished ON job (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX job_dead ON job (id) WHERE state IN ('failed', 'expired');
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 ALTER TABLE job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- One row per grant: who had the job, when, and how that ended.
+-- One row per grant: who had the job, when, in which process, and how that ended. Goes with its job.
 CREATE TABLE job_grant (
-    job_id     TEXT NOT NULL REFERENCES job ON DELETE CASCADE,
+    job_id     TEXT NOT NULL,
     epoch      BIGINT NOT NULL,
     holder     TEXT NOT NULL,
     granted_at BIGINT NOT NULL,
@@ -100,6 +114,9 @@ CREATE TABLE job_grant (
     ended_at   BIGINT,
     ended      TEXT CHECK (ended IN ('done', 'retried', 'failed', 'expired', 'crashed', 'released', 'cancelled')),
     error      TEXT,
+    node       TEXT,
+    pid        INTEGER,
+    config     TEXT,
     PRIMARY KEY (job_id, epoch),
     CHECK ((ended IS NULL) = (ended_at IS NULL))
 );
@@ -128,6 +145,25 @@ CREATE TABLE result (
     CHECK ((status = 'fail') = (error_code IS NOT NULL))
 );
 CREATE INDEX result_of_group ON result (group_id, number) WHERE group_id IS NOT NULL AND state <> 'pending';
+
+-- How many jobs of a scope may be locked at once, and which are: a job takes a seat in each of its scopes.
+CREATE TABLE quota (
+    scope TEXT PRIMARY KEY,
+    most  INTEGER NOT NULL CHECK (most >= 0)
+);
+CREATE TABLE job_seat (
+    scope  TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (scope, job_id)
+);
+
+-- Who does a chore that only one controller does, until when; the term rises with each new one.
+CREATE TABLE leader (
+    chore  TEXT PRIMARY KEY,
+    holder TEXT NOT NULL,
+    term   BIGINT NOT NULL,
+    until  BIGINT NOT NULL
+);
 
 -- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
 -- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0

@@ -45,9 +45,13 @@ CREATE TABLE crawl_skip (
     PRIMARY KEY (crawl, holder, reason)
 ) WITHOUT ROWID;
 
+-- `rank` is a job's place in the line, lowest first: when it came (`line_at`) less a span for each point of its priority,
+-- so that waiting makes up for a low one. `due`: 1 stands in the line; 0 waits for `not_before`; 2 is parked, for there is
+-- no room in the scope that `parked` names. A lease reads only what stands in the line.
 CREATE TABLE job (
     id              TEXT PRIMARY KEY,
     kind            TEXT NOT NULL,
+    capability      TEXT NOT NULL DEFAULT 'http',
     state           TEXT NOT NULL CHECK (state IN ('pending', 'locked', 'done', 'failed', 'expired', 'cancelled')),
     state_reason    TEXT,
     run_id          TEXT,
@@ -56,33 +60,43 @@ CREATE TABLE job (
     offered_session TEXT,
     offered_until   INTEGER,
     dedupe_key      TEXT,
+    scopes          TEXT,  -- a JSON list; NULL: none
+    parked          TEXT,
     priority        INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 100),
+    rank            INTEGER NOT NULL DEFAULT 0,
     not_before      INTEGER NOT NULL,
-    due             INTEGER NOT NULL DEFAULT 1,  -- 0 while `not_before` is ahead: a lease never reads past such jobs
+    due             INTEGER NOT NULL DEFAULT 1 CHECK (due IN (0, 1, 2)),
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
     crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
     lease_epoch     INTEGER NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_holder    TEXT,
     lease_until     INTEGER,
+    granted_at      INTEGER,  -- of the last grant
+    kill_at         INTEGER,  -- when its worker is to kill it
     error           TEXT,
     created_at      INTEGER NOT NULL,
-    line_at         INTEGER NOT NULL DEFAULT 0,  -- its place among equals: when it was made, or stepped back
+    line_at         INTEGER NOT NULL DEFAULT 0,  -- when it was made, or stepped back
     finished_at     INTEGER,
     CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
     CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
     CHECK ((state IN ('pending', 'locked')) = (finished_at IS NULL)),
+    CHECK ((parked IS NOT NULL) = (due = 2)),
     CHECK (attempts <= max_attempts)
 );
-CREATE INDEX job_waiting ON job (lane, kind, priority DESC, line_at, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_waiting ON job (lane, kind, capability, rank, id) WHERE state = 'pending' AND due = 1;
 CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
+CREATE INDEX job_parked ON job (parked, rank, id) WHERE state = 'pending' AND due = 2;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
-CREATE INDEX job_run ON job (run_id);
+CREATE INDEX job_offered ON job (offered_until) WHERE offered_until IS NOT NULL;
+CREATE INDEX job_run ON job (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX job_finished ON job (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX job_dead ON job (id) WHERE state IN ('failed', 'expired');
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 
--- One row per grant: who had the job, when, and how that ended.
+-- One row per grant: who had the job, when, in which process, and how that ended. Goes with its job.
 CREATE TABLE job_grant (
-    job_id     TEXT NOT NULL REFERENCES job ON DELETE CASCADE,
+    job_id     TEXT NOT NULL,
     epoch      INTEGER NOT NULL,
     holder     TEXT NOT NULL,
     granted_at INTEGER NOT NULL,
@@ -90,8 +104,30 @@ CREATE TABLE job_grant (
     ended_at   INTEGER,
     ended      TEXT CHECK (ended IN ('done', 'retried', 'failed', 'expired', 'crashed', 'released', 'cancelled')),
     error      TEXT,
+    node       TEXT,
+    pid        INTEGER,
+    config     TEXT,
     PRIMARY KEY (job_id, epoch),
     CHECK ((ended IS NULL) = (ended_at IS NULL))
+) WITHOUT ROWID;
+
+-- How many jobs of a scope may be locked at once, and which are: a job takes a seat in each of its scopes.
+CREATE TABLE quota (
+    scope TEXT PRIMARY KEY,
+    most  INTEGER NOT NULL CHECK (most >= 0)
+);
+CREATE TABLE job_seat (
+    scope  TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (scope, job_id)
+) WITHOUT ROWID;
+
+-- Who does a chore that only one controller does, until when; the term rises with each new one.
+CREATE TABLE leader (
+    chore  TEXT PRIMARY KEY,
+    holder TEXT NOT NULL,
+    term   INTEGER NOT NULL,
+    until  INTEGER NOT NULL
 );
 
 -- What page jobs gave, one row per grant that brought something. `state`: where it sent the job; `digest`: of what was

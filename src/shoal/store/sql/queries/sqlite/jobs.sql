@@ -1,9 +1,79 @@
--- name: due_jobs
--- The due jobs of one kind in one lane, best first. The write lock is held already: nobody else takes.
-SELECT id FROM job
-WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
-ORDER BY priority DESC, line_at, id
-LIMIT :limit;
+-- name: insert_jobs
+-- Store pending jobs, but none whose dedupe key a live one has; `place` keeps the order of the batch in the line.
+-- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts place ageing
+INSERT INTO job (id, kind, capability, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
+                 max_attempts, created_at, line_at)
+SELECT :id, :kind, :capability, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
+       t.now + :place - :priority * :ageing, coalesce(:not_before, t.now), CASE WHEN :not_before > t.now THEN 0 ELSE 1 END,
+       :max_attempts, t.now, t.now + :place
+FROM (SELECT shoal_now() AS now) AS t WHERE TRUE
+ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
+
+-- name: live_by_keys
+-- The live jobs that have these dedupe keys.
+SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(:keys)) AND finished_at IS NULL;
+
+-- name: lease_jobs
+-- Grant due jobs: lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then
+-- the next, up to :limit. Joined from left to right, and the jobs come in the order of their index.
+UPDATE job
+SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
+    lease_until = (SELECT shoal_now()) + :ttl, granted_at = (SELECT shoal_now()), offered_session = NULL, offered_until = NULL
+WHERE rowid IN (
+    SELECT j.rowid
+    FROM (SELECT l.value AS lane, k.value AS kind, c.value AS capability,
+                 (SELECT j.rank FROM job AS j
+                  WHERE j.state = 'pending' AND j.due = 1 AND j.lane = l.value AND j.kind = k.value AND j.capability = c.value
+                  ORDER BY j.rank, j.id LIMIT 1) AS head
+          FROM json_each(:lanes) AS l CROSS JOIN json_each(:kinds) AS k CROSS JOIN json_each(:capabilities) AS c
+          ORDER BY l.key, head LIMIT 1000) AS w
+    CROSS JOIN job AS j INDEXED BY job_waiting
+    WHERE w.head IS NOT NULL AND j.state = 'pending' AND j.due = 1 AND j.lane = w.lane AND j.kind = w.kind
+          AND j.capability = w.capability
+    LIMIT :limit)
+RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, granted_at - created_at AS waited,
+          scopes, lane, rank, granted_at;
+
+-- name: open_grants
+-- Open the history rows of grants.
+-- rows: job_id epoch holder granted_at
+INSERT INTO job_grant (job_id, epoch, holder, granted_at) VALUES (:job_id, :epoch, :holder, :granted_at);
+
+-- name: move_jobs
+-- End or return locked jobs by compare-and-set; those that were.
+-- rows: id epoch state reason error wait attempt crash drop_by back ageing
+UPDATE job
+SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
+    kill_at = NULL,
+    finished_at = CASE WHEN :state <> 'pending' THEN t.now END,
+    not_before = CASE WHEN :state = 'pending' THEN t.now + :wait ELSE not_before END,
+    due = CASE WHEN :state = 'pending' AND :wait > 0 THEN 0 ELSE 1 END,
+    attempts = attempts + :attempt,
+    crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
+                       THEN :crash ELSE crash_count + :crash END,
+    line_at = CASE WHEN :back = 1 THEN t.now ELSE line_at END,
+    priority = max(priority - :drop_by, 0),
+    rank = CASE WHEN :back = 1 THEN t.now ELSE line_at END - max(priority - :drop_by, 0) * :ageing
+FROM (SELECT shoal_now() AS now) AS t
+WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
+RETURNING id, scopes;
+
+-- name: close_grants
+-- Close the history rows of grants.
+-- rows: job_id epoch ended error
+UPDATE job_grant SET ended_at = (SELECT shoal_now()), ended = :ended, error = :error
+WHERE job_id = :job_id AND epoch = :epoch AND ended IS NULL;
+
+-- name: any_ripe
+-- Whether the time of jobs that wait for one has come.
+SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= (SELECT shoal_now()) LIMIT 1;
+
+-- name: extend_leases
+-- Move the ends of leases that are still held, and tell which of them are to be killed.
+-- rows: id epoch ttl
+UPDATE job SET lease_until = shoal_now() + :ttl
+WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
+RETURNING id, lease_epoch AS epoch, kill_at <= shoal_now() AS kill;
 
 -- name: fence_job
 -- Whether a grant still holds; the write lock keeps it so until the transaction ends.

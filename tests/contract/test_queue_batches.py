@@ -1,0 +1,319 @@
+"""The queue in batches: enqueue, lease by kind and capability, ageing, and ends with the next lease in one commit."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from shoal.base.errors import InvalidInput
+from shoal.base.ids import JobId, new_id
+from shoal.queue import states
+from shoal.queue.job import Enqueued, Holder, Lease, NewJob, Taker
+from shoal.queue.queue import JobEnqueued
+from shoal.queue.states import JobState
+from tests.contract.conftest import Bench, Gate, Gated, until_blocked
+
+J = JobState
+W1 = Taker("w1", ["page"])
+
+
+def new(key: str | None = None, **more: object) -> NewJob:
+    return NewJob(JobId(new_id("job")), "page", None, dedupe_key=key, **more)  # type: ignore[arg-type]
+
+
+def finished(leases: list[Lease]) -> list[states.Move]:
+    return [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in leases]
+
+
+async def in_line(bench: Bench, limit: int = 100, **asked: list[str]) -> list[str]:
+    leases = await bench.queue.lease("w1", asked.get("kinds", ["page"]), asked.get("lanes", ["shared"]), limit)
+    return [lease.holder.job_id for lease in leases]
+
+
+# Enqueuing
+
+
+async def test_a_batch_is_answered_in_its_order_and_waits_in_its_order(bench: Bench) -> None:
+    jobs = [new() for _ in range(50)]
+    jobs.sort(key=lambda job: job.id, reverse=True)  # the order of the ids decides nothing
+    assert await bench.queue.enqueue(jobs) == [Enqueued(job.id) for job in jobs]
+    assert await in_line(bench) == [job.id for job in jobs]
+
+
+async def test_duplicates_inside_a_batch_get_the_first_ones_id(bench: Bench) -> None:
+    jobs = [new("a"), new("b"), new("a"), new(), new("b")]
+    a, b = jobs[0].id, jobs[1].id
+    expected = [Enqueued(a), Enqueued(b), Enqueued(a, True), Enqueued(jobs[3].id), Enqueued(b, True)]
+    assert await bench.queue.enqueue(jobs) == expected
+    assert await bench.number("SELECT count(*) FROM job") == 3
+
+
+async def test_a_live_job_answers_for_its_key_whatever_it_waits_for(bench: Bench) -> None:
+    """F48: pending, scheduled, locked and waiting for a retry are all live."""
+    later = bench.clock.micros() + 3_600_000_000
+    made = await bench.queue.enqueue([new("pending"), new("later", not_before=later), new("locked"), new("retried")])
+    for lease in await bench.queue.lease("w1", ["page"], ["shared"], 3):
+        if lease.holder.job_id == made[3].id:
+            await bench.queue.fail(lease, "boom")
+        elif lease.holder.job_id == made[0].id:
+            await bench.queue.release(lease, "slice")
+    again = await bench.queue.enqueue([new("retried"), new("new"), new("pending"), new("locked"), new("later")])
+    assert [one.duplicate for one in again] == [True, False, True, True, True]
+    assert [one.id for one in again if one.duplicate] == [made[3].id, made[0].id, made[2].id, made[1].id]
+
+
+async def test_64_enqueues_of_one_key_at_once_are_all_answered_with_one_id(bench: Bench) -> None:
+    """F48."""
+    answers = await asyncio.gather(*[bench.queue.enqueue([new("k"), new()]) for _ in range(64)])
+    assert len({answer[0].id for answer in answers}) == 1
+    assert sum(not answer[0].duplicate for answer in answers) == 1
+    assert await bench.number("SELECT count(*) FROM job") == 65
+
+
+async def test_a_key_whose_job_ends_while_another_is_enqueued_is_free(postgres_bench: Bench) -> None:
+    """The insert met a live job; before the look at whose it is, that one ended."""
+    bench, gate = postgres_bench, Gate("insert_jobs")
+    [first] = await bench.queue.enqueue([new("k")])
+    job = new("k")
+    enqueuing = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.enqueue([job]))
+    await gate.wait_until_reached()
+    await bench.queue.finish(await bench.lease())
+    gate.open()
+    assert await enqueuing == [Enqueued(job.id)]
+    assert first.id != job.id
+
+
+async def test_two_batches_with_the_same_keys_in_any_order_do_not_wait_in_a_circle(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("insert_jobs")
+    keys = [f"k{number}" for number in range(20)]
+    first = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.enqueue([new(key) for key in keys]))
+    await gate.wait_until_reached()
+    second = asyncio.create_task(bench.queue.enqueue([new(key) for key in reversed(keys)]))
+    await until_blocked(bench)
+    gate.open()
+    made, found = await asyncio.gather(first, second)
+    assert [one.id for one in reversed(found)] == [one.id for one in made]
+    assert all(one.duplicate for one in found)
+
+
+async def test_one_bad_job_keeps_the_whole_batch_out(bench: Bench) -> None:
+    """F49: all or nothing, and the answer names the place."""
+    jobs = [new() for _ in range(10_000)]
+    jobs[7_123] = new(priority=101)
+    with pytest.raises(InvalidInput, match=r"jobs\[7123\]\.priority"):
+        await bench.queue.enqueue(jobs)
+    assert await bench.number("SELECT count(*) FROM job") == 0
+
+
+async def test_a_batch_is_announced_once(bench: Bench) -> None:
+    await bench.queue.enqueue([new("k")])
+    jobs = [new("k"), new(), new()]
+    await bench.queue.enqueue(jobs)
+    told = [signal for signal in bench.told if isinstance(signal, JobEnqueued)]
+    assert [(signal.count, signal.job_id) for signal in told[1:]] == [(2, jobs[1].id)]
+
+
+async def test_nothing_is_enqueued_by_an_empty_batch(bench: Bench) -> None:
+    assert await bench.queue.enqueue([]) == []
+
+
+# Waiting for a time
+
+
+async def test_a_job_is_not_granted_before_its_time(bench: Bench) -> None:
+    soon = new(not_before=bench.clock.micros() + 5_000_000)
+    if bench.dialect == "postgres":
+        now = await bench.number("SELECT shoal_now()")
+        soon = new(not_before=now + 5_000_000)
+    await bench.queue.enqueue([soon])
+    await bench.jump(4)
+    assert await in_line(bench) == []
+    await bench.jump(1.1)
+    assert await in_line(bench) == [soon.id]
+
+
+async def test_jobs_of_the_same_moment_are_all_granted_once(bench: Bench) -> None:
+    """F43."""
+    at = await bench.number("SELECT shoal_now() AS now") + 1_000_000
+    jobs = [new(not_before=at) for _ in range(5_000)]
+    await bench.queue.enqueue(jobs)
+    await bench.jump(2)
+    got: list[str] = []
+    while batch := await in_line(bench, 1_000):
+        got += batch
+    assert sorted(got) == sorted(job.id for job in jobs)
+
+
+async def test_a_job_that_waits_for_its_time_holds_no_lease(bench: Bench) -> None:
+    """F44: a time later than any lease is not waited for with one."""
+    await bench.enqueue()
+    lease = await bench.lease()
+    await bench.queue.fail(lease, "boom")
+    job = await bench.job(lease.holder.job_id)
+    assert (job.state, job.lease_holder, job.lease_until) == (J.PENDING, None, None)
+    await bench.janitor().run_once()
+    assert (await bench.job(lease.holder.job_id)).lease_epoch == 1
+
+
+# Who gets what
+
+
+async def test_a_job_is_granted_only_to_who_can_do_it(bench: Bench) -> None:
+    plain, browser = new(), new(capability="js")
+    await bench.queue.enqueue([plain, browser])
+    [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 9, ["js"])
+    assert lease.holder.job_id == browser.id
+    [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 9, ["js", "http"])
+    assert lease.holder.job_id == plain.id
+
+
+async def test_the_private_lane_goes_before_the_shared_one(bench: Bench) -> None:
+    shared, private = new(priority=100), new(priority=0, lane="node:a")
+    await bench.queue.enqueue([shared, private])
+    assert await in_line(bench, lanes=["node:a", "shared"]) == [private.id, shared.id]
+
+
+async def test_no_kind_hides_another_that_waits_longer(bench: Bench) -> None:
+    first = await bench.enqueue(kind="analysis")
+    await bench.jump(1)
+    for _ in range(5):
+        await bench.enqueue(kind="crawl")
+    assert await in_line(bench, 1, kinds=["crawl", "analysis"]) == [first]
+
+
+async def test_a_low_priority_overtakes_newer_high_ones_in_time(bench: Bench) -> None:
+    """F46: one point of priority is worth a minute of waiting."""
+    low = await bench.enqueue(priority=10)
+    high = await bench.enqueue(priority=20)
+    assert await in_line(bench, 1) == [high]
+    await bench.jump(9 * 60)
+    newer = await bench.enqueue(priority=20)
+    assert await in_line(bench, 1) == [newer]
+    await bench.jump(2 * 60)
+    await bench.enqueue(priority=20)
+    assert await in_line(bench, 1) == [low]
+
+
+async def test_an_endless_flood_of_urgent_jobs_does_not_starve_a_humble_one(bench: Bench) -> None:
+    """F46: the longest wait is the whole range of priorities, a hundred minutes."""
+    humble = await bench.enqueue(priority=0)
+    minutes = 0
+    await bench.enqueue(priority=100)
+    while minutes < 110 and humble not in await in_line(bench, 1):
+        minutes += 1
+        await bench.jump(60)
+        await bench.enqueue(priority=100)
+    assert 99 <= minutes <= 101
+
+
+async def test_never_more_than_the_limit_is_granted_however_it_is_planned(postgres_bench: Bench) -> None:
+    """F25: statistics that say "one row" while there are thousands must not lead to more grants."""
+    bench = postgres_bench
+    await bench.sql("ANALYZE job")
+    await bench.queue.enqueue([new() for _ in range(500)] + [new(lane="n1") for _ in range(500)])
+    leases = await bench.queue.lease("w1", ["page"], ["n1", "shared"], 600)
+    assert len(leases) == 600
+    assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 600
+
+
+# Ending and leasing in one commit
+
+
+async def test_ended_jobs_and_the_next_lease_are_one_commit(bench: Bench) -> None:
+    jobs = [new() for _ in range(6)]
+    await bench.queue.enqueue(jobs)
+    first = (await bench.queue.finish_and_lease([], W1, 3)).leases
+    done, retried, failed = first
+    moves = [
+        states.finish(done.holder.job_id, done.holder.epoch, "ok"),
+        states.retry(retried.holder.job_id, retried.holder.epoch, "boom", timedelta(seconds=5)),
+        states.fail(failed.holder.job_id, failed.holder.epoch, "for good"),
+    ]
+    turned = await bench.queue.finish_and_lease(moves, W1, 10)
+    assert turned.refused == []
+    assert [lease.holder for lease in turned.leases] == [Holder(job.id, 1) for job in jobs[3:]]
+    found = [await bench.job(lease.holder.job_id) for lease in first]
+    assert [(job.state, job.attempts, job.error) for job in found] == [
+        (J.DONE, 0, None),
+        (J.PENDING, 1, "boom"),
+        (J.FAILED, 1, "for good"),
+    ]
+    assert found[1].priority == 40
+    ends = [(await bench.grants(job.id))[0]["ended"] for job in found]
+    assert ends == ["done", "retried", "failed"]
+
+
+async def test_only_the_moves_that_are_too_late_are_refused(bench: Bench) -> None:
+    """F4 in a batch: each job is fenced by itself."""
+    await bench.queue.enqueue([new() for _ in range(4)])
+    leases = (await bench.queue.finish_and_lease([], W1, 4)).leases
+    stale = leases[1]
+    await bench.queue.release(stale, "slice")
+    await bench.lease("w2")
+    await bench.queue.finish(leases[2])
+    turned = await bench.queue.finish_and_lease(finished(leases), W1, 10)
+    assert [move.job_id for move in turned.refused] == [stale.holder.job_id, leases[2].holder.job_id]
+    assert turned.leases == []
+    found = [await bench.job(lease.holder.job_id) for lease in leases]
+    assert [job.state for job in found] == [J.DONE, J.LOCKED, J.DONE, J.DONE]
+    assert found[1].lease_holder == "w2"
+    assert [grant["ended"] for grant in await bench.grants(stale.holder.job_id)] == ["released", None]
+
+
+async def test_a_batch_that_is_not_committed_changes_nothing(bench: Bench) -> None:
+    await bench.queue.enqueue([new() for _ in range(4)])
+    leases = (await bench.queue.finish_and_lease([], W1, 2)).leases
+
+    async def commit(tx: object) -> None:
+        await bench.queue.finish_and_lease_in(tx, finished(leases), W1, 2)  # type: ignore[arg-type]
+        raise RuntimeError("the result could not be stored")
+
+    with pytest.raises(RuntimeError):
+        await bench.database.run(commit)
+    assert [(await bench.job(lease.holder.job_id)).state for lease in leases] == [J.LOCKED] * 2
+    assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 2
+
+
+async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Bench) -> None:
+    jobs = [new() for _ in range(400)]
+    await bench.queue.enqueue(jobs)
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        taker, leases = Taker(name, ["page"]), []
+        while True:
+            turned = await bench.queue.finish_and_lease(finished(leases), taker, 20)
+            assert turned.refused == []
+            done.extend(lease.holder.job_id for lease in leases)
+            leases = turned.leases
+            if not leases and len(done) == len(jobs):
+                return
+
+    await asyncio.wait_for(asyncio.gather(*[work(f"w{number}") for number in range(4)]), 60)
+    assert sorted(done) == sorted(job.id for job in jobs)
+
+
+async def test_the_heartbeat_of_a_batch_and_its_end_do_not_wait_in_a_circle(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("turn_jobs")
+    await bench.queue.enqueue([new() for _ in range(20)])
+    leases = (await bench.queue.finish_and_lease([], W1, 20)).leases
+    gated = bench.over(Gated(bench.database, gate)).queue
+    ending = asyncio.create_task(gated.finish_and_lease(finished(leases[::-1]), W1, 0))
+    await gate.wait_until_reached()
+    beating = asyncio.create_task(bench.queue.extend([lease.holder for lease in leases]))
+    await until_blocked(bench)
+    gate.open()
+    turned, extended = await asyncio.gather(ending, beating)
+    assert turned.refused == []
+    assert extended.kept == []
+
+
+async def test_a_batch_of_leases_is_extended_at_once(bench: Bench) -> None:
+    await bench.queue.enqueue([new() for _ in range(3)])
+    leases = (await bench.queue.finish_and_lease([], W1, 3)).leases
+    await bench.queue.finish(leases[1])
+    await bench.jump(9)
+    holders = [lease.holder for lease in leases]
+    assert (await bench.queue.extend(holders)).kept == [holders[0], holders[2]]
+    await bench.lose(5)
+    assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 2
