@@ -109,14 +109,21 @@ class App:
 
         return Tokens(self.database, SqlTokenStore(), self.acts(), self.clock, self.signals)
 
-    def api(self) -> list[object]:
+    def api(self, tokens: "Tokens | None" = None) -> list[object]:
         """The groups of REST endpoints over these rooms."""
         from shoal.serve.api import GROUPS
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
+        from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
 
-        return [CrawlApi(self.crawls), WebhookApi(self.webhooks()), DocsApi(GROUPS)]
+        return [
+            CrawlApi(self.crawls),
+            WebhookApi(self.webhooks()),
+            TokenApi(tokens or self.tokens()),
+            AuditApi(self.acts()),
+            DocsApi(GROUPS),
+        ]
 
     def webhooks(self) -> "Webhooks":
         from shoal.events.webhooks import Webhooks

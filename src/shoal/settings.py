@@ -406,9 +406,18 @@ class ServeSettings(Slice):
     listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
     max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Size of a request's body.", ge=1000)
     tls_cert: FilePath = setting(
-        "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY.", planned=True
+        "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY."
     )
-    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "Private key (PEM) of SHOAL_TLS_CERT.", planned=True)
+    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "Private key (PEM) of SHOAL_TLS_CERT.")
+    public_url: HttpUrl = setting(
+        "SHOAL_PUBLIC_URL", "", "The address that people know the console by; other host names are then refused."
+    )
+    trusted_proxies: Networks = setting(
+        "SHOAL_TRUSTED_PROXIES", "", "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."
+    )
+    open_probes: Switch = setting(
+        "SHOAL_OPEN_PROBES", False, "Answer /readyz and /metrics also without a token.", shown="false"
+    )
 
 
 class ClientSettings(Slice):

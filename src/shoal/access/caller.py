@@ -22,9 +22,8 @@ class Caller:
         """Refuse who lacks a scope, by its name."""
         if not allows(self.scopes, wanted):
             held = ", ".join(sorted(self.scopes)) or "none"
-            raise NotAllowed(
-                f"this needs the scope {wanted.value}, and the token has {held}", f"use a token with {wanted.value}"
-            )
+            problem = f"this needs the scope {wanted.value}, and the token has {held}"
+            raise NotAllowed(problem, f"use a token with {wanted.value}", scope=wanted.value)
 
 
 def local_caller(address: str = "") -> Caller:

@@ -79,6 +79,10 @@ class Tokens:
         hashed = hash_of(text)
         return self._remembered(hashed) or await self._look_up(token_id, hashed)
 
+    def remembers(self, text: str) -> bool:
+        """Whether this was a valid token not long ago."""
+        return hash_of(text) in self._verified
+
     def _remembered(self, hashed: str) -> Token | None:
         at, token = self._verified.get(hashed, (0.0, None))
         return token if self._clock.monotonic() - at < FRESH_SECONDS else None

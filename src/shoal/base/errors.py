@@ -121,8 +121,8 @@ class NotAllowed(CallerError):
 
     code = "not_allowed"
 
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(f"{what}; {fix}.")
+    def __init__(self, what: str, fix: str, **facts: Any) -> None:
+        super().__init__(f"{what}; {fix}.", **facts)
 
 
 class Unauthenticated(CallerError):

@@ -19,6 +19,7 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
+from shoal.serve.keeper import is_loopback
 from shoal.settings import load
 
 LOOK_SECONDS = 0.5
@@ -38,8 +39,11 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         "SHOAL_DATA_DIR": str(folder),
         "DATABASE_URL": f"sqlite:///{folder}/shoal.db",
         "SHOAL_LOG_LEVEL": "warning",
+        "SHOAL_TLS_CERT": "",
+        "SHOAL_TLS_KEY": "",
     }
-    door = _door(load(flags).settings.serve.listen)
+    listen = load(flags).settings.serve.listen
+    door = _door(listen if is_loopback(listen.host) else Address("127.0.0.1", listen.port))
     flags["SHOAL_LISTEN"] = address_of(door)
     settings = load(flags).settings
     _say_address(door, as_json=as_json)

@@ -8,6 +8,7 @@ import click
 import uvicorn
 import uvloop
 
+from shoal.access.failures import Failures
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NotAllowed
 from shoal.base.reading import Address
@@ -19,7 +20,10 @@ from shoal.observe.metrics import Metrics
 from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
-from shoal.serve.site import is_loopback, site
+from shoal.serve.keeper import TokenKeeper, is_loopback
+from shoal.serve.login import Login
+from shoal.serve.site import site
+from shoal.serve.tls import tls_of
 from shoal.settings import load
 
 
@@ -34,11 +38,14 @@ def serve(listen: str | None, workers: int, store: str | None) -> None:
 
 
 async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
-    door = open_door(load(flags).settings.serve.listen)
+    asked = load(flags).settings.serve
+    tls_of(asked)
+    door = open_door(asked.listen)
     flags = {**flags, "SHOAL_LISTEN": address_of(door)}
     settings = load(flags).settings
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app:
+        await check_reach(app)
         controller = Controller(app, metrics, door, flags, workers)
         note(f"Shoal listens on {controller.address}")
         if app.database.warning:
@@ -53,12 +60,7 @@ def address_of(door: socket.socket) -> str:
 
 def open_door(listen: Address) -> socket.socket:
     """The listening socket, opened before anything else so that a taken port is the first thing said."""
-    host = listen.host or "127.0.0.1"
-    if not is_loopback(host):
-        raise NotAllowed(
-            f"listening on {host} would let anybody on the network in, and there are no tokens yet",
-            "listen on 127.0.0.1 and put a proxy with a password in front",
-        )
+    host = listen.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     door = socket.socket(family, socket.SOCK_STREAM)
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,6 +74,23 @@ def open_door(listen: Address) -> socket.socket:
             "stop what uses it, or choose another with --listen",
         ) from None
     return door
+
+
+async def check_reach(app: App) -> None:
+    """Refuse to be reached from elsewhere before there is a token. Nothing is accepted yet: the door is only bound."""
+    settings = app.settings.serve
+    if is_loopback(settings.listen.host):
+        return
+    if not await app.tokens().any_made():
+        raise NotAllowed(
+            f"listening on {settings.listen.host} would let anybody on the network in, and there is no token yet",
+            "make one with `shoal tokens create --role admin --name NAME` on this store, or listen on 127.0.0.1",
+        )
+    if settings.tls_cert is None and not settings.trusted_proxies:
+        note(
+            f"Whoever is between {settings.listen.host} and its callers can read their tokens: set SHOAL_TLS_CERT and"
+            " SHOAL_TLS_KEY, or put a proxy with TLS in front and name it in SHOAL_TRUSTED_PROXIES."
+        )
 
 
 class Controller:
@@ -93,7 +112,8 @@ class Controller:
 
     @property
     def address(self) -> str:
-        return f"http://{address_of(self._door)}"
+        scheme = "http" if self._app.settings.serve.tls_cert is None else "https"
+        return f"{scheme}://{address_of(self._door)}"
 
     async def run(self) -> None:
         on_stop(self.stop)
@@ -129,14 +149,23 @@ class Controller:
         )
 
     def _config(self, metrics: Metrics) -> uvicorn.Config:
-        app = self._app
-        groups = [*app.api(), self._health(metrics), ConsoleApi(app.crawls)]
-        routes = [*routes_of(groups, app.settings.serve.max_request_bytes), files()]
-        return uvicorn.Config(
-            site(routes, app.clock, app.signals),
+        app, settings = self._app, self._app.settings.serve
+        tokens = app.tokens()
+        keeper = TokenKeeper(tokens, Failures(app.clock), settings, app.signals)
+        groups = [*app.api(tokens), self._health(metrics), ConsoleApi(app.crawls)]
+        routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
+        config = uvicorn.Config(
+            site(routes, app.clock, app.signals, keeper, open_probes=settings.open_probes),
             log_config=None,
             access_log=False,
             server_header=False,
             lifespan="off",
             timeout_graceful_shutdown=5,
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
+        config.load()
+        config.ssl = tls_of(settings)
+        return config

@@ -52,6 +52,12 @@ class Line:
 
 WORDS: Mapping[str, Wording] = {
     "BodyStoreStumbled": Wording(Level.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
+    "CallerRefused": Wording(
+        Level.WARNING,
+        "a wrong credential came from {address}",
+        of="waits",
+        choices={"True": (Level.WARNING, "too many wrong credentials came from {address}: it has to wait")},
+    ),
     "ChoreDone": Wording(Level.DEBUG, "{chore} {did}"),
     "ClockWentBack": Wording(
         Level.WARNING, "the clock of the {whose} went back by {seconds:g} s; leases last that much longer"

@@ -3,6 +3,14 @@
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.health import HealthApi
+from shoal.serve.tokens import AuditApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
 
-GROUPS: tuple[type, ...] = (CrawlApi, WebhookApi, HealthApi, DocsApi)
+GROUPS: tuple[type, ...] = (
+    CrawlApi,
+    WebhookApi,
+    TokenApi,
+    AuditApi,
+    HealthApi,
+    DocsApi,
+)

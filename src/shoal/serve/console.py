@@ -5,7 +5,7 @@ Every cell is worded here, once, for the page and for the script that refreshes 
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from zlib import crc32
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,6 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from shoal import __version__
+from shoal.access.caller import LOCAL
 from shoal.access.scopes import Scope
 from shoal.base.clock import Clock, SystemClock, from_micros
 from shoal.base.form import Form, says
@@ -23,6 +24,7 @@ from shoal.base.text import visible
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
 from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.keeper import caller_of
 from shoal.serve.problems import Json
 
 HERE = Path(__file__).parent
@@ -183,8 +185,9 @@ def size(count: int) -> str:
     return f"{amount:,.1f} TB"
 
 
-def _about(request: Request) -> dict[str, str]:
-    return {"version": __version__, "address": f"{request.url.scheme}://{request.url.netloc}"}
+def _about(request: Request) -> dict[str, Any]:
+    address = f"{request.url.scheme}://{request.url.netloc}"
+    return {"version": __version__, "address": address, "signed_in": caller_of(request).who != LOCAL}
 
 
 def templates() -> Environment:

@@ -8,6 +8,7 @@ import orjson
 from starlette.responses import HTMLResponse, Response
 
 from shoal import __version__
+from shoal.access.scopes import Scope
 from shoal.serve.console import templates
 from shoal.serve.endpoint import Ask, Endpoint, Nothing, endpoint, public_lines
 from shoal.serve.openapi import document, problems_of, tag_of
@@ -21,12 +22,12 @@ class DocsApi:
         self._groups = groups
 
     @endpoint(
-        "GET", "/openapi.json", scope=None, says="The OpenAPI 3.1 document of this server.", answer=dict[str, Any]
+        "GET", "/openapi.json", scope=Scope.READ, says="The OpenAPI 3.1 document of this server.", answer=dict[str, Any]
     )
     async def show_openapi(self, ask: Ask[Nothing, Nothing]) -> Response:
         return Response(self._document, media_type="application/json")
 
-    @endpoint("GET", "/docs", scope=None, says="The same for people.", answer=str, media_type="text/html")
+    @endpoint("GET", "/docs", scope=Scope.READ, says="The same for people.", answer=str, media_type="text/html")
     async def show_docs(self, ask: Ask[Nothing, Nothing]) -> Response:
         return HTMLResponse(self._page)
 

@@ -37,3 +37,23 @@ NEW_CRAWL = CRAWL | {
     "node_ids": [],
 }
 HELD_HOST = {"origin": "https://example.com", "held_until": "2026-03-01T09:05:00Z", "status": 429}
+TOKEN: dict[str, Any] = {
+    "id": "tok_7h3k9m2pxw",
+    "name": "nightly crawls",
+    "state": "valid",
+    "scopes": ["write"],
+    "made_by": "local",
+    "created_at": "2026-03-01T09:00:00Z",
+    "expires_at": "2026-05-30T09:00:00Z",
+    "last_used_at": None,
+    "revoked_at": None,
+}
+ACT: dict[str, Any] = {
+    "number": 12,
+    "at": "2026-03-01T09:00:00Z",
+    "who": "local",
+    "act": "token.created",
+    "subject": "tok_7h3k9m2pxw",
+    "facts": {"name": "nightly crawls", "scopes": ["write"], "expires_in": "90d"},
+    "address": "127.0.0.1",
+}

@@ -48,7 +48,7 @@ class HealthApi:
     @endpoint(
         "GET",
         "/readyz",
-        scope=None,
+        scope=Scope.READ,
         says="Whether its store takes what is written.",
         answer=shapes.Readiness,
         answers={"status": "ok", "store": "ok"},

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shoal.base.errors import RateLimited, ShoalError
+from shoal.base.errors import RateLimited, ShoalError, Unauthenticated
 
 
 class Json(Response):
@@ -28,6 +28,8 @@ async def shoal_error(request: Request, error: Exception) -> Response:
     headers = {}
     if error.response.http_status == 503 or isinstance(error, RateLimited):
         headers["Retry-After"] = str(int(error.facts.get("retry_after_seconds", 5)))
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
     return Problem(error.problem(), status_code=error.response.http_status, headers=headers)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from shoal.access.scopes import Scope
 from shoal.base.form import says
 from shoal.crawl.states import CrawlState
 
@@ -70,3 +71,43 @@ class Readiness(Struct, kw_only=True):
     status: str
     store: str
     detail: str | UnsetType = UNSET
+
+
+class Token(Struct, kw_only=True):
+    """What is kept of a token: never the token itself."""
+
+    id: str
+    name: str
+    state: Annotated[str, says("valid, expired or revoked.")]
+    scopes: list[Scope]
+    made_by: Annotated[str, says("The id of the token that made it, or `local`.")]
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: Annotated[datetime | None, says("To the minute.")]
+    revoked_at: datetime | None
+
+
+class TokenMade(Token, kw_only=True):
+    token: Annotated[str, says("The token. It is shown this once and kept nowhere.")]
+
+
+class TokenList(Struct, kw_only=True):
+    items: list[Token]
+    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+
+
+class AuditEntry(Struct, kw_only=True):
+    """What an administrator did."""
+
+    number: int
+    at: datetime
+    who: Annotated[str, says("The id of a token, or `local` for who works at the machine.")]
+    act: Annotated[str, says("Such as `token.created`.")]
+    subject: Annotated[str, says("The id of what it was done to.")]
+    facts: dict[str, Any]
+    address: Annotated[str | None, says("Where it was asked from.")]
+
+
+class AuditLog(Struct, kw_only=True):
+    items: list[AuditEntry]
+    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]

@@ -2,20 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
+from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
-from shoal.base.errors import NotAllowed, ShoalError
+from shoal.base.errors import ShoalError, Unauthenticated
 from shoal.base.signals import Signal, Signals
-from shoal.serve.problems import Problem, http_error, shoal_error, unexpected
+from shoal.serve.endpoint import reached
+from shoal.serve.keeper import SAFE_METHODS, Keeper, Loopback
+from shoal.serve.problems import http_error, shoal_error, unexpected
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+PROBES = frozenset({"/readyz", "/metrics"})
+OPEN = ("/login", "/logout", "/static/")
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -34,24 +39,42 @@ class RequestServed(Signal):
     seconds: float
 
 
-def site(routes: Sequence[BaseRoute], clock: Clock, signals: Signals) -> ASGIApp:
-    """The application over these routes."""
+def site(
+    routes: Sequence[BaseRoute],
+    clock: Clock,
+    signals: Signals,
+    keeper: Keeper | None = None,
+    *,
+    open_probes: bool = False,
+) -> ASGIApp:
+    """The application over these routes. Without a keeper only this machine is let in."""
     app = Starlette(
         routes=list(routes),
         exception_handlers={ShoalError: shoal_error, HTTPException: http_error, Exception: unexpected},
     )
-    return Door(app, clock, signals)
+    return Door(app, routes, keeper or Loopback(), open_probes, clock, signals)
 
 
 class Door:
-    """Every request passes here: who it says it talks to is checked, the answer gets its headers, and is counted."""
+    """Every request passes here: its keeper lets it in or not, the answer gets its headers, and is counted."""
 
-    def __init__(self, app: ASGIApp, clock: Clock, signals: Signals) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        routes: Sequence[BaseRoute],
+        keeper: Keeper,
+        open_probes: bool,
+        clock: Clock,
+        signals: Signals,
+    ) -> None:
         self._app = app
+        self._routes = routes
+        self._keeper = keeper
+        self._open_probes = open_probes
         self._clock = clock
         self._signals = signals
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -65,39 +88,37 @@ class Door:
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
-        refusal = _refusal(Request(scope))
         try:
+            refusal = await self._refusal(Request(scope))
             await (refusal or self._app)(scope, receive, answer)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             seconds = self._clock.monotonic() - began
             self._signals.emit(RequestServed(method=scope["method"], route=route, status=status, seconds=seconds))
 
+    async def _refusal(self, request: Request) -> Response | None:
+        """The answer to who is not let in. Who is let in is known to handlers as `request.state.caller`."""
+        try:
+            request.state.caller = await self._keeper.admit(request, self._needed(request))
+        except Unauthenticated as error:
+            return RedirectResponse("/login", 303) if _is_visit(request) else await shoal_error(request, error)
+        except ShoalError as error:
+            return await shoal_error(request, error)
+        return None
 
-def _refusal(request: Request) -> Problem | None:
-    """Without tokens only this machine may ask; a web page open in its browser is not this machine."""
-    if not is_loopback(request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")):
-        return _problem(
-            NotAllowed("this server only answers to its loopback name", "use http://127.0.0.1 or localhost")
-        )
-    foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    origin = request.headers.get("origin")
-    foreign |= origin is not None and origin.partition("//")[2] != request.headers.get("host")
-    if request.method not in SAFE_METHODS and foreign:
-        return _problem(NotAllowed("this request comes from another site", "send it from this server's own pages"))
-    return None
+    def _needed(self, request: Request) -> Scope | None:
+        """What a request needs. What is in no table, or not there at all, is open to nobody else."""
+        if request.url.path in PROBES:
+            return None if self._open_probes else Scope.READ
+        found = reached(self._routes, request.scope)
+        if found is not None:
+            return found.scope
+        if request.url.path.startswith(OPEN):
+            return None
+        return Scope.READ if request.method in SAFE_METHODS else Scope.WRITE
 
 
-def _problem(error: ShoalError) -> Problem:
-    return Problem(error.problem(), status_code=error.response.http_status)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
-    name = host.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False
+def _is_visit(request: Request) -> bool:
+    """Whether a person opened a page."""
+    is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    return is_page and not request.url.path.startswith(("/api/", "/bot/")) and "authorization" not in request.headers

@@ -56,6 +56,7 @@ function tell(state, text) {
 
 async function ask() {
   const response = await fetch(`/console/crawls${location.search}`, { signal: AbortSignal.timeout(10_000) });
+  if (response.status === 401) location.assign("/login"); // the token ended meanwhile
   if (!response.ok) throw new Error(`HTTP ${response.status}`);
   return response.json();
 }

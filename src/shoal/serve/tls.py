@@ -1,0 +1,42 @@
+"""The certificate that the controller shows, checked before it serves."""
+
+import ssl
+from pathlib import Path
+
+from shoal.base.errors import BadConfig
+from shoal.settings import ServeSettings
+
+CERT, KEY = "SHOAL_TLS_CERT", "SHOAL_TLS_KEY"
+
+
+def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
+    """TLS 1.2 or newer with the certificate that the settings name; None without one."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    if "BEGIN CERTIFICATE" not in _text(CERT, settings.tls_cert):
+        raise BadConfig(
+            CERT, f"names {settings.tls_cert}, which holds no certificate", "name a PEM file with the chain"
+        )
+    key = _text(KEY, settings.tls_key)
+    if "PRIVATE KEY" not in key:
+        raise BadConfig(KEY, f"names {settings.tls_key}, which holds no private key", "name the PEM file of the key")
+    if "ENCRYPTED" in key:
+        raise BadConfig(KEY, f"names {settings.tls_key}, which is locked by a password", "name an unlocked copy of it")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise BadConfig(KEY, f"is not the key of {CERT}", "name the two that were made together") from None
+        problem = f"and {KEY} cannot be used together ({error.reason or error})"
+        raise BadConfig(CERT, problem, "check both files with `openssl x509` and `openssl pkey`") from None
+    return context
+
+
+def _text(key: str, path: Path) -> str:
+    try:
+        return path.read_text("ascii", errors="replace")
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise BadConfig(key, f"names {path}, which cannot be read ({why})", "name a readable PEM file") from None
