@@ -359,6 +359,33 @@ CREATE TABLE delivery (
 CREATE INDEX delivery_due ON delivery (webhook, next_at) WHERE state = 'waiting';
 CREATE INDEX delivery_open ON delivery (sequence) WHERE state = 'waiting';
 
+-- Who may ask for what. The token itself is nowhere, only its SHA-256; rows stay when their token ends, for once there
+-- was a token everybody needs one.
+CREATE TABLE token (
+    number       INTEGER PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    name         TEXT NOT NULL,
+    hash         TEXT NOT NULL,
+    scopes       TEXT NOT NULL CHECK (scopes <> ''),
+    made_by      TEXT NOT NULL,
+    created_at   INTEGER NOT NULL,
+    expires_at   INTEGER,
+    last_used_at INTEGER,
+    revoked_at   INTEGER
+);
+
+-- What administrators did: `who` is a token or this machine, `address` where it was asked from.
+CREATE TABLE audit_entry (
+    number  INTEGER PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    who     TEXT NOT NULL,
+    act     TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    facts   TEXT NOT NULL,
+    address TEXT NOT NULL
+);
+CREATE INDEX audit_subject ON audit_entry (subject, number);
+
 -- Written to find out whether the store can be.
 CREATE TABLE pulse (
     name TEXT PRIMARY KEY,
