@@ -123,6 +123,16 @@ def test_a_symbolic_link_is_as_good_as_the_launcher(installed: Checkout, tmp_pat
     assert installed.run("x", launcher=installed.venv / "bin" / "shoal") == (0, '[["x"], []]\n', "")
 
 
+def test_bytecode_is_there_and_fresh_also_for_a_python_that_writes_none(installed: Checkout) -> None:
+    package = installed.folder / "src" / "shoal"
+    kept = list((package / "__pycache__").glob("__main__.*.pyc"))
+    assert len(kept) == 1
+    (package / "__main__.py").write_text("print('changed')")
+    assert installed.run("x", PYTHONDONTWRITEBYTECODE="1") == (0, "changed\n", "")
+    [compiled] = kept
+    assert b"changed" in compiled.read_bytes()
+
+
 def test_what_lies_in_the_callers_folder_is_not_imported(installed: Checkout, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     assert installed.run("x", cwd=tmp_path)[0] == 0
