@@ -43,7 +43,7 @@ http {{
   client_body_temp_path {run}/body; proxy_temp_path {run}/proxy; fastcgi_temp_path {run}/fastcgi;
   uwsgi_temp_path {run}/uwsgi; scgi_temp_path {run}/scgi;
   sendfile on; tcp_nopush on; keepalive_requests 1000000;
-  open_file_cache max=20000 inactive=600s; open_file_cache_valid 600s;
+  open_file_cache max=6000 inactive=600s; open_file_cache_valid 600s;
   server {{ listen 127.0.0.1:{port} backlog=2048; root {folder}; index index.html; }}
 }}
 """
