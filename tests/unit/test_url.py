@@ -280,10 +280,11 @@ def test_what_was_learned_on_one_page_does_not_leak_into_another() -> None:
 
 def test_the_caches_stay_bounded() -> None:
     canonicalizer = Canonicalizer()
+    proven = {f"http://h{page % 7}/{page}/{link}" for page in range(1500) for link in range(60)}
     for page in range(1500):
         hrefs = [f"/{page}/{link}" for link in range(60)] * 2 + [f"http://h{page}/", "/a#" + "x" * 10_000]
-        canonicalizer.resolve(Url(f"http://h{page % 7}/"), hrefs)
-    kept = [*canonicalizer._known, *(href for links in canonicalizer._links.values() for href in links)]
+        canonicalizer.resolve(Url(f"http://h{page % 7}/"), hrefs, proven)
+    kept = [href for links in canonicalizer._links.values() for href in links]
     assert len(kept) + len(canonicalizer._origins) < 35_000
     assert max(map(len, kept)) <= 512
 
@@ -369,3 +370,20 @@ def test_the_fast_way_equals_the_parser(page: str, hrefs: list[str], rules: UrlR
     assert canonicalizer.resolve(base, hrefs) == slow
     for url in slow:
         assert isinstance(url, Refusal) or canonical(url, rules) == url
+
+
+@settings(max_examples=500)
+@given(PAGES, HREFS, HREFS, RULES)
+@example("http://h/a/b", ["//x/y", "http:c", "..//x/y", "./http:c"], ["/.//x/y", "./http:c"], UrlRules())
+def test_what_is_proven_is_taken_only_for_a_link_that_means_it(
+    page: str, hrefs: list[str], others: list[str], rules: UrlRules
+) -> None:
+    canonicalizer = Canonicalizer(rules)
+    base = canonical(page, rules)
+    if isinstance(base, Refusal):
+        base = Url("http://h/b/c")
+    known = [canonicalizer._parse(href, base) for href in [*others, *hrefs]]
+    proven = {url for url in known if isinstance(url, str)}
+    slow = [canonicalizer._parse(href, base) for href in hrefs]
+    assert canonicalizer.resolve(base, hrefs, proven) == slow
+    assert canonicalizer.resolve(base, hrefs, proven) == slow

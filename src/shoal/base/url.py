@@ -6,11 +6,11 @@ others.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NewType, cast
+from typing import TYPE_CHECKING, Any, Final, NewType
 
 from ada_url import idna, join_url, normalize_url
 
@@ -103,12 +103,10 @@ def registrable_domain(host: str) -> str:
     return _suffixes().privatesuffix(host) or host
 
 
-# Proof that the parser would leave a URL as it is: safe characters only, no dot segment (none starts with a dot
-# or an encoded one), no `;` that may start a session parameter, no `//` that may precede a host. Whether the
-# origin is canonical is looked up.
-_SEGMENT: Final = r"(?!\.|%2[eE])[A-Za-z0-9\-._~!$&'()*+,=@%]++"
+# Proof that the parser would leave a URL as it is: safe characters only, no `;` that may start a session parameter, no
+# `//` that may precede a host. That no segment is a dot or an encoded one, and the origin canonical, is looked up.
 _PLAIN_URL: Final = re.compile(
-    rf"(https?://[a-z0-9.\-]++(?::[0-9]++)?)/(?:{_SEGMENT}(?:/++{_SEGMENT})*+/*+)?"
+    r"(https?://[a-z0-9.\-]++(?::[0-9]++)?)/(?!/)[A-Za-z0-9\-._~!$&'()*+,=@%/]*+"
     r"(\?[A-Za-z0-9\-._~!$&()*+,;=:@/?%]++)?"
 )
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
@@ -120,7 +118,7 @@ _ENDS_IN_NUMBER: Final = re.compile(r"(?:\A|\.)[0-9]+\Z")
 _PORT: Final = re.compile(r":[0-9]+\Z")
 _WHITESPACE: Final = " \t\n\r\f"
 
-_Links = dict[str, Url | Refusal]
+_Links = dict[str, Any]  # what a link as it is written means: a Url or a Refusal
 
 _HOST_LIMIT: Final = 253
 _LABEL_LIMIT: Final = 63
@@ -139,7 +137,6 @@ class Canonicalizer:
         self._sessions = _parameters(rules.session, rules.keep, ";", ";/")
         self._links: dict[str, _Links] = {}
         self._link_count = 0
-        self._known: dict[str, Url] = {}
         self._origins: set[str] = set()
 
     def canonical(self, url: str) -> Url | Refusal:
@@ -151,49 +148,50 @@ class Canonicalizer:
         found = page if href is None else self._parse(href, page)
         return page if isinstance(found, Refusal) else found
 
-    def resolve(self, base: Url, hrefs: Sequence[str]) -> list[Url | Refusal]:
-        """The canonical form of each link of a page, in order. `base` is canonical under the same rules."""
+    def resolve(self, base: Url, hrefs: Sequence[str], proven: Container[str] = ()) -> list[Url | Refusal]:
+        """The canonical form of each link of a page, in order. `base` is canonical under the same rules, and so is what
+        is in `proven`: it needs no other proof."""
         home = origin(base)
         links = self._links.get(home)
         if links is None:
             links = self._links[home] = {}
-        found = list(map(links.get, hrefs))
+        found: list[Any] = list(map(links.get, hrefs))
         if None in found:
-            self._resolve_missing(base, home, hrefs, found, links)
-        return cast("list[Url | Refusal]", found)
+            self._resolve_missing(base, home, hrefs, found, links, proven)
+        return found
 
     def _resolve_missing(
-        self, base: Url, home: str, hrefs: Sequence[str], found: list[Url | Refusal | None], links: _Links
+        self,
+        base: Url,
+        home: str,
+        hrefs: Sequence[str],
+        found: list[Any],
+        links: _Links,
+        proven: Container[str],
     ) -> None:
         self._make_room()
         self._origins.add(home)
-        known = self._known
-        query = base.find("?")
-        directory = base[: base.rindex("/", 0, query if query > 0 else None) + 1]
-        for index, href in enumerate(hrefs):
-            if found[index] is None:
-                text = _glue(href, base, home, directory)
-                url = known.get(text)
-                if url is None:
-                    found[index] = self._prove(text) or self._parse_link(href, base, links)
-                else:
-                    found[index] = url
+        glue = _Start(base, home).glue
+        for place, href in enumerate(hrefs):
+            if found[place] is None:
+                text = glue(href)
+                if text in proven:
+                    found[place] = text
                     if (href[0] == "/" or text is href) and len(href) <= _CACHED_LENGTH:
-                        links[href] = url
+                        links[href] = text
                         self._link_count += 1
+                else:
+                    found[place] = text if self._is_canonical(text) else self._parse_link(href, base, links)
 
-    def _prove(self, text: str) -> Url | None:
-        """The text itself if it is provably canonical; None when only the parser can tell."""
+    def _is_canonical(self, text: str) -> bool:
+        """Whether the text is provably canonical; if not, only the parser can tell."""
         match = _PLAIN_URL.fullmatch(text)
-        if match is None or match[1] not in self._origins or len(text) > self.rules.max_length:
-            return None
-        query = match[2]
+        if match is None or "/." in text or "/%2" in text or len(text) > self.rules.max_length:
+            return False
+        home, query = match.groups()
         if query is None:
-            if len(text) <= _CACHED_LENGTH:
-                self._known[text] = cast("Url", text)
-        elif self.rules.sort_query or self._suspect.search(query.lower()):
-            return None
-        return cast("Url", text)
+            return home in self._origins
+        return home in self._origins and not self.rules.sort_query and not self._suspect.search(query.lower())
 
     def _parse_link(self, href: str, base: Url, links: _Links) -> Url | Refusal:
         url = self._parse(href, base)
@@ -205,9 +203,8 @@ class Canonicalizer:
         return url
 
     def _make_room(self) -> None:
-        if self._link_count + len(self._links) + len(self._known) + len(self._origins) > _CACHE_LIMIT:
+        if self._link_count + len(self._links) + len(self._origins) > _CACHE_LIMIT:
             self._links.clear()
-            self._known.clear()
             self._origins.clear()
             self._link_count = 0
 
@@ -293,31 +290,48 @@ def _parameter_name(parameter: str) -> str:
     return parameter.partition("=")[0]
 
 
-def _glue(href: str, base: Url, home: str, directory: str) -> str:
-    """The absolute URL that a plain link means; for any other link a text that fails the proof."""
-    first = href[:1]
-    if first == "/":
-        text = home + href
-    elif first == "h" and href.startswith(("http://", "https://")):
-        text = href
-    elif first == "." and len(href) <= _CACHED_LENGTH:
-        text = _climb(href, home, directory)
-    elif first == "#":
-        return base
-    elif first in ("", "?", "."):
-        return ""
-    else:
-        text = directory + href
-    mark = text.find("#")
-    return text if mark < 0 else text[:mark]
+class _Start:
+    """What the links of a page start from: the page itself, its origin, its folder and the folder above."""
+
+    __slots__ = ("above", "base", "folder", "home")
+
+    def __init__(self, base: Url, home: str) -> None:
+        query = base.find("?")
+        self.base = base
+        self.home = home
+        self.folder = base[: base.rindex("/", 0, query if query > 0 else None) + 1]
+        self.above = _above(self.folder, home)
+
+    def glue(self, href: str) -> str:
+        """The absolute URL that a plain link means; for any other link a text that is no canonical URL."""
+        first = href[:1]
+        if first == "/":
+            text = self.home + href if href[1:2] != "/" else ""
+        elif first == "h" and href.startswith(("http://", "https://")):
+            text = href
+        elif first == ".":
+            text = self._climb(href)
+        elif first == "#":
+            return self.base
+        elif first in ("", "?") or (":" in href and _SCHEME.match(href)):
+            return ""
+        else:
+            text = self.folder + href
+        mark = text.find("#")
+        return text if mark < 0 else text[:mark]
+
+    def _climb(self, href: str) -> str:
+        if href[:3] != "../":
+            return self.folder + (href[2:] if href[:2] == "./" else href)
+        folder, href = self.above, href[3:]
+        if len(href) <= _CACHED_LENGTH:
+            while href[:3] == "../":
+                folder, href = _above(folder, self.home), href[3:]
+        return folder + (href[2:] if href[:2] == "./" else href)
 
 
-def _climb(href: str, home: str, directory: str) -> str:
-    while href[:3] == "../":
-        href = href[3:]
-        if len(directory) > len(home) + 1:
-            directory = directory[: directory.rindex("/", 0, -1) + 1]
-    return directory + (href[2:] if href[:2] == "./" else href)
+def _above(folder: str, home: str) -> str:
+    return folder[: folder.rindex("/", 0, -1) + 1] if len(folder) > len(home) + 1 else folder
 
 
 def _without_port(host: str) -> str:

@@ -1,5 +1,6 @@
 """The values that pass between a walker and the frontier of its crawl."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from struct import Struct
@@ -16,7 +17,6 @@ from shoal.queue.job import Holder
 
 SUSPECT_FROM = 2  # crashes in company
 CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
-_KEY_AND_CHECK = Struct("<qi4x").unpack
 
 
 class Kind(IntEnum):
@@ -30,8 +30,16 @@ def key_of(url: Url, key_seed: int, kind: Kind = Kind.PAGE) -> tuple[int, int]:
     """96 bits of the URL's hash, seeded per crawl, as two signed numbers that SQL can index. A sitemap has a key of its
     own, so that the same URL may also be a page."""
     text = f"sitemap:{url}" if kind else url
-    key: tuple[int, int] = _KEY_AND_CHECK(xxh3_128_digest(text.encode(), key_seed))
-    return key
+    return key_in(digest_of(text, key_seed))
+
+
+def digest_of(text: str, key_seed: int) -> bytes:
+    """The hash of which a key is made."""
+    return xxh3_128_digest(text.encode(), key_seed)
+
+
+key_in: Callable[[bytes], tuple[int, int]] = Struct("<qi4x").unpack
+"""The key that begins a digest: 64 bits, and 32 more as its check."""
 
 
 SkippedUrl = tuple[int, int, Fate]

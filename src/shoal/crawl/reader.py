@@ -182,17 +182,17 @@ class PageReader:
         if fetched.robots:
             page.robots = combined(facts.robots, fetched.robots)
         base = self._urls.base(final, facts.base)
-        links = facts.links if self._obey or not facts.nofollow else facts.links + facts.nofollow
-        resolved = self._urls.resolve(base, links)
-        urls = [url for url in resolved if isinstance(url, str)]
-        followed = dict.fromkeys(urls)
+        known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
+        written = facts.links + facts.nofollow
+        resolved = self._urls.resolve(base, written, self._known.texts)
+        if known is not None:
+            self._refuse(written, resolved, known)
+        marked_from = len(facts.links) if self._obey else len(written)
+        followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
         insides = self._scope.insides(followed)
         inside = list(compress(followed, insides))
         page.links_internal = len(inside)
         page.links_external = len(followed) - len(inside)
-        known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
-        if known is not None and len(urls) < len(links):
-            self._refuse(links, resolved, known)
         why_not = self._why_not(page)
         if why_not is not None:
             page.links = self._passed_over(followed, why_not, known)
@@ -200,10 +200,9 @@ class PageReader:
             page.links = pack(map(self._known.packed, followed), bytes(insides))  # true is the flag INTERNAL
         else:
             page.links = pack(self._find(followed, inside, task.depth + 1, task.key, known), bytes(insides))
-        if facts.nofollow and self._obey:
-            marked = dict.fromkeys([url for url in self._urls.resolve(base, facts.nofollow) if isinstance(url, str)])
-            others = {url: None for url in marked if url not in followed}
-            page.links = join(page.links, self._passed_over(others, why_not or Fate.SKIPPED_NOFOLLOW, known))
+        if marked := [url for url in resolved[marked_from:] if isinstance(url, str) and url not in followed]:
+            passed_over = self._passed_over(dict.fromkeys(marked), why_not or Fate.SKIPPED_NOFOLLOW, known)
+            page.links = join(page.links, passed_over)
 
     def _refuse(self, links: list[str], resolved: list[Url | Refusal], report: Report) -> None:
         """Links that are no URL of any crawl are known by how they were written: that is all there is of them."""
@@ -225,8 +224,8 @@ class PageReader:
     def _passed_over(self, urls: dict[Url, None], why_not: Fate, report: Report | None) -> bytes:
         """The blob of links that are only recorded, in the report if there is one. What belongs to the crawl may still
         be found in another way."""
-        flag = LinkFlag.NOFOLLOW if why_not is Fate.SKIPPED_NOFOLLOW else LinkFlag(0)
-        flags = bytes(flag | inside for inside in self._scope.insides(urls))
+        mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
+        flags = bytes([mark | inside for inside in self._scope.insides(urls)])
         if report is None:
             return pack(map(self._known.packed, urls), flags)
         keys, unknown = self._known.add(urls)
