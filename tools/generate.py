@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+from msgspec import UNSET
 
 from shoal.base import errors, params
 from shoal.base.form import Form, fields_of
@@ -247,28 +248,35 @@ def http_page() -> str:
         "`{items, next}`, and `next` is the `cursor` of the next page. The scope is that of the token that is needed.",
     ]
     told = list(public_lines(GROUPS))
+    first: dict[object, Endpoint] = {}  # of those that answer the same
+    for line in told:
+        first.setdefault(line.answer, line)
     for tag in dict.fromkeys(map(tag_of, told)):
         lines += ["", f"## {tag}"]
         for line in told:
-            lines += _endpoint_part(line) if tag_of(line) == tag else []
+            lines += _endpoint_part(line, first[line.answer]) if tag_of(line) == tag else []
     return "\n".join(lines) + "\n"
 
 
-def _endpoint_part(line: Endpoint) -> Iterator[str]:
+def _endpoint_part(line: Endpoint, first: Endpoint) -> Iterator[str]:
     yield from ("", f"### {line.method} {line.path}", "")
     scope = f"Scope `{line.scope}`." if line.scope else "No token needed."
-    yield " ".join([line.says, *line.about.split(), scope])
+    once = ["Honours `Idempotency-Key`."] if line.once else []
+    yield " ".join([line.says, *line.about.split(), scope, *once])
     yield from _fields("query", line.query)
     yield from _fields("body", line.body)
     if line.asks is not None:
         yield from ("", "```json", _json(line.asks), "```")
-    codes = ", ".join(f"`{kind.code}`" for kind in problems_of(line))
-    yield from (
-        "",
-        f"Answers {line.status}{'' if line.answer is None else f' ({line.media_type})'}" + f"; {codes}." * bool(codes),
-    )
-    if line.answers is not None:
+    yield from ("", _answers(line, first))
+    if line.answers is not None and line is first:
         yield from ("", "```json", _json(line.answers), "```")
+
+
+def _answers(line: Endpoint, first: Endpoint) -> str:
+    like = f", as {first.method} {first.path}" if line is not first and line.answers is not None else ""
+    kind = "" if line.answer is None else f" ({line.media_type}{like})"
+    codes = ", ".join(f"`{one.code}`" for one in problems_of(line))
+    return f"Answers {line.status}{kind}" + f"; {codes}." * bool(codes)
 
 
 def _fields(where: str, form: type[Form]) -> list[str]:
@@ -294,7 +302,7 @@ def _json(value: object) -> str:
 
 
 def _default(value: object) -> str:
-    return "" if value is None else f"`{json.dumps(value)}`"
+    return "" if value is None or value is UNSET else f"`{json.dumps(value)}`"
 
 
 def states_page() -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from shoal.access.acts import Acts
+    from shoal.access.once import Once
     from shoal.access.tokens import Tokens
     from shoal.base.service import Chore
     from shoal.crawl.archive import FrontierArchive
@@ -114,16 +115,24 @@ class App:
         from shoal.serve.api import GROUPS
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
+        from shoal.serve.pages import PageApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
 
         return [
-            CrawlApi(self.crawls),
+            CrawlApi(self.crawls, self.archivist(), self.once(), self.acts()),
+            PageApi(self.crawls, self.database, self.pages),
             WebhookApi(self.webhooks()),
             TokenApi(tokens or self.tokens()),
             AuditApi(self.acts()),
             DocsApi(GROUPS),
         ]
+
+    def once(self) -> "Once":
+        from shoal.access.once import Once
+        from shoal.store.sql.once import SqlKeyStore
+
+        return Once(self.database, SqlKeyStore())
 
     def webhooks(self) -> "Webhooks":
         from shoal.events.webhooks import Webhooks

@@ -1,78 +1,14 @@
 """The REST API over a real store and a real server: what it answers, what it refuses, and when it is ready."""
 
-import asyncio
-import json
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
-from shoal.app import App, opened, walker_of
-from shoal.base.clock import FakeClock
-from shoal.serve.endpoint import routes_of
-from shoal.serve.health import FRESH_SECONDS, HealthApi
-from shoal.serve.site import site
-from shoal.settings import load
+from shoal.app import walker_of
+from tests.support.api import Served, served
 from tests.support.disk import stuff
 from tests.support.servers import PostgresServer, free_port
-
-
-@dataclass
-class Served:
-    """The API of one store, listening."""
-
-    app: App
-    port: int
-    clock: FakeClock  # of what it says about its health
-
-    async def ask(self, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        return await asyncio.to_thread(self._ask, path, body)
-
-    async def ask_whether_ready(self) -> tuple[int, dict[str, Any]]:
-        """Not what was found a moment ago."""
-        self.clock.jump(FRESH_SECONDS)
-        return await self.ask("/readyz")
-
-    def _ask(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            sent = None if body is None else json.dumps(body).encode()
-            connection.request("GET" if sent is None else "POST", path, sent)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-        finally:
-            connection.close()
-
-
-@asynccontextmanager
-async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
-    flags = {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", **settings}
-    async with opened(load(flags, env={}).settings) as app:
-        clock = FakeClock()
-        health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
-        routes = routes_of([*app.api(), health], 1_000_000)
-        door = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(site(routes, app.clock, app.signals), log_config=None, lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[door]))
-        try:
-            yield Served(app, door.getsockname()[1], clock)
-        finally:
-            server.should_exit = True
-            await serving
-            door.close()
-
-
-@pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Served]:
-    async with served(store_url) as api:
-        yield api
 
 
 async def test_a_running_crawl_names_the_nodes_that_walk_it(api: Served) -> None:

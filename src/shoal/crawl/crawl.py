@@ -11,6 +11,7 @@ from shoal.base.clock import moment
 from shoal.base.form import Form, says
 from shoal.base.ids import CrawlId
 from shoal.base.params import SESSION, TRACKING, read_name
+from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
@@ -31,6 +32,8 @@ Proxied = Annotated[str, Meta(min_length=1, max_length=2000)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
 Patterns = Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=1000)]
 Params = Annotated[list[Text], Meta(max_length=1000)]
+Label = Annotated[str, Meta(min_length=1, max_length=100)]
+LabelText = Annotated[str, Meta(max_length=500)]
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
@@ -52,6 +55,14 @@ def one_line(text: str | None) -> str | None:
     if text is not None and not text.isprintable():
         raise ValueError("must be one line of printable text")
     return text
+
+
+def plain_labels(labels: dict[str, str]) -> dict[str, str]:
+    """They are looked for as `name=value`."""
+    for name, value in labels.items():
+        if "=" in name or not name.isprintable() or not value.isprintable():
+            raise ValueError(f"has {shorten(name)!r}: names and values are one line of text each, a name without =")
+    return labels
 
 
 def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -104,7 +115,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Name | None, says("An earlier crawl: pages that have not changed since are not sent again.")
     ] = None
     project: Annotated[Name, says("What the crawl is filed under.")] = "default"
-    labels: Annotated[dict[Text, Text], says("Words of your own.", max_length=64)] = {}
+    labels: Annotated[dict[Label, LabelText], says("Words of your own, by name.", max_length=64)] = {}
     workers: Annotated[int, says("Walkers over the one frontier.", ge=1, le=64)] = 1
     priority: Annotated[Priority, says("Higher first.")] = 50
     start: Annotated[bool, says("False: store it, and start it later.")] = True
@@ -120,6 +131,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "headers": check_headers,
         "proxy": check_proxy,
         "user_agent": one_line,
+        "labels": plain_labels,
         "rules": usable_rules,
     }
 

@@ -1,6 +1,6 @@
 """The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.store import CrawlStore, FrontierStore
+from shoal.crawl.store import CrawlFilter, CrawlStore, FrontierStore
 from shoal.crawl.traps import Trap
 from shoal.egress.address import AddressRule, literal
 from shoal.egress.proxy import Proxy
@@ -166,9 +166,19 @@ class Crawls:
 
         return await self._database.read(look)
 
-    async def newest(self, *, after: int | None = None, limit: int = 50, state: str | None = None) -> list[Seen]:
+    async def newest(
+        self,
+        *,
+        after: int | None = None,
+        limit: int = 50,
+        state: str | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[Seen]:
+        wanted = CrawlFilter(state, project, labels or {})
+
         async def look(tx: Tx) -> list[Seen]:
-            crawls = await self.store.page_of(tx, after, limit, state)
+            crawls = await self.store.page_of(tx, after, limit, wanted)
             return [await self._look_at(tx, crawl) for crawl in crawls]
 
         return await self._database.read(look)

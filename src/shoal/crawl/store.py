@@ -1,7 +1,7 @@
 """The crawl room's store contracts: crawls, and the frontier of one crawl."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -15,6 +15,15 @@ from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.traps import Trap
 from shoal.hosts.pace import HeldHost, Standing
 from shoal.queue.job import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlFilter:
+    """Which crawls are looked for: those that have all that is named here."""
+
+    state: str | None = None
+    project: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class CrawlStore(Protocol):
@@ -37,7 +46,7 @@ class CrawlStore(Protocol):
         """The crawl, locked against every other change until this transaction ends: the first lock of all."""
         ...
 
-    async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Crawl]:
+    async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter) -> list[Crawl]:
         """Crawls, newest first; `after` is the number of the last one seen."""
         ...
 

@@ -30,6 +30,17 @@ class Validators:
         return self.etag is not None or self.last_modified is not None
 
 
+@dataclass(frozen=True, slots=True)
+class PageFilter:
+    """Which pages are looked for: those that have all that is named here."""
+
+    statuses: range | None = None
+    error: str | None = None  # a code, or ANY_ERROR
+
+
+ANY_ERROR = "any"
+
+
 class PageStore(Protocol):
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         """Keep these pages, each under its URL's key; how many were new. A page that is there stays as it is."""
@@ -37,6 +48,12 @@ class PageStore(Protocol):
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         """Pages in the order in which they were stored, after the page with that number."""
+        ...
+
+    async def some_after(
+        self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter
+    ) -> list[tuple[int, Page]]:
+        """Those of the pages of `after` that are looked for. It may read many more than it gives."""
         ...
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:

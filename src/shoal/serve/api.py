@@ -3,11 +3,13 @@
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.health import HealthApi
+from shoal.serve.pages import PageApi
 from shoal.serve.tokens import AuditApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
 
 GROUPS: tuple[type, ...] = (
     CrawlApi,
+    PageApi,
     WebhookApi,
     TokenApi,
     AuditApi,

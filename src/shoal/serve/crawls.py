@@ -1,30 +1,56 @@
-"""REST for crawls."""
+"""REST for crawls: make, list, show, change, move, remove. What they found, and their lines, are other groups'."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated
 
+from msgspec import Meta, field
+from starlette.responses import Response
+
+from shoal.access.acts import Act, Acts
+from shoal.access.once import Once
 from shoal.access.scopes import Scope
-from shoal.base.errors import NotFound
-from shoal.base.form import says
-from shoal.crawl.crawl import CrawlConfig
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.form import Form, says
+from shoal.base.ids import CrawlId
+from shoal.base.text import shorten
+from shoal.crawl.archivist import Archivist
+from shoal.crawl.change import CrawlChange
+from shoal.crawl.crawl import CrawlConfig, Name
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
 from shoal.serve import examples, shapes
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.keeper import caller_of
+from shoal.serve.once import answer_once
 from shoal.serve.problems import Json
 
 LAST_CRAWL = 2**31 - 1  # the largest number that a crawl can have
+Labels = Annotated[list[Annotated[str, Meta(max_length=601)]], Meta(max_length=64)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 
-class CrawlFilter(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CrawlsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: Annotated[CrawlState | None, says("Only crawls in this state.")] = None
+    project: Annotated[Name | None, says("Only crawls of this project.")] = None
+    label: Annotated[Labels, says("Only crawls with this label, as `name=value`. Repeatable.")] = field(
+        default_factory=list
+    )
+
+
+class Releasing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pattern: Annotated[Pattern, says("The pattern, as the list of traps has it.")]
 
 
 class CrawlApi:
     """`/api/v1/crawls`."""
 
-    def __init__(self, crawls: Crawls) -> None:
+    def __init__(self, crawls: Crawls, archivist: Archivist, once: Once, acts: Acts) -> None:
         self._crawls = crawls
+        self._archivist = archivist
+        self._once = once
+        self._acts = acts
 
     @endpoint(
         "POST",
@@ -36,26 +62,30 @@ class CrawlApi:
         answer=shapes.Crawl,
         answers=examples.NEW_CRAWL,
         asks={"seeds": ["https://example.com/"], "depth": 2, "max_pages": 500, "labels": {"team": "search"}},
+        once=True,
     )
-    async def create_crawl(self, ask: Ask[CrawlConfig, Nothing]) -> Json:
+    async def create_crawl(self, ask: Ask[CrawlConfig, Nothing]) -> Response:
         """It is stored and waits for a worker when the answer comes; with `start: false` it waits for its start."""
-        crawl = await self._crawls.submit(ask.body)
-        seen = await self._crawls.get(crawl.id)
-        return Json(seen.answer(), status_code=202, headers={"Location": f"/api/v1/crawls/{crawl.id}"})
+        return await answer_once(self._once, ask, "crl", lambda crawl_id: self._make(ask.body, crawl_id))
 
     @endpoint(
         "GET",
         "/api/v1/crawls",
         scope=Scope.READ,
         says="List crawls, the newest first.",
-        query=CrawlFilter,
+        query=CrawlsWanted,
         answer=shapes.CrawlList,
         answers={"items": [examples.CRAWL], "next": "MTI"},
     )
-    async def list_crawls(self, ask: Ask[Nothing, CrawlFilter]) -> Json:
+    async def list_crawls(self, ask: Ask[Nothing, CrawlsWanted]) -> Json:
         query = ask.query
-        after = number_of(query.cursor, LAST_CRAWL)
-        found = await self._crawls.newest(after=after, limit=query.limit + 1, state=query.state)
+        found = await self._crawls.newest(
+            after=number_of(query.cursor, LAST_CRAWL),
+            limit=query.limit + 1,
+            state=query.state,
+            project=query.project,
+            labels=labels_of(query.label),
+        )
         return Json(cut(found, query.limit, Seen.answer, lambda seen: cursor_of(str(seen.crawl.number))))
 
     @endpoint(
@@ -69,5 +99,162 @@ class CrawlApi:
     )
     async def show_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
         crawl_id = ask.part("crawl_id")
-        held = [host.answer() for host in await self._crawls.held_hosts(crawl_id)]
-        return Json((await self._crawls.get(crawl_id)).answer() | {"held_hosts": held})
+        seen = await self._crawls.get(crawl_id)
+        held = await self._crawls.held_hosts(crawl_id)
+        return Json(seen.answer() | {"held_hosts": [host.answer() for host in held]})
+
+    @endpoint(
+        "PATCH",
+        "/api/v1/crawls/{crawl_id}",
+        scope=Scope.WRITE,
+        says="Give a crawl other limits, filters or pace while it lives.",
+        body=CrawlChange,
+        needs_body=True,
+        answer=shapes.Crawl,
+        answers=examples.CRAWL,
+        asks={"max_pages": 2000, "exclude": ["/calendar/"], "speed": "slow"},
+        problems=[NotFound, StateConflict],
+    )
+    async def change_crawl(self, ask: Ask[CrawlChange, Nothing]) -> Json:
+        """What is not named stays as it is; `null` takes a limit away. Its walkers go by it from their next commit."""
+        return Json((await self._crawls.change(ask.part("crawl_id"), ask.body)).answer())
+
+    @endpoint(
+        "DELETE",
+        "/api/v1/crawls/{crawl_id}",
+        scope=Scope.ADMIN,
+        says="Remove a crawl that has ended.",
+        status=204,
+        problems=[NotFound, StateConflict],
+    )
+    async def remove_crawl(self, ask: Ask[Nothing, Nothing]) -> Response:
+        """Its pages, URLs and kept bodies go with it."""
+        crawl_id = ask.part("crawl_id")
+        await self._archivist.erase(crawl_id)
+        await self._acts.note(caller_of(ask.request), Act("crawl.removed", crawl_id))
+        return Response(status_code=204)
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/start",
+        scope=Scope.WRITE,
+        says="Start a crawl that was only stored.",
+        status=202,
+        answer=shapes.Crawl,
+        answers=examples.NEW_CRAWL,
+        problems=[NotFound, StateConflict],
+    )
+    async def start_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return await self._moved(ask.part("crawl_id"), self._crawls.start)
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/pause",
+        scope=Scope.WRITE,
+        says="Pause a crawl.",
+        status=202,
+        answer=shapes.Crawl,
+        answers=examples.CRAWL | {"state": "pausing", "state_reason": "asked"},
+        problems=[NotFound, StateConflict],
+    )
+    async def pause_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """Its walkers settle what they have first; then it is `paused`."""
+        return await self._moved(ask.part("crawl_id"), self._crawls.pause)
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/resume",
+        scope=Scope.WRITE,
+        says="Let workers go on with a paused crawl.",
+        status=202,
+        answer=shapes.Crawl,
+        answers=examples.CRAWL | {"state": "queued", "node_ids": []},
+        problems=[NotFound, StateConflict],
+    )
+    async def resume_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return await self._moved(ask.part("crawl_id"), self._crawls.resume)
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/stop",
+        scope=Scope.WRITE,
+        says="Stop a crawl for good.",
+        status=202,
+        answer=shapes.Crawl,
+        answers=examples.CRAWL | {"state": "stopping", "state_reason": "asked"},
+        problems=[NotFound, StateConflict],
+    )
+    async def stop_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """Its walkers settle what they have first; then it is `stopped`. Stopping it again changes nothing."""
+        return await self._moved(ask.part("crawl_id"), self._crawls.stop)
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/retry",
+        scope=Scope.WRITE,
+        says="Let workers go on with a failed crawl.",
+        status=202,
+        answer=shapes.Crawl,
+        answers=examples.CRAWL | {"state": "queued", "node_ids": []},
+        problems=[NotFound, StateConflict],
+    )
+    async def retry_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return await self._moved(ask.part("crawl_id"), self._crawls.retry)
+
+    @endpoint(
+        "GET",
+        "/api/v1/crawls/{crawl_id}/traps",
+        scope=Scope.READ,
+        says="List the patterns that were ever quarantined.",
+        answer=shapes.TrapList,
+        answers={"items": [examples.TRAP], "next": None},
+        problems=[NotFound],
+    )
+    async def list_traps(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """All of them at once; `next` is always null."""
+        traps = await self._crawls.traps(ask.part("crawl_id"))
+        items = [
+            {"pattern": trap.pattern, "state": trap.state, "sample": trap.sample, "count": trap.count} for trap in traps
+        ]
+        return Json({"items": items, "next": None})
+
+    @endpoint(
+        "POST",
+        "/api/v1/crawls/{crawl_id}/release",
+        scope=Scope.WRITE,
+        says="Release a pattern from quarantine.",
+        body=Releasing,
+        answer=shapes.Released,
+        answers={"crawl_id": examples.CRAWL["id"], "pattern": examples.TRAP["pattern"], "released": 240},
+        asks={"pattern": examples.TRAP["pattern"]},
+        problems=[NotFound, StateConflict],
+    )
+    async def release_trap(self, ask: Ask[Releasing, Nothing]) -> Json:
+        """Its URLs wait again, and it is not caught a second time."""
+        crawl_id, pattern = ask.part("crawl_id"), ask.body.pattern
+        if "\x00" in pattern:
+            raise NotFound("quarantined pattern", shorten(pattern))
+        freed = await self._crawls.release(crawl_id, pattern)
+        return Json({"crawl_id": crawl_id, "pattern": pattern, "released": freed})
+
+    async def _make(self, config: CrawlConfig, crawl_id: str) -> Json:
+        with suppress(AlreadyExists):  # by a request with the same key: there is no other way to this id
+            await self._crawls.submit(config, crawl_id=CrawlId(crawl_id))
+        seen = await self._crawls.get(crawl_id)
+        return Json(seen.answer(), status_code=202, headers={"Location": f"/api/v1/crawls/{crawl_id}"})
+
+    async def _moved(self, crawl_id: str, verb: Callable[[str], Awaitable[CrawlState]]) -> Json:
+        await verb(crawl_id)
+        return Json((await self._crawls.get(crawl_id)).answer(), status_code=202)
+
+
+def labels_of(words: list[str]) -> dict[str, str]:
+    """Labels as they are looked for: `name=value` each."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not name or not sign:
+            raise InvalidInput("label", f"{shorten(word)!r} is no label", "write it as name=value")
+        if found.setdefault(name, value) != value:
+            raise InvalidInput("label", f"{shorten(name)!r} cannot have two values", "name one of them")
+    return found

@@ -30,6 +30,14 @@ def cut(found: Sequence[T], limit: int, answer: Callable[[T], Any], place: Calla
     return {"items": [answer(one) for one in shown], "next": place(shown[-1]) if len(found) > limit else None}
 
 
+def so_far(found: Sequence[tuple[int, Any]], limit: int, after: int, *, goes_on: bool) -> dict[str, Any]:
+    """One page of a list that grows at its end, by numbers: as long as it goes on there is a next page."""
+    shown = found[:limit]
+    more = len(found) > limit or goes_on
+    last = shown[-1][0] if shown else after
+    return {"items": [one for _, one in shown], "next": cursor_of(str(last)) if more else None}
+
+
 def cursor_of(text: str) -> str:
     return urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

@@ -71,6 +71,7 @@ class Endpoint:
     problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may answer
     asks: Any  # an example of a body
     answers: Any  # an example of an answer
+    once: bool  # honours `Idempotency-Key`
     public: bool  # part of the OpenAPI document
 
     @property
@@ -94,6 +95,7 @@ def endpoint(
     problems: Sequence[type[ShoalError]] = (),
     asks: Any = None,
     answers: Any = None,
+    once: bool = False,
     public: bool = True,
 ) -> Callable[[Handler], Handler]:
     """Put the method below into the table. A body is needed if one of its fields is, unless `needs_body` says else."""
@@ -115,6 +117,7 @@ def endpoint(
             problems=tuple(problems),
             asks=asks,
             answers=answers,
+            once=once,
             public=public,
         )
         setattr(handler, MARK, line)

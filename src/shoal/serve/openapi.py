@@ -31,6 +31,14 @@ WITH_TOKEN: tuple[type[ShoalError], ...] = (Unauthenticated, NotAllowed, RateLim
 WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaType)
 REFERENCE = "#/components/schemas/{name}"
 
+KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "description": "A key of your own: whatever comes with the same key within 24 hours is carried out once.",
+}
+
 
 class Problem(Struct, kw_only=True):
     """An error as RFC 9457 has it. What else is known stands beside these fields, such as `field` and `id`."""
@@ -78,6 +86,7 @@ class Schemas:
     def parameters(self, line: Endpoint) -> list[dict[str, Any]]:
         """Parts of the path, then the query."""
         parts = [_parameter("path", name, {"type": "string", "minLength": 1}, required=True) for name in line.parts]
+        parts += [KEY] if line.once else []
         form = self._all[self._name(line.query)]
         needed = form.get("required", ())
         return parts + [

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from shoal.access.scopes import Scope
 from shoal.base.form import says
 from shoal.crawl.states import CrawlState
+from shoal.crawl.traps import TrapState
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -58,6 +59,72 @@ class HeldHost(Struct, kw_only=True):
 class CrawlList(Struct, kw_only=True):
     items: list[Crawl]
     next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+
+
+class Trap(Struct, kw_only=True):
+    """A pattern of URLs whose pages said the same again and again."""
+
+    pattern: str
+    state: TrapState
+    sample: str
+    count: Annotated[int, says("How many URLs it holds.")]
+
+
+class TrapList(Struct, kw_only=True):
+    items: list[Trap]
+    next: str | None
+
+
+class Released(Struct, kw_only=True):
+    crawl_id: str
+    pattern: str
+    released: Annotated[int, says("How many URLs wait again.")]
+
+
+class Redirect(Struct, kw_only=True):
+    url: str
+    status: int
+
+
+class PageError(Struct, kw_only=True):
+    code: str
+    message: str | None
+
+
+class Page(Struct, kw_only=True):
+    """The record of one fetched URL."""
+
+    crawl_id: str
+    url: str
+    final_url: str | None
+    status: Annotated[int | None, says("Of the last answer; null if no server answered.")]
+    depth: int
+    parent: str | None
+    content_type: str | None
+    encoding: str | None
+    bytes: int
+    title: str | None
+    description: str | None
+    canonical: str | None
+    robots: str | None
+    lang: str | None
+    h1: str | None
+    word_count: int | None
+    content_hash: str | None
+    links_internal: int | None
+    links_external: int | None
+    redirects: list[Redirect]
+    fetched_at: Moment
+    duration_ms: float | None
+    attempt: int
+    rendered: bool
+    error: PageError | None
+    data: Annotated[dict[str, Any] | None, says("What the rule set took from it.")]
+
+
+class PageList(Struct, kw_only=True):
+    items: list[Page]
+    next: Annotated[str | None, says("The cursor of the next page of the list; null on the last one.")]
 
 
 class Health(Struct, kw_only=True):

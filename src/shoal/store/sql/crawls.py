@@ -9,6 +9,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.store import CrawlFilter
 
 SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "walked")
 
@@ -45,8 +46,10 @@ class SqlCrawlStore:
         row = await tx.one("lock_crawl", id=crawl_id)
         return None if row is None else _crawl(row)
 
-    async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Crawl]:
-        return [_crawl(row) for row in await tx.all("newest_crawls", before=after, limit=limit, state=state)]
+    async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter) -> list[Crawl]:
+        labels = orjson.dumps(wanted.labels).decode() if wanted.labels else None
+        values = {"before": after, "limit": limit, "state": wanted.state, "project": wanted.project, "labels": labels}
+        return [_crawl(row) for row in await tx.all("newest_crawls", **values)]
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
         values = {"id": crawl_id, "state": move.to, "reason": move.reason, "sources": move.sources}

@@ -9,7 +9,7 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.pages.page import Page
-from shoal.pages.store import Validators
+from shoal.pages.store import ANY_ERROR, PageFilter, Validators
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 _plain = attrgetter(*_PLAIN)
@@ -29,6 +29,16 @@ class SqlPageStore:
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], _page(row)) for row in rows]
+
+    async def some_after(
+        self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter
+    ) -> list[tuple[int, Page]]:
+        low, high = (wanted.statuses.start, wanted.statuses.stop - 1) if wanted.statuses else (None, None)
+        only_errors = int(wanted.error == ANY_ERROR)
+        code = None if only_errors else wanted.error
+        values = {"low": low, "high": high, "only_errors": only_errors, "error": code}
+        rows = await tx.all("some_pages_after", crawl=crawl, number=number, limit=limit, **values)
         return [(row["number"], _page(row)) for row in rows]
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:

@@ -13,13 +13,6 @@ RETURNING *;
 -- One crawl.
 SELECT * FROM crawl WHERE id = :id;
 
--- name: newest_crawls
--- Crawls, newest first, before a number.
-SELECT * FROM crawl
-WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
-ORDER BY number DESC
-LIMIT :limit;
-
 -- name: first_failure
 -- The first page of a crawl that failed, and its words.
 SELECT url, error_message FROM page WHERE crawl = :crawl AND error_message IS NOT NULL ORDER BY number LIMIT 1;

@@ -396,6 +396,23 @@ CREATE TABLE audit_entry (
 );
 CREATE INDEX audit_subject ON audit_entry (subject, number);
 
+-- Requests with a key of their caller's, kept for a day: what they were sent with, the id of what they make, and the
+-- first answer.
+CREATE TABLE request_key (
+    caller     TEXT NOT NULL,
+    route      TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    subject    TEXT NOT NULL,
+    status     INTEGER,
+    answer     TEXT,
+    location   TEXT,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (caller, route, key),
+    CHECK ((status IS NULL) = (answer IS NULL))
+);
+CREATE INDEX request_key_old ON request_key (created_at);
+
 -- Written to find out whether the store can be.
 CREATE TABLE pulse (
     name TEXT PRIMARY KEY,

@@ -9,3 +9,12 @@ SET state = :state, state_reason = :reason,
     started_at = CASE WHEN :state = 'running' THEN coalesce(started_at, shoal_now()) ELSE started_at END,
     finished_at = CASE WHEN :state IN ('completed', 'failed', 'stopped') THEN shoal_now() END
 WHERE id = :id AND state = ANY(:sources::text[]);
+
+-- name: newest_crawls
+-- Crawls, newest first, before a number; of one state, one project, with these labels.
+SELECT * FROM crawl
+WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+      AND (CAST(:project AS TEXT) IS NULL OR project = :project)
+      AND (CAST(:labels AS TEXT) IS NULL OR (config::json -> 'labels')::jsonb @> CAST(:labels AS TEXT)::jsonb)
+ORDER BY number DESC
+LIMIT :limit;

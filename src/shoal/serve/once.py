@@ -1,0 +1,42 @@
+"""`Idempotency-Key`: a POST that makes something makes it once, and every repeat gets the first answer."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import Response
+
+from shoal.access.once import Answer, Key, Once
+from shoal.base.errors import CallerError
+from shoal.base.ids import new_id
+from shoal.serve.endpoint import Ask, B, Q
+from shoal.serve.keeper import caller_of
+from shoal.serve.problems import Json
+
+HEADER = "Idempotency-Key"
+LOCATION = "Location"
+
+Make = Callable[[str], Awaitable[Json]]
+"""Makes what has this id, or shows it if it is there already."""
+
+
+async def answer_once(once: Once, ask: Ask[B, Q], prefix: str, make: Make) -> Response:
+    """What `make` answers, the first time; later the same again."""
+    fresh = new_id(prefix)
+    sent = ask.request.headers.get(HEADER)
+    if sent is None:
+        return await make(fresh)
+    key = Key(caller_of(ask.request).who, f"{ask.request.method} {ask.request.url.path}", sent)
+    kept = await once.begin(key, ask.body.text(), fresh)
+    if kept.answer is not None:
+        return _again(kept.answer)
+    try:
+        made = await make(kept.subject)
+    except CallerError:
+        await once.forget(key)
+        raise
+    told = Answer(made.status_code, bytes(made.body).decode(), made.headers.get(LOCATION))
+    return _again(await once.end(key, told))
+
+
+def _again(answer: Answer) -> Response:
+    headers = {} if answer.location is None else {LOCATION: answer.location}
+    return Response(answer.body, answer.status, headers, Json.media_type)

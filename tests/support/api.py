@@ -1,0 +1,106 @@
+"""The API of one store, listening on a port of its own; answers are held against the shapes that endpoints name."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.routing import BaseRoute
+
+from shoal.app import App, opened
+from shoal.base.clock import FakeClock
+from shoal.serve.endpoint import reached, routes_of
+from shoal.serve.health import FRESH_SECONDS, HealthApi
+from shoal.serve.site import site
+from shoal.settings import load
+
+MAX_BODY = 1_000_000
+
+
+@dataclass(frozen=True)
+class Answered:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body) if self.body else None
+
+
+@dataclass
+class Served:
+    app: App
+    port: int
+    clock: FakeClock  # of what it says about its health
+    routes: list[BaseRoute] = field(default_factory=list)
+
+    async def ask(self, path: str, body: Any = None, *, method: str | None = None) -> tuple[int, Any]:
+        """Status and JSON of an answer; a POST if there is a body."""
+        found = await self.send(method or ("GET" if body is None else "POST"), path, body)
+        return found.status, found.json
+
+    async def send(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, raw: bytes | None = None
+    ) -> Answered:
+        sent = raw if body is None else json.dumps(body).encode()
+        answered = await asyncio.to_thread(self._send, method, path, sent, headers or {})
+        self._check(method, path, answered)
+        return answered
+
+    async def ask_whether_ready(self) -> tuple[int, Any]:
+        """Not what was found a moment ago."""
+        self.clock.jump(FRESH_SECONDS)
+        return await self.ask("/readyz")
+
+    def _send(self, method: str, path: str, sent: bytes | None, headers: dict[str, str]) -> Answered:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, sent, headers)
+            response = connection.getresponse()
+            told = {name.lower(): value for name, value in response.getheaders()}
+            return Answered(response.status, told, response.read())
+        finally:
+            connection.close()
+
+    def _check(self, method: str, path: str, answered: Answered) -> None:
+        line = reached(self.routes, {"type": "http", "method": method, "path": path.partition("?")[0], "headers": []})
+        if answered.status >= 400:
+            if answered.headers["content-type"] == "application/problem+json":
+                assert {"type", "title", "status", "code", "detail"} <= set(answered.json)
+        elif line is not None and line.media_type == "application/json":
+            assert answered.status == line.status
+            if line.answer is not None:
+                taken = msgspec.to_builtins(msgspec.convert(answered.json, line.answer))
+                assert not isinstance(taken, dict) or set(taken) == set(answered.json), "undeclared fields"
+
+
+@asynccontextmanager
+async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
+    flags = {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", **settings}
+    async with opened(load(flags, env={}).settings) as app, listening(app) as api:
+        yield api
+
+
+@asynccontextmanager
+async def listening(app: App) -> AsyncIterator[Served]:
+    """A controller's API over these rooms; several of one store are several controllers."""
+    clock = FakeClock()
+    health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
+    routes = routes_of([*app.api(), health], MAX_BODY)
+    door = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(site(routes, app.clock, app.signals), log_config=None, lifespan="off")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[door]))
+    try:
+        yield Served(app, door.getsockname()[1], clock, routes)
+    finally:
+        server.should_exit = True
+        await serving
+        door.close()
