@@ -217,7 +217,7 @@ async def opened(
         try:
             yield app
         except NotFound as error:
-            if error.facts["kind"] != "crawl":
+            if error.facts.get("kind") != "crawl":
                 raise
             raise error.within(database.name, "list them with `shoal crawls ls`") from error
         finally:

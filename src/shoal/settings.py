@@ -423,12 +423,9 @@ class ServeSettings(Slice):
 class ClientSettings(Slice):
     """Commands that talk to a controller instead of a store."""
 
-    server: HttpUrl = setting(
-        "SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.", planned=True
-    )
-    token: Text = setting(
-        "SHOAL_TOKEN", "", "The token that commands show to the controller.", secret=True, planned=True
-    )
+    server: HttpUrl = setting("SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.")
+    token: Text = setting("SHOAL_TOKEN", "", "The token that commands show to the controller.", secret=True)
+    token_file: FilePath = setting("SHOAL_TOKEN_FILE", "", "A file that holds the token, instead of SHOAL_TOKEN.")
 
 
 def host_as_node_id(_: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ A class takes facts, words its own message (*thing + what is so + what to do*) a
 the end maps each to its HTTP status, exit code and gRPC status; a test holds that none is missing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,14 @@ class ShoalError(Exception):
         super().__init__(message)
         self.message = message
         self.facts = facts
+
+    @classmethod
+    def again(cls, message: str, facts: dict[str, Any]) -> "ShoalError":
+        """An error that somebody else worded."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        error.message, error.facts = message, facts
+        return error
 
     @property
     def response(self) -> "Response":
@@ -217,14 +226,15 @@ class BadConfig(OperatorError):
     """A setting cannot be used."""
 
     code = "bad_config"
+    _words: tuple[str, str] | None = None
 
     def __init__(self, key: str, problem: str, fix: str) -> None:
         super().__init__(f"{key} {problem}; {fix}.", key=key)
-        self._words = problem, fix
+        self._words = (problem, fix)
 
     def called(self, key: str) -> "BadConfig":
         """The same by another name: the one that whoever set it knows."""
-        return BadConfig(key, *self._words)
+        return self if self._words is None else BadConfig(key, *self._words)
 
 
 class SchemaMismatch(OperatorError):
@@ -299,3 +309,16 @@ RESPONSES: dict[type[ShoalError], Response] = {
     BodiesUnavailable: Response(503, 8, "UNAVAILABLE"),
     NothingCrawled: Response(502, 3, "UNAVAILABLE"),
 }
+
+_BY_CODE = {kind.code: kind for kind in RESPONSES}
+_BY_STATUS: dict[int, type[ShoalError]] = {401: Unauthenticated, 403: NotAllowed, 404: NotFound, 413: TooLarge}
+_OF_PROBLEMS = frozenset({"type", "title", "status", "code", "detail"})
+
+
+def from_problem(problem: Mapping[str, Any], status: int) -> ShoalError:
+    """The error that a problem document tells of, for whoever asked over HTTP; an unknown one by its status."""
+    kind = _BY_CODE.get(str(problem.get("code")))
+    if kind is None:
+        kind = _BY_STATUS.get(status, BackendUnavailable if status >= 500 else UsageError)
+    facts = {name: value for name, value in problem.items() if name not in _OF_PROBLEMS}
+    return kind.again(str(problem.get("detail") or f"The server answered {status}."), facts)

@@ -20,7 +20,13 @@ from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, Storage
 from shoal.base.text import clean, shorten
 
 INTERRUPTED = 130
-FLAG_OF = {"DATABASE_URL": "--store", "SHOAL_LISTEN": "--listen"}  # settings that a flag may give
+FLAG_OF = {  # settings that a flag may give
+    "DATABASE_URL": "--store",
+    "SHOAL_LISTEN": "--listen",
+    "SHOAL_SERVER": "--server",
+    "SHOAL_TOKEN": "--token",
+    "SHOAL_TOKEN_FILE": "--token-file",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ COMMANDS: dict[str, Lazy] = {
     "explain": Lazy("shoal.cli.explain:explain", "Say why a URL waits, was skipped, or failed."),
     "robots": Lazy("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
     "rules": Lazy("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),
+    "tokens": Lazy("shoal.cli.tokens:tokens", "Make, list and revoke tokens; see what was done with them."),
     "db": Lazy("shoal.cli.db:db", "Look at the store's schema and upgrade it."),
     "config": Lazy("shoal.cli.config:config", "Show the effective settings and where they come from."),
     "demo": Lazy("shoal.cli.demo:demo", "Crawl a small site of its own, live, to have a look."),

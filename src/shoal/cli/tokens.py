@@ -1,0 +1,135 @@
+"""`shoal tokens`: make, list and revoke tokens, and see what was done with them."""
+
+from typing import Any
+
+import click
+
+from shoal.access.scopes import ROLES, Scope
+from shoal.cli.api import Api, Reach, at, reaching, run_on
+from shoal.cli.frame import Group
+from shoal.cli.output import note, print_json, print_table
+from shoal.cli.summary import print_rows
+
+TOKENS = "/api/v1/tokens"
+MOST = 1000  # of one list
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_limit = click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N."
+)
+
+
+@click.group(cls=Group)
+def tokens() -> None:
+    """Make, list and revoke tokens."""
+
+
+@tokens.command(epilog="Example: shoal tokens create --role operator --name ci --expires-in 90d")
+@click.option("--name", required=True, metavar="NAME", help="Who or what will use it.")
+@click.option("--role", type=click.Choice(list(ROLES)), help="What it may do.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice([scope.value for scope in Scope]),
+    help="The same by scopes. Repeatable.",
+)
+@click.option("--expires-in", metavar="D", help="How long it is valid, such as 90d; else until it is revoked.")
+@reaching
+@_json
+def create(
+    name: str, role: str | None, scopes: tuple[str, ...], expires_in: str | None, reach: Reach, as_json: bool
+) -> None:
+    """Make a token. It is printed once and kept nowhere."""
+    wish: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
+    given = {field: value for field, value in wish.items() if value}
+    made = run_on(reach, lambda api: api.post(TOKENS, given), existing=False)
+    if as_json:
+        print_json(made)
+        return
+    print(made["token"], flush=True)
+    note(f"{made['id']} may {', '.join(made['scopes'])}. It is not shown again: keep it where only {name} reads it.")
+
+
+@tokens.command("ls")
+@_limit
+@reaching
+@_json
+def list_tokens(limit: int, reach: Reach, as_json: bool) -> None:
+    """List tokens, the newest first; revoked and expired ones too."""
+    items, more = run_on(reach, lambda api: api.list(TOKENS, limit))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    columns = ["id", "state", "scopes", "expires", "last used", "name"]
+    print_table(columns, [_row(token) for token in items])
+    if more is not None:
+        note("There are more: raise --limit.")
+
+
+@tokens.command()
+@click.argument("token_id", metavar="ID")
+@reaching
+@_json
+def show(token_id: str, reach: Reach, as_json: bool) -> None:
+    """Show what is kept of a token; the token itself is not."""
+    token = run_on(reach, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
+    if as_json:
+        print_json(token)
+        return
+    told = token | {"scopes": ", ".join(token["scopes"])}
+    print_rows(
+        [(name.replace("_", " ").capitalize(), str(value)) for name, value in told.items() if value], to_stdout=True
+    )
+
+
+@tokens.command()
+@click.argument("token_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid one of an admin.")
+@reaching
+@_json
+def revoke(token_id: str, yes: bool, reach: Reach, as_json: bool) -> None:
+    """Revoke a token. Every controller refuses it within a few seconds."""
+    token = run_on(reach, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
+    if as_json:
+        print_json(token)
+    else:
+        print(f"{token['id']} ({token['name']}) is revoked.")
+
+
+@tokens.command()
+@click.option("--subject", metavar="ID", help="Only what was done to this token, crawl or job.")
+@_limit
+@reaching
+@_json
+def log(subject: str | None, limit: int, reach: Reach, as_json: bool) -> None:
+    """List what administrators did, the newest first."""
+
+    async def look(api: Api) -> tuple[list[Any], str | None]:
+        return await api.list("/api/v1/audit-log", limit, subject=subject)
+
+    items, more = run_on(reach, look)
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    print_table(["at", "who", "from", "act", "subject", "facts"], [_act(entry) for entry in items])
+    if more is not None:
+        note("There are more: raise --limit.")
+
+
+def _row(token: dict[str, Any]) -> list[object]:
+    times = [_to_the_second(token[name]) for name in ("expires_at", "last_used_at")]
+    return [token["id"], token["state"], " ".join(token["scopes"]), *times, token["name"]]
+
+
+def _act(entry: dict[str, Any]) -> list[object]:
+    facts = ", ".join(f"{name} {_text(value)}" for name, value in entry["facts"].items() if value is not None)
+    return [_to_the_second(entry["at"]), entry["who"], entry["address"], entry["act"], entry["subject"], facts]
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _to_the_second(time: str | None) -> str:
+    return "" if time is None else f"{time[:19]}Z"

@@ -1,0 +1,207 @@
+"""Commands that manage something: the same words at a server as straight at the store, and how they fail."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from shoal.access.token import mint
+from shoal.cli.main import main
+from tests.support.controller import Served, served
+from tests.support.servers import free_port
+
+TLS = Path(__file__).parents[1] / "support" / "tls"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/elsewhere.db")
+
+
+@pytest.fixture
+async def shop(sqlite_url: str) -> AsyncIterator[Served]:
+    async with served(sqlite_url) as shop:
+        yield shop
+
+
+class Person:
+    """Somebody who types commands, and what they are told."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    async def types(self, *words: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        code = await asyncio.to_thread(main, words)
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+    async def told(self, *words: str) -> Any:
+        code, out, err = await self.types(*words, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+
+@pytest.fixture
+def person(capsys: pytest.CaptureFixture[str]) -> Person:
+    return Person(capsys)
+
+
+def at(shop: Served, token: str | None = None) -> list[str]:
+    return ["--server", f"http://127.0.0.1:{shop.port}", *([] if token is None else ["--token", token])]
+
+
+async def test_tokens_are_made_listed_shown_and_revoked_at_a_server(shop: Served, person: Person) -> None:
+    boss = await shop.token("admin")
+    code, out, err = await person.types(
+        "tokens", "create", "--name", "ci", "--role", "operator", "--expires-in", "90d", *at(shop, boss)
+    )
+    assert (code, out.strip()[:4], err.split()[2]) == (0, "shl_", "write.")
+    token_id = f"tok_{out.split('_')[1]}"
+    listed = await person.told("tokens", "ls", *at(shop, boss))
+    assert [token["id"] for token in listed["items"]] == [token_id, f"tok_{boss.split('_')[1]}"]
+    assert (await person.told("tokens", "show", token_id, *at(shop, boss)))["state"] == "valid"
+    assert (await person.types("tokens", "revoke", token_id, *at(shop, boss)))[1] == f"{token_id} (ci) is revoked.\n"
+    assert (await shop.ask(token=out.strip())).status == 401
+    _, log, _ = await person.types("tokens", "log", "--subject", token_id, *at(shop, boss))
+    assert ["token.revoked" in line for line in log.splitlines()] == [False, True, False]
+
+
+async def test_the_same_straight_on_the_store_needs_no_token(shop: Served, sqlite_url: str, person: Person) -> None:
+    made = await person.told("tokens", "create", "--name", "me", "--role", "admin", "--store", sqlite_url)
+    assert (made["made_by"], made["scopes"]) == ("local", ["admin"])
+    assert (await shop.ask(token=made["token"])).status == 200
+    code, _, err = await person.types("tokens", "revoke", made["id"], "--store", sqlite_url)
+    assert code == 7
+    assert "is the last valid one of an admin" in err
+    assert (await person.types("tokens", "revoke", made["id"], "--yes", "--store", sqlite_url))[0] == 0
+
+
+async def test_long_lists_come_over_several_pages(sqlite_url: str, person: Person, monkeypatch: Any) -> None:
+    monkeypatch.setattr("shoal.cli.api.PAGE", 2)
+    for name in ("a", "b", "c", "d", "e"):
+        await person.told("tokens", "create", "--name", name, "--role", "bot", "--store", sqlite_url)
+    listed = await person.told("tokens", "ls", "--limit", "4", "--store", sqlite_url)
+    assert [token["name"] for token in listed["items"]] == ["e", "d", "c", "b"]
+    assert listed["next"] is not None
+
+
+async def test_server_and_token_may_come_from_settings_and_the_token_from_a_file(
+    shop: Served, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{await shop.token('admin')}\n")
+    monkeypatch.setenv("SHOAL_SERVER", f"http://127.0.0.1:{shop.port}/")
+    monkeypatch.setenv("SHOAL_TOKEN_FILE", str(file))
+    assert len((await person.told("tokens", "ls"))["items"]) == 1
+    assert (await person.types("tokens", "ls", "--token", mint()[1]))[0] == 7
+    assert (await person.types("tokens", "ls", "--store", f"sqlite:///{tmp_path}/shoal.db"))[0] == 0
+
+
+@pytest.mark.parametrize("token", [None, "shl_x", "unknown"])
+async def test_who_is_not_let_in_leaves_with_7_and_is_told_how(shop: Served, person: Person, token: str | None) -> None:
+    await shop.token("admin")
+    code, _, err = await person.types("tokens", "ls", *at(shop, mint()[1] if token == "unknown" else token))
+    assert (code, err) == (
+        7,
+        "shoal: This needs a credential; give a valid one with --token-file, --token or SHOAL_TOKEN.\n",
+    )
+
+
+async def test_who_lacks_a_scope_leaves_with_7(shop: Served, person: Person) -> None:
+    code, _, err = await person.types("tokens", "ls", *at(shop, await shop.token("operator")))
+    assert code == 7
+    assert "this needs the scope admin, and the token has write" in err
+
+
+async def test_what_is_not_there_leaves_with_5(shop: Served, person: Person) -> None:
+    code, _, err = await person.types("tokens", "show", "tok_x", *at(shop, await shop.token("admin")))
+    assert code == 5
+    assert f'token "tok_x" does not exist in http://127.0.0.1:{shop.port}' in err
+
+
+async def test_a_wish_that_cannot_be_taken_leaves_with_2_by_its_field(shop: Served, person: Person) -> None:
+    boss = await shop.token("admin")
+    words = ["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "soon", *at(shop, boss)]
+    code, _, err = await person.types(*words)
+    assert (code, err) == (2, "shoal: expires_in is not a duration; correct it.\n")
+    _, _, err = await person.types(*words, "--json")
+    assert json.loads(err)["field"] == "expires_in"
+
+
+async def test_a_server_that_is_not_there_leaves_with_8(person: Person) -> None:
+    server = f"http://127.0.0.1:{free_port()}"
+    code, _, err = await person.types("tokens", "ls", "--server", server)
+    assert code == 8
+    assert f"{server} is not available (connect_error" in err
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>hi!", "is not JSON"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 2\r\n\r\n{}", "status 302"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n[]", "status 500"),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}", "The server answered 503"),
+    ],
+)
+async def test_a_server_that_is_no_shoal_leaves_with_8(person: Person, answer: bytes, says: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as door:
+        Thread(target=_answer_once, args=(door, answer), daemon=True).start()
+        code, _, err = await person.types("tokens", "ls", "--server", f"http://127.0.0.1:{door.getsockname()[1]}")
+    assert code == 8
+    assert says in err
+
+
+def _answer_once(door: socket.socket, answer: bytes) -> None:
+    connection, _ = door.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(answer)
+
+
+async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sqlite_url: str, person: Person) -> None:
+    name = str(TLS / "loopback_self_signed.pem")
+    async with served(sqlite_url, SHOAL_TLS_CERT=name, SHOAL_TLS_KEY=name) as shop:
+        token = await shop.token("admin")
+        code, _, err = await person.types(
+            "tokens", "ls", "--server", f"https://127.0.0.1:{shop.port}", "--token", token
+        )
+        assert code == 8
+        assert "tls_self_signed" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server name two places"),
+        (["--server", "ftp://host"], 4, "--server"),
+        (["--server", "http://"], 4, "--server is not an absolute http or https URL"),
+        (["--server", "http://127.0.0.1:1", "--token", "a b"], 4, "--token has a character that no token has"),
+        (["--server", "http://127.0.0.1:1", "--token-file", "/nowhere"], 4, "--token-file names /nowhere"),
+        (["--server", "http://127.0.0.1:1", "--token-file", "/"], 4, "--token-file names /, which cannot be read"),
+    ],
+)
+async def test_flags_that_lead_nowhere_are_told_by_name(person: Person, words: list[str], code: int, says: str) -> None:
+    found, _, err = await person.types("tokens", "ls", *words)
+    assert found == code, err
+    assert says in err
+
+
+@pytest.mark.parametrize("token_id", ["..", ".", "", "a/b", "../tokens", "a?b", "a#b", "%2e%2e", "\x00", "ü"])
+async def test_an_id_leads_to_no_other_path(shop: Served, sqlite_url: str, person: Person, token_id: str) -> None:
+    boss = await shop.token("admin")
+    for words in (["--store", sqlite_url], at(shop, boss)):
+        code, out, _ = await person.types("tokens", "show", token_id, *words)
+        assert code in (2, 5)
+        assert out == ""
