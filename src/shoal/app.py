@@ -1,7 +1,7 @@
 """The composition root: the only place that names a driver, wires the rooms, and registers job kinds."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,8 +23,9 @@ from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import Holder, Lease, local_lane
+from shoal.queue.job import SHARED_LANE, Holder, Lease, RunKeeper, local_lane
 from shoal.queue.queue import Queue
+from shoal.queue.states import Move
 from shoal.queue.wake import QuietWake, Wake, announcing
 from shoal.settings import DatabaseSettings, Settings
 from shoal.store.bodies.folder import FolderBodies
@@ -43,11 +44,15 @@ if TYPE_CHECKING:
     from shoal.access.acts import Acts
     from shoal.access.once import Once
     from shoal.access.tokens import Tokens
+    from shoal.audit.analyses import Analyses
+    from shoal.audit.run import AnalysisRun
     from shoal.base.service import Chore
     from shoal.crawl.archive import FrontierArchive
     from shoal.crawl.archivist import Archivist
     from shoal.crawl.carrier import Carrier
     from shoal.events.webhooks import Webhooks
+    from shoal.fetch.jobs import PageJobs
+    from shoal.pages.groups import Groups
     from shoal.pages.ingest import Ingest
     from shoal.store.sql.postgres import PostgresDatabase
     from shoal.work.worker import Worker
@@ -81,11 +86,36 @@ class App:
         return SqlArchive(self.database.dialect, self.hosts, self.pages)
 
     @property
+    def groups(self) -> "Groups":
+        from shoal.pages.groups import Groups
+        from shoal.store.sql.groups import SqlGroupStore
+        from shoal.store.sql.results import SqlResultStore
+
+        return Groups(
+            self.database,
+            SqlGroupStore(),
+            SqlResultStore(),
+            self.queue,
+            self.hosts,
+            SqlOutbox(),
+            _rule_of(self.settings),
+            self.signals,
+            self.settings.pages,
+        )
+
+    @property
+    def analyses(self) -> "Analyses":
+        from shoal.audit.analyses import Analyses
+        from shoal.store.sql.analyses import SqlAnalysisStore
+
+        return Analyses(self.database, SqlAnalysisStore(), self.queue, SqlOutbox(), self.signals)
+
+    @property
     def ingest(self) -> "Ingest":
         from shoal.pages.ingest import Ingest
         from shoal.store.sql.results import SqlResultStore
 
-        return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox())
+        return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox(), self.groups)
 
     def archivist(self) -> "Archivist":
         from shoal.crawl.archivist import Archivist
@@ -242,6 +272,22 @@ def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
         raise NotFound("store", str(store), "name the one that your crawls are in, by --store or DATABASE_URL")
 
 
+class _Later:
+    """The keeper of a kind of runs that most processes never meet: made when the first of its jobs moves."""
+
+    def __init__(self, make: Callable[[], RunKeeper]) -> None:
+        self._make = make
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self._make().lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        await self._make().job_moved(tx, run_id, move)
+
+    async def told(self, run_id: str) -> None:
+        await self._make().told(run_id)
+
+
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None) -> App:
     wake = wake or QuietWake(signals)
     signals.subscribe(announcing(wake))
@@ -259,9 +305,11 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         signals,
         settings.crawl,
     )
-    queue.register({KIND: crawls})
+    queue.register({KIND: crawls, "page": _Later(lambda: app.groups), "analysis": _Later(lambda: app.analyses)})
+    crawls.followed_by(lambda: app.analyses)
     bodies = bodies_of(settings, clock, signals)
-    return App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake)
+    app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake)
+    return app
 
 
 def on_database(settings: Settings, database: "SqlDatabase") -> App:
@@ -293,10 +341,50 @@ def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
     return Worker("here", app.queue, settings, app.clock, app.signals, environment, app.wake, [lane], holder)
 
 
-async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
+async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "Walker | AnalysisRun":
     """The run of a leased job, ready to start in this process."""
+    if lease.kind == "analysis":
+        return analysis_of(app, lease, alive)
     seen = await app.crawls.get(lease.run_id or "")
     return walker_of(app, seen.crawl, lease.holder, alive)
+
+
+def analysis_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
+    """An attempt at an analysis in this process, with every analyzer there is."""
+    from shoal.audit.analyzers import ANALYZERS
+    from shoal.audit.run import AnalysisRun
+
+    analyses = app.analyses
+    return AnalysisRun(app.database, analyses, app.queue, app.pages, ANALYZERS, app.clock, app.signals, lease, alive)
+
+
+def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
+    """What a page child of this process works with: one way out for all of its jobs, under the operator's rule."""
+    from shoal.fetch.jobs import PageJobs
+    from shoal.fetch.page_job import PageRunner, RobotsMemory
+    from shoal.hosts.desk import RobotsDesk
+    from shoal.hosts.places import Connections, Places
+    from shoal.hosts.watch import HostWatch
+
+    settings, clock, signals = app.settings, app.clock, app.signals
+    pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
+    ease = 2 / pace.connections if pace.delay else 0.0
+    egress = Egress(_rule_of(settings), limits, clock=clock)
+    desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
+    return PageJobs(
+        app.database,
+        app.queue,
+        app.ingest,
+        app.groups.store,
+        app.hosts,
+        Places(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
+        Connections(pace.connections),
+        HostWatch(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
+        PageRunner(egress, RobotsMemory(desk, clock), agent, limits, settings.crawl.max_links, clock),
+        clock,
+        signals,
+        lanes,
+    )
 
 
 def _rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:

@@ -305,6 +305,18 @@ class CrawlSettings(Slice):
         return Pace(min(connections, self.max_concurrent_curl), delay)
 
 
+class PageSettings(Slice):
+    """Page jobs: single URLs that anybody may ask for."""
+
+    speed: Speed = setting("SHOAL_PAGE_SPEED", "normal", "How hard page jobs ask one host.")
+
+    @property
+    def pace(self) -> Pace:
+        """The connections and the delay of the profile."""
+        connections, delay = SPEEDS[self.speed]
+        return Pace(connections or 1000, delay)
+
+
 class HostSettings(Slice):
     """Politeness towards one host, shared by everybody who asks it."""
 
@@ -473,6 +485,7 @@ class Settings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     work: WorkSettings = field(default_factory=WorkSettings)
     crawl: CrawlSettings = field(default_factory=CrawlSettings)
+    pages: PageSettings = field(default_factory=PageSettings)
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)

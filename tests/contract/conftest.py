@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from shoal.app import database_of
+from shoal.audit.analyses import Analyses
 from shoal.base.clock import FakeClock
 from shoal.base.database import Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable
@@ -26,14 +27,17 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask, Walk
 from shoal.egress.address import AddressRule
+from shoal.pages.groups import Groups
 from shoal.pages.ingest import Ingest
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease, NewJob
 from shoal.queue.queue import Queue
-from shoal.settings import DatabaseSettings, QueueSettings
+from shoal.settings import DatabaseSettings, PageSettings, QueueSettings
+from shoal.store.sql.analyses import SqlAnalysisStore
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
+from shoal.store.sql.groups import SqlGroupStore
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.outbox import SqlOutbox
@@ -76,7 +80,21 @@ class Bench:
         )
         self.queue.register({KIND: self.crawls})
         self.results = SqlResultStore()
-        self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox())
+        self.groups = Groups(
+            self.database,
+            SqlGroupStore(),
+            self.results,
+            self.queue,
+            self.hosts,
+            SqlOutbox(),
+            AddressRule(),
+            signals,
+            PageSettings(),
+        )
+        self.analyses = Analyses(self.database, SqlAnalysisStore(), self.queue, SqlOutbox(), signals)
+        self.queue.register({"page": self.groups, "analysis": self.analyses})
+        self.crawls.followed_by(lambda: self.analyses)
+        self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox(), self.groups)
 
     def over(self, database: Database) -> "Bench":
         """The same store seen through another database object."""

@@ -108,17 +108,15 @@ async def test_a_repeat_is_known_while_the_job_is_leased_again(bench: Bench) -> 
     await bench.ingest.settle_one("w1", delivery)
     await bench.jump(6)
     second = await bench.lease("w1")
-    assert await bench.ingest.settle("w1", [delivery, of(second, good())]) == [
-        Receipt(delivery.holder, J.PENDING),
-        Receipt(second.holder, J.DONE),
-    ]
+    settlement = await bench.ingest.settle("w1", [delivery, of(second, good())])
+    assert settlement.receipts == [Receipt(delivery.holder, J.PENDING), Receipt(second.holder, J.DONE)]
 
 
 async def test_twice_in_one_batch_is_once(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work())
     delivery = of(await bench.lease("w1"), good())
     other = replace(delivery, result=good(data={"name": "Buoy"}))
-    receipts = await bench.ingest.settle("w1", [delivery, delivery, other])
+    receipts = (await bench.ingest.settle("w1", [delivery, delivery, other])).receipts
     assert [receipt.state for receipt in receipts] == [J.DONE, J.DONE, None]
     assert len(await results(bench, job_id)) == len(await events(bench)) == 1
 
@@ -175,7 +173,8 @@ async def test_in_a_batch_what_is_lost_does_not_take_the_rest_with_it(bench: Ben
         await bench.enqueue(payload=work())
     first, second, third = await bench.queue.lease("w1", ["page"], ["shared"], 3)
     await bench.queue.release(second, "asked")
-    receipts = await bench.ingest.settle("w1", [of(first, good()), of(second, good()), of(third, bad())])
+    results = [of(first, good()), of(second, good()), of(third, bad())]
+    receipts = (await bench.ingest.settle("w1", results)).receipts
     assert [receipt.state for receipt in receipts] == [J.DONE, None, J.PENDING]
     assert receipts[1].is_lost
 

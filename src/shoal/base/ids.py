@@ -11,6 +11,7 @@ NodeId = NewType("NodeId", str)
 PolicyId = NewType("PolicyId", str)
 EventId = NewType("EventId", str)
 AnalysisId = NewType("AnalysisId", str)
+GroupId = NewType("GroupId", str)
 TokenId = NewType("TokenId", str)
 
 PREFIXES = {

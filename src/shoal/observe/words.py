@@ -51,6 +51,22 @@ class Line:
 
 
 WORDS: Mapping[str, Wording] = {
+    "AnalysisAttempted": Wording(
+        Level.INFO,
+        "Processing analysis job",
+        of="again",
+        choices={"True": (Level.WARNING, "Retrying analysis job")},
+    ),
+    "AnalysisMoved": Wording(
+        Level.INFO,
+        "analysis {state}",
+        of="reason",
+        choices={
+            "attempts_exhausted": (Level.ERROR, "All retry attempts exhausted, marking analysis as FAILED"),
+            "poison": (Level.ERROR, "analysis failed, its workers were lost: {error}"),
+            "stalled": (Level.ERROR, "analysis failed, it stalled: {error}"),
+        },
+    ),
     "BodyStoreStumbled": Wording(Level.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
     "CallerRefused": Wording(
         Level.WARNING,
@@ -89,6 +105,8 @@ WORDS: Mapping[str, Wording] = {
             "cancelled": (Level.INFO, "{kind} job cancelled"),
         },
     ),
+    "GroupEnded": Wording(Level.INFO, "job group {state}"),
+    "PageBlocked": Wording(Level.INFO, "not fetched, {code}: {detail}"),
     "HookRan": Wording(Level.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
     "HoldsBegun": Wording(Level.DEBUG, "hosts held"),

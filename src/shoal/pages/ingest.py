@@ -1,9 +1,9 @@
 """The one way in for results of page jobs, from nodes and from bots: who sends it, for which grant, and what it does to
 the job, all in one commit with the event that tells of it. Fetching is left to others."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
@@ -11,12 +11,13 @@ from shoal.base.ids import JobId
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.extract.required import lacking
+from shoal.pages.jobs_store import HeldJob, NewResult, ResultStore
 from shoal.pages.result import INVALID_DATA, Delivery, Receipt, Result, Status
-from shoal.pages.store import HeldJob, NewResult, ResultStore
+from shoal.pages.work import KIND
 from shoal.queue import states
-from shoal.queue.job import Holder
+from shoal.queue.job import Holder, Lease, RunKeeper, Taker, Turned
 from shoal.queue.queue import Queue
-from shoal.queue.states import JobState, Move
+from shoal.queue.states import TERMINAL, JobState, Move
 
 EVENTS = {JobState.DONE: "crawl.job.completed", JobState.FAILED: "crawl.job.failed"}
 
@@ -31,65 +32,94 @@ class Accepted:
     move: Move
 
 
-class Ingest:
-    """Takes results in. `owner` is whoever the jobs were leased to: a node's process, or a bot's token."""
+@dataclass(slots=True)
+class Settlement:
+    """What one commit did: a receipt for each delivery, in their order, and the jobs that were leased in it."""
 
-    def __init__(self, database: Database, queue: Queue, store: ResultStore, outbox: OutboxStore) -> None:
+    taker: Taker
+    receipts: list[Receipt] = field(default_factory=list)
+    accepted: list[Accepted] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+
+
+class Ingest:
+    """Takes results in. `owner` is whoever the jobs were leased to: a node's process, or a bot's token; `keeper` is
+    told, once for each group of a batch, that some of its jobs have ended."""
+
+    def __init__(
+        self, database: Database, queue: Queue, store: ResultStore, outbox: OutboxStore, keeper: RunKeeper
+    ) -> None:
         self._database = database
         self._queue = queue
         self._store = store
         self._outbox = outbox
+        self._keeper = keeper
 
-    async def settle(self, owner: str, deliveries: Sequence[Delivery]) -> list[Receipt]:
-        """Store these results, end or return their jobs. Each is judged by itself: one that comes too late, or from
-        somebody else, changes nothing; one that came before gets the answer that it got then."""
-        receipts, accepted = await self._database.run(lambda tx: self.settle_in(tx, owner, deliveries))
-        await self.tell(accepted)
-        return receipts
+    async def settle(self, owner: str, deliveries: Sequence[Delivery], want: int = 0) -> Settlement:
+        """Store these results, end or return their jobs, and lease up to `want` more. Each is judged by itself: one
+        that comes too late, or from somebody else, changes nothing; one that came before gets the same answer again."""
+        taker = Taker(owner, [KIND])
+        settlement = await self._database.run(lambda tx: self.settle_in(tx, taker, deliveries, want))
+        await self.tell(settlement)
+        return settlement
 
     async def settle_one(self, owner: str, delivery: Delivery) -> JobState:
         """The same for a single result; raises `LeaseLost` if it is not taken."""
-        [receipt] = await self.settle(owner, [delivery])
+        [receipt] = (await self.settle(owner, [delivery])).receipts
         if receipt.state is None:
             raise LeaseLost(delivery.holder.job_id, delivery.holder.epoch)
         return receipt.state
 
     async def settle_in(
-        self, tx: Tx, owner: str, deliveries: Sequence[Delivery]
-    ) -> tuple[list[Receipt], list[Accepted]]:
-        """The same as part of a larger commit; `tell` what was accepted once that is through."""
-        if not deliveries:
-            return [], []
-        held = await self._locked(tx, {delivery.holder.job_id for delivery in deliveries})
-        answers: dict[Holder, tuple[str, JobState]] = {}
-        accepted: list[Accepted] = []
-        late = [one for one in deliveries if not _holds(held.get(one.holder.job_id), owner, one.holder)]
-        if late:
-            answers |= await self._store.answers(tx, owner, [one.holder for one in late])
+        self,
+        tx: Tx,
+        taker: Taker,
+        deliveries: Sequence[Delivery],
+        want: int = 0,
+        put_off: Sequence[Move] = (),
+    ) -> Settlement:
+        """The same as part of a larger commit; `tell` it once that is through. `put_off`: jobs that are only handed
+        back."""
+        settlement = Settlement(taker)
+        await self._lock_runs(tx, {*(one.holder.job_id for one in deliveries), *(move.job_id for move in put_off)})
+        held = await self._held(tx, {one.holder.job_id for one in deliveries})
+        answers = await self._known(tx, taker.holder, deliveries, held)
         for delivery in deliveries:
-            job, digest = held.get(delivery.holder.job_id), delivery.result.digest()
-            if job is None or delivery.holder in answers or not _holds(job, owner, delivery.holder):
+            job = held.get(delivery.holder.job_id)
+            if job is None or delivery.holder in answers or not _holds(job, taker.holder, delivery.holder):
                 continue
-            accepted.append(self._judge(job, delivery.result, digest))
-            answers[delivery.holder] = (digest, accepted[-1].move.to)
-        await self._carry_out(tx, accepted)
-        return [_receipt(one, answers.get(one.holder)) for one in deliveries], accepted
+            one = self._judge(job, delivery.result)
+            settlement.accepted.append(one)
+            answers[delivery.holder] = (one.digest, one.move.to)
+        settlement.receipts = [_receipt(one, answers.get(one.holder)) for one in deliveries]
+        settlement.leases = (await self._carry_out(tx, settlement.accepted, taker, want, put_off)).leases
+        return settlement
 
-    async def tell(self, accepted: Iterable[Accepted]) -> None:
-        """The commit is through: say what became of the jobs."""
-        for one in accepted:
-            await self._queue.tell_moved(one.move, one.job.kind, one.job.run_id)
+    async def tell(self, settlement: Settlement) -> None:
+        """The commit is through: say what became of the jobs, and of their groups."""
+        moves = [one.move for one in settlement.accepted]
+        self._queue.tell_turn(settlement.taker, moves, Turned([], settlement.leases))
+        for run_id in _ended_in(settlement.accepted):
+            await self._keeper.told(run_id)
 
-    async def _locked(self, tx: Tx, job_ids: set[JobId]) -> dict[JobId, HeldJob]:
-        """The jobs, locked after their runs: whatever ends a job locks in that order."""
-        runs = {(kind, run_id) for kind, run_id in await self._store.runs_of(tx, sorted(job_ids)) if run_id}
-        for kind, run_id in sorted(runs):
-            await self._queue.lock_run(tx, kind, run_id)
-        return {job.id: job for job in await self._store.lock(tx, sorted(job_ids))}
+    async def _lock_runs(self, tx: Tx, job_ids: set[JobId]) -> None:
+        """The groups of these jobs before the jobs: whatever moves a job locks in that order."""
+        runs = await self._store.runs_of(tx, sorted(job_ids)) if job_ids else []
+        for run_id in sorted({run_id for run_id in runs if run_id}):
+            await self._keeper.lock(tx, run_id)
 
-    def _judge(self, job: HeldJob, result: Result, digest: str) -> Accepted:
-        result = _checked(job, result)
-        return Accepted(job, result, digest, self._move(job, result))
+    async def _held(self, tx: Tx, job_ids: set[JobId]) -> dict[JobId, HeldJob]:
+        return {job.id: job for job in await self._store.lock(tx, sorted(job_ids))} if job_ids else {}
+
+    async def _known(
+        self, tx: Tx, owner: str, deliveries: Sequence[Delivery], held: dict[JobId, HeldJob]
+    ) -> dict[Holder, tuple[str, JobState]]:
+        late = [one.holder for one in deliveries if not _holds(held.get(one.holder.job_id), owner, one.holder)]
+        return await self._store.answers(tx, owner, late) if late else {}
+
+    def _judge(self, job: HeldJob, given: Result) -> Accepted:
+        result = _checked(job, given)
+        return Accepted(job, result, given.digest(), self._move(job, result))
 
     def _move(self, job: HeldJob, result: Result) -> Move:
         if result.status is Status.SUCCESS:
@@ -101,19 +131,25 @@ class Ingest:
             return states.retry(job.id, job.epoch, error, self._queue.backoff(job.attempts + 1))
         return states.fail(job.id, job.epoch, error)
 
-    async def _carry_out(self, tx: Tx, accepted: list[Accepted]) -> None:
-        rows = [
-            NewResult(one.job.id, one.job.epoch, one.job.run_id, one.move.to, one.digest, one.result)
-            for one in accepted
-        ]
-        await self._store.insert(tx, rows)
-        for one in sorted(accepted, key=attrgetter("job.id")):
-            await self._queue.move_in(tx, one.move, one.job.kind, one.job.run_id)
+    async def _carry_out(
+        self, tx: Tx, accepted: list[Accepted], taker: Taker, want: int, put_off: Sequence[Move]
+    ) -> Turned:
+        await self._store.insert(tx, [_row(one) for one in accepted])
+        moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
+        turned = await self._queue.finish_and_lease_in(tx, moves, taker, want)
+        for run_id, move in _ended_in(accepted).items():
+            await self._keeper.job_moved(tx, run_id, move)
         await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in EVENTS])
+        return turned
 
 
 def _holds(job: HeldJob | None, owner: str, holder: Holder) -> bool:
     return job is not None and job.owner == owner and job.epoch == holder.epoch
+
+
+def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:
+    """The groups in which a job ended, each with the last such move."""
+    return {one.job.run_id: one.move for one in accepted if one.job.run_id and one.move.to in TERMINAL}
 
 
 def _checked(job: HeldJob, result: Result) -> Result:
@@ -132,6 +168,10 @@ def _receipt(delivery: Delivery, answer: tuple[str, JobState] | None) -> Receipt
     return Receipt(delivery.holder, answer[1] if answer is not None and known else None)
 
 
+def _row(one: Accepted) -> NewResult:
+    return NewResult(one.job.id, one.job.epoch, one.job.run_id, one.move.to, one.digest, one.result)
+
+
 def _event(one: Accepted) -> Event:
-    about = {"job_id": one.job.id, "group": one.job.run_id, "attempt": one.job.attempts + 1}
+    about: dict[str, Any] = {"job_id": one.job.id, "group": one.job.run_id, "attempt": one.job.attempts + 1}
     return Event(EVENTS[one.move.to], one.job.id, about | one.result.told())

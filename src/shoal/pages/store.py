@@ -1,16 +1,12 @@
-"""The contracts of the stores of pages and of the results of page jobs."""
+"""The page store contract."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.base.ids import JobId
 from shoal.base.url import Url
 from shoal.pages.page import Page
-from shoal.pages.result import Result, Stored
-from shoal.queue.job import Holder
-from shoal.queue.states import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,59 +75,4 @@ class PageStore(Protocol):
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         """The details of pages, each with its page's number, in the order of `after`; `shoal.extract.details.unpacked`
         reads them. Pages of a crawl that did not ask for them, and pages that gave no answer, have none."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class HeldJob:
-    """A locked job, as whoever takes its result must see it."""
-
-    id: JobId
-    kind: str
-    run_id: str | None
-    epoch: int
-    owner: str
-    attempts: int
-    max_attempts: int
-    rule_set: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewResult:
-    """A result to be stored."""
-
-    job_id: JobId
-    epoch: int
-    group_id: str | None
-    state: JobState
-    digest: str
-    result: Result
-
-
-class ResultStore(Protocol):
-    async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[tuple[str, str | None]]:
-        """Kind and run of these jobs. Nothing is locked: a job never changes its run."""
-        ...
-
-    async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Those of the jobs that are leased just now; they stay so until this transaction ends or moves them. They are
-        locked in the order of their ids, after their runs."""
-        ...
-
-    async def answers(self, tx: Tx, owner: str, holders: list[Holder]) -> dict[Holder, tuple[str, JobState]]:
-        """For each of these grants that was this owner's and had a result: the digest of that, and where it sent the
-        job."""
-        ...
-
-    async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
-        """Keep these results. There is at most one for each grant."""
-        ...
-
-    async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
-        """The last word on each ended job of a group, in the order in which they were stored, after that number: none
-        of a job that will be tried again."""
-        ...
-
-    async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:
-        """Every result of a job, oldest first."""
         ...

@@ -87,6 +87,11 @@ def release(job_id: JobId, epoch: int, reason: str) -> Move:
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason)
 
 
+def put_off(job_id: JobId, epoch: int, wait: timedelta, reason: str) -> Move:
+    """Not its turn: handed back without penalty, and not to be had before that time."""
+    return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason, wait=wait)
+
+
 def step_back(job_id: JobId, epoch: int) -> Move:
     """Its slice of time is over and others wait: handed back without penalty, to the end of the line."""
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, "slice", to_the_back=True)

@@ -8,8 +8,8 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import encodable
+from shoal.pages.jobs_store import HeldJob, NewResult
 from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
-from shoal.pages.store import HeldJob, NewResult
 from shoal.queue.job import Holder
 from shoal.queue.states import JobState
 
@@ -17,13 +17,17 @@ _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_co
 
 
 class SqlResultStore:
-    """Answers `pages.store.ResultStore`."""
+    """Answers `pages.jobs_store.ResultStore`."""
 
-    async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[tuple[str, str | None]]:
-        return [(row["kind"], row["run_id"]) for row in await tx.all("runs_of_jobs", ids=job_ids)]
+    async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[str | None]:
+        return [row["run_id"] for row in await tx.all("runs_of_jobs", ids=job_ids)]
 
     async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        return [_held(row) for row in await tx.all("lock_held_jobs", ids=job_ids)]
+        rows = await tx.all("lock_held_jobs", ids=job_ids)
+        groups = sorted({row["run_id"] for row in rows if row["run_id"]})
+        specs = await tx.all("specs_of_groups", ids=groups) if groups else []
+        common = {row["id"]: orjson.loads(row["spec"]) for row in specs}
+        return [_held(row, common.get(row["run_id"])) for row in rows]
 
     async def answers(self, tx: Tx, owner: str, holders: list[Holder]) -> dict[Holder, tuple[str, JobState]]:
         ids = sorted({holder.job_id for holder in holders})
@@ -41,9 +45,11 @@ class SqlResultStore:
         return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]
 
 
-def _held(row: Any) -> HeldJob:
+def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
+    """What a group says holds for all of its jobs; one without a group says it itself."""
     values = {name: row[name] for name in HeldJob.__slots__ if name != "rule_set"}
-    return HeldJob(**values, rule_set=orjson.loads(row["payload"]).get("rule_set"))
+    said = orjson.loads(row["payload"]) if spec is None else spec
+    return HeldJob(**values, rule_set=said.get("rule_set"))
 
 
 def _row(new: NewResult) -> dict[str, Any]:

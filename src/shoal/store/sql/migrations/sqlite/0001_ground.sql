@@ -130,6 +130,25 @@ CREATE TABLE leader (
     until  INTEGER NOT NULL
 );
 
+-- Page jobs that were made together. `spec`: how their pages are fetched. `jobs`: how they ended, once all have.
+CREATE TABLE job_group (
+    number       INTEGER PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    state        TEXT NOT NULL CHECK (state IN ('open', 'completed', 'cancelled')),
+    state_reason TEXT,
+    project      TEXT NOT NULL,
+    labels       TEXT NOT NULL,
+    priority     INTEGER NOT NULL,
+    total        INTEGER NOT NULL,
+    spec         TEXT NOT NULL,
+    jobs         TEXT,
+    created_at   INTEGER NOT NULL,
+    finished_at  INTEGER,
+    CHECK ((state = 'open') = (finished_at IS NULL)),
+    CHECK ((state = 'open') = (jobs IS NULL))
+);
+CREATE INDEX job_live_of_run ON job (run_id) WHERE run_id IS NOT NULL AND finished_at IS NULL;
+
 -- What page jobs gave, one row per grant that brought something. `state`: where it sent the job; `digest`: of what was
 -- sent, so that the same thing sent twice gets the same answer.
 CREATE TABLE result (
@@ -309,6 +328,35 @@ CREATE TABLE page_detail (
     chk    INTEGER NOT NULL,
     detail BLOB NOT NULL,
     PRIMARY KEY (crawl, key, chk)
+);
+
+-- Analyses of crawls, and what their analyzers found.
+CREATE TABLE analysis (
+    number       INTEGER PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    crawl        INTEGER NOT NULL REFERENCES crawl ON DELETE CASCADE,
+    crawl_id     TEXT NOT NULL,
+    project      TEXT NOT NULL,
+    state        TEXT NOT NULL CHECK (state IN ('pending', 'running', 'success', 'failed')),
+    state_reason TEXT,
+    error        TEXT,
+    findings     INTEGER,
+    created_at   INTEGER NOT NULL,
+    started_at   INTEGER,
+    finished_at  INTEGER,
+    CHECK ((state IN ('success', 'failed')) = (finished_at IS NOT NULL)),
+    CHECK (started_at IS NOT NULL OR state IN ('pending', 'failed'))
+);
+CREATE INDEX analysis_of_crawl ON analysis (crawl_id, number);
+CREATE INDEX analysis_goes_with ON analysis (crawl);
+CREATE TABLE finding (
+    analysis INTEGER NOT NULL REFERENCES analysis ON DELETE CASCADE,
+    analyzer TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    severity TEXT NOT NULL CHECK (severity IN ('info', 'warning', 'error')),
+    message  TEXT NOT NULL,
+    facts    TEXT NOT NULL,
+    PRIMARY KEY (analysis, analyzer, key)
 );
 
 -- What happened, written in the commit of the change. The number comes later, from the forwarder: `event_number` holds the

@@ -1,6 +1,6 @@
 -- name: runs_of_jobs
--- Kind and run of these jobs.
-SELECT DISTINCT kind, run_id FROM job WHERE id = ANY(:ids::text[]);
+-- The groups of these jobs.
+SELECT DISTINCT run_id FROM job WHERE id = ANY(:ids::text[]);
 
 -- name: lock_held_jobs
 -- Those of these jobs that are leased, locked one after the other by their ids.

@@ -1,6 +1,6 @@
 -- name: runs_of_jobs
--- Kind and run of these jobs.
-SELECT DISTINCT j.kind, j.run_id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
+-- The groups of these jobs.
+SELECT DISTINCT j.run_id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
 
 -- name: lock_held_jobs
 -- Those of these jobs that are leased. The write lock is held already: they stay so.

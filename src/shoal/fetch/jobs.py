@@ -1,0 +1,228 @@
+"""The page jobs of one process: which may be fetched now, fetching them, and bringing home what they gave.
+
+How many run at once is the caller's business. A job whose host is not to be asked just now is put off: it goes back to
+its lane until the host's turn comes, and nothing that stands behind it has to wait.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import xxhash
+from msgspec import DecodeError, ValidationError
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url, origin
+from shoal.egress import Failure
+from shoal.fetch.fetch import Fetched
+from shoal.fetch.page_job import PageRunner
+from shoal.hosts.places import Connections, Places
+from shoal.hosts.store import HostStore
+from shoal.hosts.watch import Answer, HostNews, HostWatch, tell_holds
+from shoal.pages.ingest import Ingest, Settlement
+from shoal.pages.jobs_store import GroupStore
+from shoal.pages.result import Delivery, Result, Status
+from shoal.pages.work import KIND, PageSpec, PageWork
+from shoal.queue import states
+from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
+from shoal.queue.queue import Queue
+from shoal.queue.states import Move
+
+ROUNDS: Final = 5  # leases of one commit: jobs that are put off must not hide those behind them
+NOWHERE: Final = "about:blank"
+UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageBlocked(Signal):
+    """An address was refused by rule. The detail is for operators: the result does not name the address."""
+
+    job_id: str
+    url: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """A job that was not worked on: its host is not to be asked for so many seconds."""
+
+    holder: Holder
+    seconds: float
+
+    @property
+    def move(self) -> Move:
+        wait = timedelta(seconds=self.seconds)
+        return states.put_off(self.holder.job_id, self.holder.epoch, wait, "host_busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A leased job with what it needs. `start_at`: when its host's slot is, by our own clock."""
+
+    lease: Lease
+    work: PageWork | None  # None: this version cannot read it
+    host: int = 0
+    start_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one commit did."""
+
+    settlement: Settlement
+    tasks: list[Task] = field(default_factory=list)
+    holds: dict[int, float] = field(default_factory=dict)
+
+
+class PageJobs:
+    """Answers `work.pages.PageWork`: the jobs are leased for one holder, fetched by one runner."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        ingest: Ingest,
+        groups: GroupStore,
+        hosts: HostStore,
+        places: Places,
+        connections: Connections,
+        watch: HostWatch,
+        runner: PageRunner,
+        clock: Clock,
+        signals: Signals,
+        lanes: Sequence[str] = (SHARED_LANE,),
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._ingest = ingest
+        self._groups = groups
+        self._hosts = hosts
+        self._places = places
+        self._connections = connections
+        self._watch = watch
+        self._runner = runner
+        self._clock = clock
+        self._signals = signals
+        self._lanes = lanes
+        self._tasks: dict[Holder, Task] = {}
+
+    async def run(self, lease: Lease) -> Delivery | PutOff:
+        """Fetch the page when its slot comes; if its host asked us to wait meanwhile, put the job off."""
+        task = self._tasks.pop(lease.holder)
+        if task.work is None:
+            return Delivery(lease.holder, self._unreadable())
+        await self._clock.sleep(max(0.0, task.start_at - self._clock.monotonic()))
+        if self._watch.holds(task.host):
+            return PutOff(lease.holder, self._watch.held_for(task.host))
+
+        home = origin(Url(task.work.url))
+        if await self._runner.ask_robots(home) and self._places.paced:
+            return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
+
+        def heard(fetched: Fetched) -> None:
+            if not fetched.redirects or fetched.final_url.startswith(f"{home}/"):  # else another host's answer
+                self._watch.hear(_answer(task, home, fetched))
+
+        def blocked(failure: Failure) -> None:
+            detail = failure.operator_detail or failure.message
+            self._signals.emit(
+                PageBlocked(job_id=lease.holder.job_id, url=failure.url, code=failure.code, detail=detail)
+            )
+
+        async with self._connections.at(task.host):
+            return Delivery(lease.holder, await self._runner.run(task.work, heard, blocked))
+
+    async def settle(self, results: Sequence[Delivery | PutOff], holder: str, want: int) -> list[Lease]:
+        """Store results and lease more in one commit; what is lost is dropped. Only jobs that have a slot at their
+        host within the next two seconds are kept of what was leased."""
+        news = self._watch.news()
+        asked_at = self._clock.monotonic()
+        try:
+            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, news, asked_at))
+        except BaseException:
+            self._watch.forget()
+            raise
+        self._watch.learn(turn.holds)
+        tell_holds(self._signals, news, turn.holds)
+        await self._ingest.tell(turn.settlement)
+        self._tasks |= {task.lease.holder: task for task in turn.tasks}
+        return [task.lease for task in turn.tasks]
+
+    def close(self) -> None:
+        """Drop what is under way, and every connection."""
+        self._runner.close()
+
+    async def _commit(
+        self,
+        tx: Tx,
+        results: Sequence[Delivery | PutOff],
+        holder: str,
+        want: int,
+        news: dict[int, HostNews],
+        asked_at: float,
+    ) -> _Turn:
+        deliveries = [one for one in results if isinstance(one, Delivery)]
+        put_off = [one.move for one in results if isinstance(one, PutOff)]
+        taker = Taker(holder, [KIND], list(self._lanes))
+        turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
+        if news:
+            turn.holds = await self._hosts.hear(tx, news)
+        leases = turn.settlement.leases
+        for rounds_left in reversed(range(ROUNDS)):
+            kept, refused = await self._sort(tx, leases, asked_at)
+            turn.tasks += kept
+            if not refused:
+                break
+            more = want - len(turn.tasks) if rounds_left else 0
+            moves = [one.move for one in refused]
+            leases = (await self._queue.finish_and_lease_in(tx, moves, taker, more)).leases
+        turn.settlement.leases = [task.lease for task in turn.tasks]
+        return turn
+
+    async def _sort(self, tx: Tx, leases: Sequence[Lease], asked_at: float) -> tuple[list[Task], list[PutOff]]:
+        """Those of the jobs whose hosts have a slot for them, and the others."""
+        tasks = await self._read(tx, leases)
+        real = [task for task in tasks if task.work is not None]
+        kept = [task for task in tasks if task.work is None]
+        refused = []
+        places = await self._places.give(tx, [origin(Url(task.work.url)) for task in real if task.work])
+        for task, place in zip(real, places, strict=True):
+            if place.granted:
+                kept.append(Task(task.lease, task.work, place.host, asked_at + place.seconds))
+            else:
+                refused.append(PutOff(task.lease.holder, place.seconds))
+        return kept, refused
+
+    async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[Task]:
+        specs = await self._groups.specs(tx, sorted({lease.run_id for lease in leases if lease.run_id}))
+        return [Task(lease, _work(lease, specs.get(lease.run_id or ""))) for lease in leases]
+
+    def _unreadable(self) -> Result:
+        code = "unreadable_job"
+        return Result(Status.FAIL, NOWHERE, self._clock.micros(), error_code=code, error_message=UNREADABLE)
+
+
+def _work(lease: Lease, spec: PageSpec | None) -> PageWork | None:
+    """What a job says itself, and its group for all of them."""
+    try:
+        work = PageWork.stored(lease.payload)
+    except (ValidationError, DecodeError):
+        return None
+    return work if spec is None else PageWork(url=work.url, crawl_config=spec.crawl_config, rule_set=spec.rule_set)
+
+
+def _answer(task: Task, home: str, fetched: Fetched) -> Answer:
+    return Answer(
+        origin=home,
+        host=task.host,
+        page=xxhash.xxh3_64_intdigest(task.lease.holder.job_id.encode()),
+        attempts=task.lease.attempts,
+        status=fetched.status,
+        seconds=fetched.seconds,
+        error=None if fetched.failure is None else fetched.failure.code,
+        retry_after=fetched.retry_after,
+    )

@@ -1,0 +1,206 @@
+"""One page job: ask the host's robots.txt, fetch the page, take its data. Failures are values."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from shoal.base.clock import Clock
+from shoal.base.errors import TimeError
+from shoal.base.url import Url, origin
+from shoal.egress import Egress, Failure, HeaderPairs, Limits
+from shoal.egress.given import split
+from shoal.extract.page import ExtractOptions, Facts
+from shoal.fetch.cookies import CookieJar
+from shoal.fetch.fetch import RETRYABLE_STATUS, Fetched, PageFetcher
+from shoal.fetch.headers import CrawlHeaders, homes_of
+from shoal.hosts.desk import RobotsDesk
+from shoal.hosts.robots import Rules, product_token
+from shoal.pages.result import Result, Status
+from shoal.pages.work import PageWork
+
+if TYPE_CHECKING:
+    from shoal.extract.further import FurtherReader
+
+ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
+STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for what a robots.txt said
+ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are remembered
+MOST_RULES: Final = 2_000  # of hosts, that are remembered
+MOST_READERS: Final = 64  # of rule sets, likewise
+SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
+
+Blocked = Callable[[Failure], None]
+
+
+class RobotsMemory:
+    """The rules of the hosts that were asked lately; several who want the same ones wait for one answer."""
+
+    def __init__(self, desk: RobotsDesk, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
+
+    def knows(self, home: str) -> bool:
+        at, asking = self._known.get(home, (0.0, None))
+        return asking is not None and asking.done() and self._clock.monotonic() - at <= ROBOTS_FRESH
+
+    async def rules_of(self, home: str) -> Rules:
+        at, asking = self._known.get(home, (0.0, None))
+        if asking is None or self._clock.monotonic() - at > ROBOTS_FRESH:
+            if len(self._known) >= MOST_RULES:
+                self._known.clear()
+            asking = asyncio.create_task(self._ask(home))
+            self._known[home] = self._clock.monotonic(), asking
+        rules = await asyncio.shield(asking)
+        if not rules.reachable:
+            self._known.pop(home, None)  # the next one asks again
+        return rules
+
+    async def _ask(self, home: str) -> Rules:
+        while True:
+            try:
+                return await self._desk.rules_of(home)
+            except TimeError:  # the store is away: that is not the page's fault
+                await self._clock.sleep(STORE_PAUSE)
+
+    def close(self) -> None:
+        for _, asking in self._known.values():
+            asking.cancel()
+        self._known.clear()
+
+
+class PageRunner:
+    """Fetches pages for page jobs, each with its own headers, cookies, limits and rule set."""
+
+    def __init__(
+        self, egress: Egress, robots: RobotsMemory, agent: str, limits: Limits, max_links: int, clock: Clock
+    ) -> None:
+        self._egress = egress
+        self._robots = robots
+        self._agent = agent
+        self._limits = limits
+        self._token = product_token(agent)
+        self._options = ExtractOptions(max_links=max_links, agent=self._token)
+        self._clock = clock
+        self._readers: dict[bytes, FurtherReader] = {}
+
+    async def ask_robots(self, home: str) -> bool:
+        """Have the rules of a host at hand; whether the host had to be waited for."""
+        if self._robots.knows(home):
+            return False
+        return (await self._robots.rules_of(home)).reachable
+
+    async def run(self, work: PageWork, heard: Callable[[Fetched], None], blocked: Blocked) -> Result:
+        """What the page gave. `heard` is told what the host answered, `blocked` what was refused by rule."""
+        url = Url(work.url)
+        rules = await self._robots.rules_of(origin(url))
+        if not rules.reachable:
+            return self._failed(work, "robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip())
+        if not rules.allows(url):
+            return self._failed(work, "robots_denied", "robots.txt forbids it.", retryable=False)
+        fetched = await self._fetch(work, url, blocked)
+        heard(fetched)
+        return self._result(work, fetched)
+
+    def close(self) -> None:
+        self._robots.close()
+        self._egress.close()
+
+    async def _fetch(self, work: PageWork, url: Url, blocked: Blocked) -> Fetched:
+        fetcher = PageFetcher(
+            self._egress,
+            self._headers(work, url),
+            self._limits_of(work),
+            self._options,
+            blocked,
+            self._reader(work),
+            token=self._token,
+        )
+        answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+        def done(fetched: Fetched) -> None:
+            if not answer.done():
+                answer.set_result(fetched)
+
+        handle = fetcher.submit(url, done)
+        try:
+            return await answer
+        finally:
+            handle.cancel()
+
+    def _limits_of(self, work: PageWork) -> Limits:
+        hint = work.crawl_config.timeout_hint
+        if hint is None:
+            return self._limits
+        return replace(self._limits, total_timeout=min(timedelta(seconds=hint), self._limits.total_timeout))
+
+    def _headers(self, work: PageWork, url: Url) -> CrawlHeaders:
+        given, secret = split(work.crawl_config.headers)
+        ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
+        pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
+        return CrawlHeaders(pairs, CookieJar(self._clock), secret, homes_of([url]))
+
+    def _reader(self, work: PageWork) -> "FurtherReader | None":
+        if work.rule_set is None:
+            return None
+        from shoal.extract.further import FurtherReader
+        from shoal.extract.rules import read_rules
+
+        name = orjson.dumps(work.rule_set)
+        if name not in self._readers:
+            if len(self._readers) >= MOST_READERS:
+                self._readers.clear()
+            self._readers[name] = FurtherReader(self._clock.monotonic, rules=read_rules(work.rule_set))
+        return self._readers[name]
+
+    def _result(self, work: PageWork, fetched: Fetched) -> Result:
+        further, facts = fetched.further, fetched.facts
+        result = Result(
+            Status.SUCCESS,
+            work.url,
+            self._clock.micros(),
+            final_url=fetched.final_url,
+            http_status=fetched.status,
+            data=_data(work, facts) if further is None else further.data,
+            duration=round(fetched.seconds, 6),
+            html_hash=None if facts is None else facts.content_hash,
+        )
+        problem = _problem(fetched)
+        if problem is None:
+            return result
+        code, message, retryable = problem
+        return replace(result, status=Status.FAIL, error_code=code, error_message=message, retryable=retryable)
+
+    def _failed(self, work: PageWork, code: str, message: str, *, retryable: bool = True) -> Result:
+        return Result(
+            Status.FAIL,
+            work.url,
+            self._clock.micros(),
+            error_code=code,
+            error_message=message,
+            retryable=retryable,
+        )
+
+
+NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."
+
+
+def _data(work: PageWork, facts: Facts | None) -> dict[str, Any] | None:
+    """Without a rule set, what the page says of itself."""
+    if facts is None or work.rule_set is not None:
+        return None
+    return {name: getattr(facts, name) for name in SHOWN_FACTS}
+
+
+def _problem(fetched: Fetched) -> tuple[str, str, bool] | None:
+    """Why there is no result: a code, a sentence, and whether another try may help."""
+    if fetched.failure is not None:
+        return fetched.failure.code, fetched.failure.message, fetched.failure.retryable
+    if fetched.status is None or not 200 <= fetched.status < 300:
+        return "http_status", f"The server answered {fetched.status}.", fetched.status in RETRYABLE_STATUS
+    if fetched.further is not None and fetched.further.error_code is not None:
+        return fetched.further.error_code, fetched.further.error_message or "", True
+    return None

@@ -1,0 +1,99 @@
+"""Who may ask which host when: requests that come from anywhere get their host's next free slots, or a time to come
+back. For those who, unlike a walker, do not choose the hosts they go to."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from shoal.base.database import Tx
+from shoal.hosts.pace import Grant, Standing, Wish
+from shoal.hosts.store import HostStore
+
+SHORTEST_WAIT: Final = 0.25  # seconds until somebody who got no slot comes back
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one request got at its host: a slot in so many seconds, or nothing, and when to ask again."""
+
+    host: int
+    seconds: float
+    granted: bool = True
+
+
+class Places:
+    """Gives out slots. `delay` is our own between two requests to a host; `ease`: seconds of it for each second that a
+    slow host takes to answer. What the host asks for itself comes first."""
+
+    def __init__(self, hosts: HostStore, delay: timedelta, ease: float, longest_ease: timedelta) -> None:
+        self._hosts = hosts
+        self._delay = delay.total_seconds()
+        self._ease = ease
+        self._longest_ease = longest_ease.total_seconds()
+
+    @property
+    def paced(self) -> bool:
+        """Whether we keep a delay of our own."""
+        return self._delay > 0
+
+    async def give(self, tx: Tx, origins: Sequence[str]) -> list[Place]:
+        """A place for each request, in their order; it may come last in a commit, for it waits for nobody."""
+        numbers = await self._hosts.numbers(tx, sorted(set(origins)))
+        standings = await self._hosts.standings(tx, numbers.values())
+        queues: dict[int, list[int]] = defaultdict(list)
+        for request, origin in enumerate(origins):
+            queues[numbers[origin]].append(request)
+        grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, standings)
+        found: list[tuple[int, Place]] = []
+        for host, line in queues.items():
+            places = self._line_up(host, len(line), standings[host], grants.get(host, Grant()))
+            found += zip(line, places, strict=True)
+        return [place for _, place in sorted(found, key=lambda one: one[0])]
+
+    def delay_at(self, standing: Standing) -> float:
+        """Seconds between two requests to a host."""
+        return max(self._delay, standing.crawl_delay, min(standing.latency * self._ease, self._longest_ease))
+
+    async def _reserve(self, tx: Tx, wanted: dict[int, int], standings: dict[int, Standing]) -> dict[int, Grant]:
+        """Without a delay there are no slots to keep: who is not held goes at once."""
+        free, wishes = {}, []
+        for host, count in sorted(wanted.items()):
+            standing = standings[host]
+            delay = self.delay_at(standing)
+            count = 1 if standing.is_wary or not standing.robots_known else count
+            if delay:
+                wishes.append(Wish(host, count, delay))
+            elif not standing.held_for:
+                free[host] = Grant(count)
+        return free | (await self._hosts.reserve(tx, wishes) if wishes else {})
+
+    def _line_up(self, host: int, count: int, standing: Standing, grant: Grant) -> list[Place]:
+        delay = self.delay_at(standing)
+        granted = [Place(host, grant.first_in + turn * delay) for turn in range(grant.slots)]
+        free_in = grant.first_in + grant.slots * delay if granted else standing.free_in(delay)
+        again = max(SHORTEST_WAIT, free_in)
+        return granted + [Place(host, again + turn * delay, granted=False) for turn in range(count - len(granted))]
+
+
+class Connections:
+    """At most so many requests at once to one host, from this process."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._wanted: Counter[int] = Counter()
+        self._doors: dict[int, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def at(self, host: int) -> AsyncIterator[None]:
+        self._wanted[host] += 1
+        try:
+            async with self._doors.setdefault(host, asyncio.Semaphore(self._most)):
+                yield
+        finally:
+            self._wanted[host] -= 1
+            if not self._wanted[host]:
+                del self._wanted[host], self._doors[host]

@@ -1,0 +1,215 @@
+"""The life of a job group: made with all its jobs in one commit, watched, cancelled, and ended with its last job."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound
+from shoal.base.ids import GroupId, JobId, new_id
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url, origin
+from shoal.egress.address import AddressRule
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.hosts.store import HostStore
+from shoal.pages.group import Group, GroupConfig, GroupState
+from shoal.pages.jobs_store import GroupStore, NewGroup, ResultStore
+from shoal.pages.result import Stored
+from shoal.pages.work import KIND, PageSpec, check_url
+from shoal.queue import states as job_states
+from shoal.queue.job import NewJob
+from shoal.queue.queue import Queue
+from shoal.queue.states import TERMINAL, JobState, Move
+from shoal.settings import PageSettings
+
+EVENT = "crawl.group.completed"
+TOLD_PLACES = 10  # of URLs that are refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEnded(Signal):
+    """The last job of a group ended, or the group was cancelled."""
+
+    group_id: str
+    state: GroupState
+    jobs: dict[str, int]
+
+
+class Groups:
+    """The verbs on job groups, and the keeper of their runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: GroupStore,
+        results: ResultStore,
+        queue: Queue,
+        hosts: HostStore,
+        outbox: OutboxStore,
+        rule: AddressRule,
+        signals: Signals,
+        settings: PageSettings,
+    ) -> None:
+        self._database = database
+        self.store = store
+        self._results = results
+        self._queue = queue
+        self._hosts = hosts
+        self._outbox = outbox
+        self._rule = rule
+        self._signals = signals
+        self._delay = settings.pace.delay
+
+    async def make(self, config: GroupConfig) -> Group:
+        """Store a group and a job for each of its URLs, all or nothing. The jobs of one host wait their turn: they
+        become due one after the other, as far apart as that host is asked."""
+        urls = self._urls(config.urls)
+        group_id = GroupId(config.group or new_id("grp"))
+        spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
+        new = NewGroup(group_id, config.project, config.labels, config.priority, len(urls), spec)
+
+        async def commit(tx: Tx) -> tuple[Group, list[NewJob]]:
+            group = await self.store.insert(tx, new)
+            if group is None:
+                raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
+            jobs = self._jobs(config, group_id, urls, await self._turns(tx, urls))
+            await self._queue.enqueue_in(tx, jobs)
+            return group, jobs
+
+        group, jobs = await self._database.run(commit)
+        self._queue.announce(jobs)
+        return await self.get(group.id)
+
+    async def get(self, group_id: str) -> Group:
+        group = await self._database.read(lambda tx: self.store.get(tx, group_id))
+        if group is None:
+            raise NotFound("job group", group_id)
+        return group
+
+    async def newest(self, *, after: int | None = None, limit: int = 50, state: str | None = None) -> list[Group]:
+        return await self._database.read(lambda tx: self.store.page_of(tx, after, limit, state))
+
+    async def results(self, group_id: str, *, after: int = 0, limit: int = 100) -> list[Stored]:
+        """What its jobs gave, in the order in which they ended; of a job that is tried again, nothing yet."""
+        await self.get(group_id)
+        return await self._database.read(lambda tx: self._results.of_group(tx, group_id, after, limit))
+
+    async def cancel(self, group_id: str, reason: str = "asked") -> Group:
+        """End the jobs that have not ended; what is being fetched is dropped. One that is over stays as it is."""
+
+        async def commit(tx: Tx) -> None:
+            group = await self.store.lock(tx, group_id)
+            if group is None:
+                raise NotFound("job group", group_id)
+            if group.state is GroupState.OPEN:
+                await self._cancel_jobs(tx, group_id, reason)
+                await self._end(tx, group, GroupState.CANCELLED, reason)
+
+        await self._database.run(commit)
+        await self.told(group_id)
+        return await self.get(group_id)
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self.store.lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        """Decide, in the commit that ended a job or many, whether the group is over. The group is locked."""
+        if move.to is JobState.EXPIRED:
+            await self._outbox.append(tx, _lost(run_id, move))
+        if move.to not in TERMINAL or await self.store.has_live_jobs(tx, run_id):
+            return
+        group = await self.store.lock(tx, run_id)
+        if group is not None and group.state is GroupState.OPEN:
+            await self._end(tx, group, GroupState.COMPLETED, None)
+
+    async def told(self, run_id: str) -> None:
+        group = await self._database.read(lambda tx: self.store.get(tx, run_id))
+        if group is not None and group.state is not GroupState.OPEN:
+            self._signals.emit(GroupEnded(group_id=group.id, state=group.state, jobs=group.jobs))
+
+    async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
+        """What waits goes first: only then can nobody lease it while we end what is leased."""
+        await self._queue.store.cancel_waiting(tx, group_id, reason)
+        held = await self.store.held(tx, group_id)
+        moves = [job_states.cancel(holder.job_id, holder.epoch, reason) for holder in held]
+        await self._queue.finish_and_lease_in(tx, moves, None)
+
+    async def _end(self, tx: Tx, group: Group, state: GroupState, reason: str | None) -> None:
+        counts = await self.store.end(tx, group.id, state, reason)
+        body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
+        await self._outbox.append(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
+
+    def _urls(self, given: Sequence[str]) -> list[Url]:
+        """The URLs as they will be asked for, each once. All that cannot be are named by their places."""
+        found: dict[Url, None] = {}
+        refused: list[tuple[int, InvalidInput]] = []
+        for place, text in enumerate(given):
+            try:
+                found[check_url(text, self._rule, f"urls[{place}]")] = None
+            except InvalidInput as error:
+                refused.append((place, error))
+        if refused:
+            raise _refusal(refused)
+        return list(found)
+
+    async def _turns(self, tx: Tx, urls: list[Url]) -> list[int]:
+        """When each URL may be asked for, in store time: the first of a host at once, the next ones in its turn."""
+        now: int = await tx.value("now")
+        homes = [origin(url) for url in urls]
+        numbers = await self._hosts.numbers(tx, sorted(set(homes)))
+        standings = await self._hosts.standings(tx, numbers.values())
+        delays = {
+            home: max(self._delay.total_seconds(), standings[number].crawl_delay) for home, number in numbers.items()
+        }
+        seen: dict[str, int] = defaultdict(int)
+        turns = []
+        for home in homes:
+            turns.append(now + round(seen[home] * delays[home] * 1e6))
+            seen[home] += 1
+        return turns
+
+    def _jobs(self, config: GroupConfig, group_id: GroupId, urls: list[Url], turns: list[int]) -> list[NewJob]:
+        attempts = self._queue.settings.job_attempts if config.max_retry is None else config.max_retry + 1
+        scopes = (f"project:{config.project}", *(f"label:{name}={value}" for name, value in config.labels.items()))
+        common: dict[str, Any] = {
+            "kind": KIND,
+            "run_id": group_id,
+            "priority": config.priority,
+            "max_attempts": attempts,
+            "capability": config.capability,
+            "scopes": scopes,
+        }
+        return [
+            NewJob(id=JobId(new_id("job")), payload=_payload(url), not_before=turn, **common)
+            for url, turn in zip(urls, turns, strict=True)
+        ]
+
+
+def _lost(group_id: str, move: Move) -> Event:
+    """A job whose workers were lost too often has no result, but an end."""
+    error = {"code": move.reason, "message": move.error}
+    meta = {"crawl_duration": None, "error": error, "html_hash": None}
+    return Event(
+        "crawl.job.failed", move.job_id, {"job_id": move.job_id, "group": group_id, "status": "fail", "meta": meta}
+    )
+
+
+def _payload(url: Url) -> str:
+    """What a job of a group says itself; the rest is the group's."""
+    return orjson.dumps({"url": url}).decode()
+
+
+def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:
+    """The first refusal in its words, and the places of the others."""
+    _, first = refused[0]
+    others = [f"urls[{place}]" for place, _ in refused[1 : TOLD_PLACES + 1]]
+    if others:
+        more = len(refused) - 1 - len(others)
+        places = f"{', '.join(others)}{f' and {more} more' if more else ''}"
+        first.message = f"{first.message[:-1]}; {places} cannot be fetched either."
+        first.args = (first.message,)
+    return first

@@ -1,0 +1,199 @@
+"""Page jobs from their group to their results: a real store, a real way out, a scripted site."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.app import App, opened, page_work_of
+from shoal.base.ids import JobId, new_id
+from shoal.base.signals import Signals
+from shoal.fetch.jobs import UNREADABLE, PageJobs, PutOff
+from shoal.pages.group import Group, GroupConfig, GroupState
+from shoal.pages.result import Delivery, Result
+from shoal.queue.job import NewJob
+from shoal.settings import load
+from tests.rooms.conftest import Answer, ScriptedSite, html, serving
+
+RULES = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price", "type": "float"}}}
+LOOPBACK = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
+
+
+@asynccontextmanager
+async def process(store_url: str, folder: Path, **env: str) -> AsyncIterator[App]:
+    given = {"SHOAL_DATA_DIR": str(folder), "SHOAL_PAGE_SPEED": "max", "WORKER_BACKOFF_MS": "0", **LOOPBACK, **env}
+    settings = load({"DATABASE_URL": store_url}, env=given).settings
+    async with opened(settings, Signals()) as app:
+        yield app
+
+
+@pytest.fixture
+async def app(store_url: str, tmp_path: Path) -> AsyncIterator[App]:
+    async with process(store_url, tmp_path) as app:
+        yield app
+
+
+async def work_off(app: App, jobs: PageJobs, group: Group, size: int = 10) -> list[Delivery | PutOff]:
+    """Work as a page child does until the group is over; everything that was brought home."""
+    finished: list[Delivery | PutOff] = []
+    everything: list[Delivery | PutOff] = []
+    while (await app.groups.get(group.id)).state is GroupState.OPEN:
+        leases = await jobs.settle(finished, "w1", size)
+        finished = list(await asyncio.gather(*[jobs.run(lease) for lease in leases]))
+        everything += finished
+    return everything
+
+
+async def fetch(app: App, *urls: str, **more: Any) -> dict[str, Result]:
+    """What each URL gave, after all of its attempts."""
+    jobs = page_work_of(app)
+    try:
+        group = await app.groups.make(GroupConfig.read({"urls": list(urls), **more}))
+        await work_off(app, jobs, group)
+        return {one.result.url: one.result for one in await app.groups.results(group.id, limit=1000)}
+    finally:
+        jobs.close()
+
+
+async def test_a_page_gives_the_data_of_its_rule_set(app: App) -> None:
+    page = '<title>T</title><h1>Anchor</h1><p class="price">3.50</p>'
+    async with serving(ScriptedSite(lambda path: (200, {"Content-Type": "text/html"}, page))) as site:
+        result = (await fetch(app, f"{site.url}/a", rule_set=RULES))[f"{site.url}/a"]
+    assert (result.status, result.http_status, result.error) == ("success", 200, None)
+    assert result.data == {"name": "Anchor", "price": 3.5}
+    assert result.final_url == f"{site.url}/a"
+    assert result.html_hash
+    assert result.duration is not None
+
+
+async def test_without_a_rule_set_a_page_says_what_it_is(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: html("Anchor"))) as site:
+        [result] = (await fetch(app, f"{site.url}/a")).values()
+    assert result.data["title"] == "Anchor"
+
+
+async def test_a_page_without_a_required_field_has_invalid_data(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: (200, {"Content-Type": "text/html"}, "<p>none</p>"))) as site:
+        [result] = (await fetch(app, f"{site.url}/a", rule_set=RULES)).values()
+        assert (result.status, result.error_code) == ("fail", "invalid_data")
+        assert site.times("/a") == 2, "it is tried as often as any job"
+
+
+async def test_a_document_that_is_no_page_lacks_what_is_required(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: (200, {"Content-Type": "application/pdf"}, b"%PDF"))) as site:
+        [result] = (await fetch(app, f"{site.url}/a", rule_set=RULES, max_retry=0)).values()
+    assert result.error_code == "invalid_data"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "tries"),
+    [
+        ((404, {}, ""), "http_status", 1),
+        ((500, {}, ""), "http_status", 2),
+        ((301, {"Location": "/a"}, ""), "redirect_loop", 1),
+        ((200, {"Content-Encoding": "gzip", "Content-Type": "text/html"}, "no gzip"), "bad_encoding", 1),
+    ],
+)
+async def test_a_failure_is_tried_again_only_if_that_may_help(app: App, answer: Answer, code: str, tries: int) -> None:
+    async with serving(ScriptedSite(lambda path: answer)) as site:
+        [result] = (await fetch(app, f"{site.url}/a")).values()
+        assert (result.status, result.error_code) == ("fail", code)
+        assert site.times("/a") == tries
+
+
+async def test_what_robots_forbid_is_not_fetched(app: App) -> None:
+    robots = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
+    async with serving(ScriptedSite(lambda path: html("x"), robots=robots)) as site:
+        found = await fetch(app, f"{site.url}/private/a", f"{site.url}/b")
+        assert found[f"{site.url}/private/a"].error_code == "robots_denied"
+        assert found[f"{site.url}/b"].status == "success"
+        assert site.times("/private/a") == 0
+        assert site.times("/robots.txt") == 1
+
+
+async def test_a_host_whose_robots_cannot_be_had_is_not_asked(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: html("x"), robots=(500, {}, ""))) as site:
+        [result] = (await fetch(app, f"{site.url}/a")).values()
+        assert result.error_code == "robots_unreachable"
+        assert site.times("/a") == 0
+
+
+async def test_headers_go_to_the_origin_of_the_url_alone(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: html("there"))) as there:
+        moved = (302, {"Location": f"{there.url}/b"}, "")
+        async with serving(ScriptedSite(lambda path: moved)) as here:
+            config = {"headers": {"X-Key": "secret", "Accept-Language": "de"}}
+            await fetch(app, f"{here.url}/a", crawl_config=config)
+            assert here.told("/a", "x-key") == ["secret"]
+            assert there.told("/b", "x-key") == [None]
+            assert there.told("/b", "accept-language") == ["de"]
+
+
+async def test_a_timeout_hint_is_kept(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: html("slow"), late={"/a": "/never"})) as site:
+        [result] = (await fetch(app, f"{site.url}/a", crawl_config={"timeout_hint": 0.2}, max_retry=0)).values()
+    assert result.error_code == "total_timeout"
+
+
+async def test_an_address_inside_is_refused_when_it_is_fetched(store_url: str, tmp_path: Path) -> None:
+    async with serving(ScriptedSite(lambda path: html("inside"))) as site:
+        async with process(store_url, tmp_path, SHOAL_ALLOW_NETWORKS="") as app:
+            [result] = (await fetch(app, f"http://localhost:{site.port}/a", max_retry=0)).values()
+        assert result.error_code in ("address_not_public", "robots_unreachable")
+        assert site.asked == []
+
+
+async def test_the_pace_of_a_host_is_kept_and_other_hosts_do_not_wait_for_it(store_url: str, tmp_path: Path) -> None:
+    async with (
+        process(store_url, tmp_path, SHOAL_PAGE_SPEED="fast") as app,
+        serving(ScriptedSite(lambda path: html("slow"))) as busy,
+        serving(ScriptedSite(lambda path: html("other"))) as other,
+    ):
+        busy_urls = [f"{busy.url}/{place}" for place in range(8)]
+        found = await fetch(app, *busy_urls, f"{other.url}/a")
+        assert all(result.status == "success" for result in found.values())
+        asked = sorted(at for at, path in zip(busy.moments, busy.asked, strict=True) if path != "/robots.txt")
+        assert asked[-1] - asked[0] > 6 * 0.2, "a request every 0.2 s"
+        assert other.moments[-1] < asked[-1]
+
+
+async def test_a_host_that_asks_us_to_wait_is_left_alone_and_the_job_comes_back(app: App) -> None:
+    def script(path: str) -> Answer:
+        return (429, {"Retry-After": "1"}, "") if site.times(path) == 1 else html("well")
+
+    async with serving(ScriptedSite(script)) as site:
+        [result] = (await fetch(app, f"{site.url}/a")).values()
+        assert result.status == "success"
+        first, second = [at for at, path in zip(site.moments, site.asked, strict=True) if path == "/a"]
+        assert second - first > 0.9
+
+
+async def test_a_job_of_a_later_version_fails_with_its_reason(app: App) -> None:
+    job = NewJob(JobId(new_id("job")), "page", None, payload='{"address": "http://example.org/"}', max_attempts=1)
+    await app.queue.enqueue([job])
+    jobs = page_work_of(app)
+    try:
+        [lease] = await jobs.settle([], "w1", 1)
+        await jobs.settle([await jobs.run(lease)], "w1", 0)
+    finally:
+        jobs.close()
+    stored = await app.database.read(lambda tx: app.queue.store.get(tx, job.id))
+    assert stored is not None
+    assert (stored.state, stored.error) == ("failed", f"unreadable_job: {UNREADABLE}")
+
+
+async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> None:
+    async with serving(ScriptedSite(lambda path: html("x"))) as site:
+        jobs = page_work_of(app)
+        try:
+            group = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"]}))
+            [lease] = await jobs.settle([], "w1", 1)
+            delivery = await jobs.run(lease)
+            await app.groups.cancel(group.id)
+            assert await jobs.settle([delivery], "w1", 1) == []
+            assert await app.groups.results(group.id) == []
+        finally:
+            jobs.close()
