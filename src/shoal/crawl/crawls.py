@@ -1,6 +1,6 @@
 """The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.failures import FailedPage, FailedUrls
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.sequel import Sequel
 from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter, CrawlStore, FrontierStore
@@ -29,7 +30,7 @@ from shoal.egress.proxy import Proxy
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
-from shoal.queue.job import SHARED_LANE, Job, NewJob, local_lane, node_of
+from shoal.queue.job import SHARED_LANE, Job, NewJob, is_local, local_lane, node_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 from shoal.settings import CrawlSettings
@@ -96,6 +97,11 @@ class Crawls:
         self._rule = rule
         self._signals = signals
         self._settings = settings or CrawlSettings()
+        self._sequel: Callable[[], Sequel] | None = None
+
+    def followed_by(self, sequel: Callable[[], Sequel]) -> None:
+        """Name who is told of crawls that complete and want to be analysed."""
+        self._sequel = sequel
 
     async def submit(
         self,
@@ -351,6 +357,7 @@ class Crawls:
         verdict = await self._verdict(tx, crawl, move)
         if verdict is not None:
             await self._move(tx, run_id, verdict)
+            await self._follow(tx, crawl, verdict, move.job_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
@@ -358,6 +365,16 @@ class Crawls:
         crawl = await self._database.read(lambda tx: self.store.get(tx, run_id))
         if crawl is not None:
             self._tell(crawl.id, CrawlMove(crawl.state, crawl.state_reason))
+            if self._sequel is not None and crawl.state is CrawlState.COMPLETED and crawl.config.analyze:
+                await self._sequel().begun(crawl.id)
+
+    async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
+        """What comes after a completed crawl is for workers: one that a process walks by itself has none."""
+        if self._sequel is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
+            return
+        job = await self._queue.store.get(tx, job_id)
+        if job is not None and not is_local(job.lane):
+            await self._sequel().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
 
     async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:

@@ -20,7 +20,7 @@ from shoal.settings import QueueSettings, WorkSettings
 from shoal.work.nursery import ChildProcess
 from shoal.work.talk import Leave, Renewed, Work
 
-KINDS = ["crawl"]
+KINDS = ["crawl", "analysis"]
 CHILD_PAUSE = 1.0  # seconds before another child is started after one that could not
 LAST_WORDS = 5.0  # seconds for giving back the jobs of children that were killed at the end
 

@@ -1,0 +1,120 @@
+"""The life of an analysis: begun in the commit that completes its crawl, worked on by a job, ended with it."""
+
+from dataclasses import dataclass
+
+from shoal.audit import states
+from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.states import AnalysisMove, AnalysisState
+from shoal.audit.store import AnalysisStore, NewAnalysis
+from shoal.base.database import Database, Tx
+from shoal.base.errors import NotFound
+from shoal.base.ids import AnalysisId, JobId, new_id
+from shoal.base.signals import Signal, Signals
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.queue.job import Job, NewJob
+from shoal.queue.queue import Queue
+from shoal.queue.states import TERMINAL, JobState, Move
+
+KIND = "analysis"
+EVENT = "analysis.completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisMoved(Signal):
+    """An analysis ended. `total_attempts` is how often its job was tried and failed."""
+
+    kind: str = KIND
+    run_id: str
+    state: AnalysisState
+    reason: str | None
+    error: str | None
+    total_attempts: int
+
+
+class Analyses:
+    """The verbs on analyses, and the keeper of their runs."""
+
+    def __init__(
+        self, database: Database, store: AnalysisStore, queue: Queue, outbox: OutboxStore, signals: Signals
+    ) -> None:
+        self._database = database
+        self.store = store
+        self._queue = queue
+        self._outbox = outbox
+        self._signals = signals
+
+    async def begin(self, tx: Tx, crawl: int, crawl_id: str, project: str, priority: int) -> None:
+        """A crawl that wants to be analysed is complete: store an analysis and its job, in the same commit."""
+        analysis_id = AnalysisId(new_id("anl"))
+        await self.store.insert(tx, NewAnalysis(analysis_id, crawl, crawl_id, project))
+        attempts = self._queue.settings.job_attempts
+        job = NewJob(JobId(new_id("job")), KIND, analysis_id, priority=priority, max_attempts=attempts)
+        await self._queue.enqueue_in(tx, [job])
+
+    async def begun(self, crawl_id: str) -> None:
+        """The commit is through: say that a job waits."""
+        jobs = await self._database.read(lambda tx: self._jobs_of(tx, crawl_id))
+        self._queue.announce([NewJob(job.id, job.kind, job.run_id, lane=job.lane) for job in jobs])
+
+    async def get(self, analysis_id: str) -> Analysis:
+        analysis = await self._database.read(lambda tx: self.store.get(tx, analysis_id))
+        if analysis is None:
+            raise NotFound("analysis", analysis_id)
+        return analysis
+
+    async def newest(
+        self, *, after: int | None = None, limit: int = 50, state: str | None = None, crawl_id: str | None = None
+    ) -> list[Analysis]:
+        return await self._database.read(lambda tx: self.store.page_of(tx, after, limit, state, crawl_id))
+
+    async def findings(self, analysis_id: str) -> list[Finding]:
+        analysis = await self.get(analysis_id)
+        return await self._database.read(lambda tx: self.store.findings(tx, analysis))
+
+    async def started(self, tx: Tx, analysis_id: str) -> Analysis:
+        """An attempt begins: the first one makes it running, later ones change nothing."""
+        analysis = await self.store.lock(tx, analysis_id)
+        if analysis is None:
+            raise NotFound("analysis", analysis_id)
+        await self.store.move(tx, analysis_id, states.run())
+        return analysis
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self.store.lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        """In the commit that ends the job, the analysis ends; one that is tried again, or only lost its worker, stays
+        as it is."""
+        if move.to not in TERMINAL:
+            return
+        done = move.to is JobState.DONE
+        verdict = states.succeed() if done else states.fail(move.reason, move.error)
+        if await self.store.move(tx, run_id, verdict):
+            await self._tell_world(tx, run_id, verdict)
+
+    async def told(self, run_id: str) -> None:
+        analysis = await self._database.read(lambda tx: self.store.get(tx, run_id))
+        if analysis is None or analysis.state not in states.TERMINAL:
+            return
+        jobs = await self._database.read(lambda tx: self._queue.store.jobs_of_run(tx, run_id))
+        self._signals.emit(
+            AnalysisMoved(
+                run_id=run_id,
+                state=analysis.state,
+                reason=analysis.state_reason,
+                error=analysis.error,
+                total_attempts=max((job.attempts for job in jobs), default=0),
+            )
+        )
+
+    async def _jobs_of(self, tx: Tx, crawl_id: str) -> list[Job]:
+        newest = await self.store.page_of(tx, None, 1, AnalysisState.PENDING, crawl_id)
+        return [job for one in newest for job in await self._queue.store.jobs_of_run(tx, one.id)]
+
+    async def _tell_world(self, tx: Tx, run_id: str, move: AnalysisMove) -> None:
+        analysis = await self.store.get(tx, run_id)
+        if analysis is not None:
+            about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}
+            facts = {"state": move.to.value, "reason": move.reason, "findings": analysis.findings}
+            await self._outbox.append(tx, Event(EVENT, run_id, about | facts))

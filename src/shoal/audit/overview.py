@@ -1,0 +1,53 @@
+"""The overview: how many pages a crawl gave, by class of status, depth, content type and error. Pure."""
+
+from collections import Counter
+from typing import Final
+
+from shoal.audit.analysis import Finding, Severity
+from shoal.pages.page import Page
+
+MOST_KEYS: Final = 1_000  # of one kind: content types are whatever servers make up
+
+SEVERITIES: Final[dict[str, Severity]] = {"error": "warning", "5xx": "warning", "4xx": "warning"}
+
+
+class Overview:
+    """Counts pages, one after the other."""
+
+    name = "overview"
+
+    def __init__(self) -> None:
+        self._pages = 0
+        self._counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("status", "depth", "content_type")}
+        self._errors: Counter[str] = Counter()
+        self._samples: dict[str, str] = {}
+
+    def see(self, page: Page) -> None:
+        self._pages += 1
+        self._counts["status"][f"{page.status // 100}xx" if page.status else "error"] += 1
+        self._counts["depth"][str(page.depth)] += 1
+        if page.content_type is not None:
+            self._count("content_type", page.content_type.partition(";")[0].strip().lower())
+        if page.error_code is not None:
+            self._errors[page.error_code] += 1
+            self._samples.setdefault(page.error_code, page.url)
+
+    def findings(self) -> list[Finding]:
+        found = [Finding(self.name, "pages", f"{self._pages} pages", facts={"count": self._pages})]
+        for kind, counts in self._counts.items():
+            found += [self._finding(kind, value, count) for value, count in sorted(counts.items())]
+        found += [self._error(code, count) for code, count in sorted(self._errors.items())]
+        return found
+
+    def _count(self, kind: str, value: str) -> None:
+        counts = self._counts[kind]
+        counts[value if value in counts or len(counts) < MOST_KEYS else "other"] += 1
+
+    def _finding(self, kind: str, value: str, count: int) -> Finding:
+        message = f"{count} pages with {kind.replace('_', ' ')} {value}"
+        severity = SEVERITIES.get(value, "info") if kind == "status" else "info"
+        return Finding(self.name, f"{kind}:{value}", message, severity, {"count": count, kind: value})
+
+    def _error(self, code: str, count: int) -> Finding:
+        facts = {"count": count, "error": code, "sample": self._samples[code]}
+        return Finding(self.name, f"error:{code}", f"{count} pages failed with {code}", "warning", facts)

@@ -1,0 +1,131 @@
+"""One attempt at an analysis, in a worker's child: every stored page through every analyzer, then one commit that keeps
+the findings and ends the job. Whoever dies before it leaves nothing behind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shoal.audit.analyses import KIND, Analyses
+from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.analyzers import Analyzer
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.errors import LeaseLost
+from shoal.base.signals import Signal, Signals
+from shoal.pages.page import Page
+from shoal.pages.store import PageStore
+from shoal.queue import states
+from shoal.queue.job import Lease
+from shoal.queue.queue import Queue
+from shoal.queue.states import Move
+
+BATCH = 500  # pages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisAttempted(Signal):
+    """An attempt at an analysis begins."""
+
+    kind: str = KIND
+    run_id: str
+    job_id: str
+    attempt: int
+    max_attempts: int
+    again: bool = False  # said before every attempt but the first
+
+
+class AnalysisRun:
+    """The run of one analysis job in this process."""
+
+    def __init__(
+        self,
+        database: Database,
+        analyses: Analyses,
+        queue: Queue,
+        pages: PageStore,
+        analyzers: Mapping[str, Callable[[], Analyzer]],
+        clock: Clock,
+        signals: Signals,
+        lease: Lease,
+        alive: Callable[[], bool],
+    ) -> None:
+        self._database = database
+        self._analyses = analyses
+        self._queue = queue
+        self._pages = pages
+        self._analyzers = analyzers
+        self._clock = clock
+        self._signals = signals
+        self._lease = lease
+        self._alive = alive
+        self._leaving: str | None = None
+        self._moved_at = clock.monotonic()
+
+    async def run(self) -> str:
+        """Work until the job has left our hands; how it ended."""
+        self._tell()
+        analysis = await self._database.run(self._attach)
+        findings = await self._analyse(analysis)
+        if findings is None:
+            return (await self._queue.release(self._lease, self._leaving or "shutdown")).value
+        move = states.finish(self._lease.holder.job_id, self._lease.holder.epoch)
+        await self._database.run(lambda tx: self._finish(tx, analysis, findings, move))
+        await self._queue.tell_moved(move, KIND, analysis.id)
+        return move.to.value
+
+    def leave(self, reason: str) -> None:
+        """Hand the job back soon; what was read so far is read again by whoever takes it over."""
+        self._leaving = reason
+
+    def stalled_for(self) -> float:
+        return self._clock.monotonic() - self._moved_at
+
+    def nudge(self) -> None:
+        return
+
+    async def _attach(self, tx: Tx) -> Analysis:
+        analysis = await self._analyses.started(tx, self._lease.run_id or "")
+        await self._fence(tx)
+        return analysis
+
+    async def _fence(self, tx: Tx) -> None:
+        if not await self._queue.store.fence(tx, self._lease.holder):
+            raise LeaseLost(self._lease.holder.job_id, self._lease.holder.epoch)
+
+    async def _analyse(self, analysis: Analysis) -> list[Finding] | None:
+        """What every analyzer found; None if we have to leave first."""
+        analyzers = [make() for make in self._analyzers.values()]
+        number = 0
+        while pages := await self._next(analysis, number):
+            number = pages[-1][0]
+            for analyzer in analyzers:
+                for _, page in pages:
+                    analyzer.see(page)
+            self._moved_at = self._clock.monotonic()
+            await self._clock.sleep(0)  # let the loop tell our parent that we live
+            if self._leaving is not None:
+                return None
+            if not self._alive():
+                raise LeaseLost(self._lease.holder.job_id, self._lease.holder.epoch)
+        return [finding for analyzer in analyzers for finding in analyzer.findings()]
+
+    async def _next(self, analysis: Analysis, number: int) -> list[tuple[int, Page]]:
+        return await self._database.read(lambda tx: self._pages.after(tx, analysis.crawl, number, BATCH))
+
+    async def _finish(self, tx: Tx, analysis: Analysis, findings: list[Finding], move: Move) -> None:
+        await self._analyses.lock(tx, analysis.id)
+        await self._fence(tx)
+        await self._analyses.store.keep(tx, analysis, findings)
+        await self._queue.move_in(tx, move, KIND, analysis.id)
+
+    def _tell(self) -> None:
+        attempt = self._lease.attempts + 1
+        for again in (True, False) if attempt > 1 else (False,):
+            self._signals.emit(
+                AnalysisAttempted(
+                    run_id=self._lease.run_id or "",
+                    job_id=self._lease.holder.job_id,
+                    attempt=attempt,
+                    max_attempts=self._lease.max_attempts,
+                    again=again,
+                )
+            )

@@ -1,0 +1,47 @@
+"""The analysis machine: its states and a named constructor for each move. A retry moves nothing: only the first attempt
+and the end of the last one can be seen."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class AnalysisState(StrEnum):
+    PENDING = "pending"  # no attempt has begun
+    RUNNING = "running"  # an attempt began; it, or a later one, goes on or waits for its turn
+    SUCCESS = "success"  # every analyzer has run, and its findings are stored
+    FAILED = "failed"  # the last attempt failed
+
+
+MOVES: dict[AnalysisState, frozenset[AnalysisState]] = {
+    AnalysisState.PENDING: frozenset({AnalysisState.RUNNING, AnalysisState.FAILED}),
+    AnalysisState.RUNNING: frozenset({AnalysisState.SUCCESS, AnalysisState.FAILED}),
+    AnalysisState.SUCCESS: frozenset(),
+    AnalysisState.FAILED: frozenset(),
+}
+TERMINAL = frozenset({AnalysisState.SUCCESS, AnalysisState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisMove:
+    """One change: where to, and why."""
+
+    to: AnalysisState
+    reason: str | None = None
+    error: str | None = None
+
+
+def run() -> AnalysisMove:
+    return AnalysisMove(AnalysisState.RUNNING)
+
+
+def succeed() -> AnalysisMove:
+    return AnalysisMove(AnalysisState.SUCCESS)
+
+
+def fail(reason: str | None, error: str | None) -> AnalysisMove:
+    return AnalysisMove(AnalysisState.FAILED, reason, error)
+
+
+def sources_of(to: AnalysisState) -> list[AnalysisState]:
+    """The states from which this one can be reached."""
+    return [source for source, targets in MOVES.items() if to in targets]
