@@ -260,6 +260,17 @@ async def test_only_the_moves_that_are_too_late_are_refused(bench: Bench) -> Non
     assert [grant["ended"] for grant in await bench.grants(stale.holder.job_id)] == ["released", None]
 
 
+async def test_a_worker_that_has_a_job_again_cannot_end_its_old_grant_in_the_same_batch(bench: Bench) -> None:
+    """F5: the worker slept through its lease, leased the job again, and brings both results."""
+    await bench.enqueue()
+    old = await bench.lease()
+    await bench.lose()
+    new = await bench.lease()
+    moves = finished([old, new])
+    assert (await bench.queue.finish_and_lease(moves, W1, 0)).refused == moves[:1]
+    assert [grant["ended"] for grant in await bench.grants(old.holder.job_id)] == ["expired", "done"]
+
+
 async def test_a_batch_that_is_not_committed_changes_nothing(bench: Bench) -> None:
     await bench.queue.enqueue([new() for _ in range(4)])
     leases = (await bench.queue.finish_and_lease([], W1, 2)).leases

@@ -5,7 +5,8 @@ The clock stands still but when a step moves it, on PostgreSQL too. Longer: SHOA
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -24,9 +25,9 @@ from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
 from shoal.queue import states
-from shoal.queue.job import Lease, NewJob
+from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.queue import Queue
-from shoal.queue.states import STALLED, WORKER_LOST
+from shoal.queue.states import STALLED, WORKER_LOST, Move
 from tests.contract.conftest import Bench, open_bench
 from tests.support.effort import times
 from tests.support.queue_model import SECOND, ModelJob, QueueModel, Rules
@@ -42,7 +43,8 @@ FAKE_CLOCK = """
 """
 JOBS = """
     SELECT id, state, state_reason AS reason, attempts, crash_count AS crashes, lease_epoch AS epoch,
-           lease_holder AS holder, lease_until, priority, line_at, not_before, created_at, finished_at, due
+           lease_holder AS holder, lease_until, priority, rank, line_at, not_before, created_at, finished_at,
+           CASE WHEN finished_at IS NULL THEN due END AS due
     FROM job ORDER BY id
 """
 GRANTS = "SELECT job_id, epoch, holder, granted_at, settled, ended, ended_at FROM job_grant ORDER BY job_id, epoch"
@@ -67,7 +69,8 @@ class Ground:
         return self._runner.run(call())
 
     def clear(self) -> None:
-        self.run(self.bench.sql("DELETE FROM job"))
+        for table in ("job_grant", "job"):
+            self.run(self.bench.sql(f"DELETE FROM {table}"))
 
     def close(self) -> None:
         self.run(self.bench.close())
@@ -78,6 +81,31 @@ class Ground:
         return Rules(backoff=lambda attempts: round(self.queue.backoff(attempts).total_seconds() * 1e6))
 
 
+@dataclass(frozen=True)
+class New:
+    """A job to be stored. `wait`: seconds that it has to."""
+
+    kind: str = "page"
+    lane: str = "shared"
+    priority: int = 50
+    max_attempts: int = 2
+    key: str | None = None
+    run_id: str | None = None
+    capability: str = "http"
+    wait: float | None = None
+
+
+NEW = st.builds(
+    New,
+    kind=st.sampled_from(["page", "page", "analysis"]),
+    lane=st.sampled_from(["shared", "shared", "node:a"]),
+    priority=st.sampled_from([0, 5, 50, 50, 50, 51, 100]),
+    max_attempts=st.integers(1, 3),
+    key=st.sampled_from([None, None, "a", "b"]),
+    run_id=st.sampled_from([None, "r", "s"]),
+    capability=st.sampled_from(["http", "http", "js"]),
+    wait=st.sampled_from([None, None, None, -1.5, 8.5]),
+)
 Whose = tuple[bool, int]
 WHOSE = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 20))  # of a holder or of a zombie; which
 somebody = precondition(lambda self: self.granted)
@@ -96,47 +124,58 @@ class QueueMachine(RuleBasedStateMachine):
         self.model = QueueModel(self.ground.rules, self.bench.clock.micros())
         self.made = 0
         self.granted: list[Lease] = []
-        self.enqueue("page", "shared", 50, 2, None, "r", 3)
-        self.enqueue("page", "shared", 40, 3, "a", None, 1)
-        self.lease("w1", ["page"], ["shared"], 3)
+        self.enqueue([New(run_id="r"), New(run_id="r"), New(), New(priority=40, max_attempts=3, key="a")])
+        self.lease(limit=3)
 
-    @rule(
-        kind=st.sampled_from(["page", "page", "analysis"]),
-        lane=st.sampled_from(["shared", "shared", "node:a"]),
-        priority=st.sampled_from([0, 5, 50, 50, 50, 100]),
-        max_attempts=st.integers(1, 3),
-        key=st.sampled_from([None, "a", "b"]),
-        run_id=st.sampled_from([None, "r", "s"]),
-        count=st.integers(1, 3),
-    )
-    def enqueue(
-        self, kind: str, lane: str, priority: int, max_attempts: int, key: str | None, run_id: str | None, count: int
-    ) -> None:
-        for _ in range(count):
-            self.time_passes(0.5)
+    @rule(batch=st.lists(NEW, min_size=1, max_size=4))
+    def enqueue(self, batch: list[New]) -> None:
+        self.time_passes(0.5)
+        now, jobs, models = self.model.now, [], []
+        for new in batch:
             self.made += 1
             job_id = JobId(f"job_{self.made:05}")
-            new = NewJob(job_id, kind, run_id, "{}", lane, priority, max_attempts, key)
-            now = self.model.now
-            wanted = self.model.enqueue(
-                ModelJob(job_id, kind, lane, priority, max_attempts, key, run_id, now, now, now)
-            )
-            stored = self.do(self.bench.database.run(lambda tx, new=new: self.queue.enqueue_in(tx, new)))
-            assert stored == (wanted == job_id)
+            later = None if new.wait is None else now + round(new.wait * SECOND)
+            fixed = (new.lane, new.priority, new.max_attempts, new.key)
+            jobs.append(NewJob(job_id, new.kind, new.run_id, "{}", *fixed, new.capability, later))
+            times = (now, now, later or now)
+            models.append(ModelJob(job_id, new.kind, *fixed, new.run_id, *times, capability=new.capability))
+        wanted = self.model.enqueue(models)
+        assert [(at.id, at.duplicate) for at in self.do(self.queue.enqueue(jobs))] == wanted
 
     @rule(
         holder=st.sampled_from(["w1", "w2"]),
-        kinds=st.sampled_from([["page"], ["page"], ["analysis"]]),
+        kinds=st.sampled_from([["page"], ["page", "analysis"], ["analysis", "page"]]),
         lanes=st.sampled_from([["shared"], ["node:a", "shared"]]),
         limit=st.integers(1, 3),
+        capabilities=st.sampled_from([["http"], ["http", "js"]]),
     )
-    def lease(self, holder: str, kinds: list[str], lanes: list[str], limit: int) -> None:
-        wanted = self.model.lease(holder, kinds, lanes, limit)
-        got = self.do(self.queue.lease(holder, kinds, lanes, limit))
-        assert [lease.holder.job_id for lease in got] == [job.id for job in wanted]
-        for lease, job in zip(got, wanted, strict=True):
-            self.check_lease(lease, job)
-        self.granted += got
+    def lease(
+        self,
+        holder: str = "w1",
+        kinds: Sequence[str] = ("page",),
+        lanes: Sequence[str] = ("shared",),
+        limit: int = 1,
+        capabilities: Sequence[str] = ("http",),
+    ) -> None:
+        wanted = self.model.lease(holder, kinds, list(lanes), limit, capabilities)
+        self.check_leases(self.do(self.queue.lease(holder, list(kinds), list(lanes), limit, capabilities)), wanted)
+
+    @somebody
+    @rule(
+        whose=st.lists(WHOSE, max_size=4),
+        how=st.sampled_from(["done", "done", "failed", "cancelled"]),
+        limit=st.integers(0, 3),
+    )
+    def end_some_and_lease(self, whose: list[Whose], how: str, limit: int) -> None:
+        """A batch of ends, zombies' among them, and the next leases, in one commit."""
+        jobs = {self.pick(one).holder.job_id for one in whose}
+        ends = sorted({(*of(lease),) for lease in self.granted if lease.holder.job_id in jobs})
+        moves = [move_of(how, JobId(job_id), epoch) for job_id, epoch in ends]
+        refused = [move for move in moves if not self.model.end(move.job_id, move.epoch, how, move.reason)]
+        wanted = self.model.lease("w1", ["page"], ["shared"], limit, ["http"]) if limit else []
+        turned = self.do(self.queue.finish_and_lease(moves, Taker("w1", ["page"]), limit))
+        assert turned.refused == refused
+        self.check_leases(turned.leases, wanted)
 
     @precondition(lambda self: self.model.jobs)
     @rule(place=st.integers(0, 20))
@@ -144,10 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
         job_id = sorted(self.model.jobs)[place % len(self.model.jobs)]
         wanted = self.model.lease_one(job_id, "here")
         got = self.do(self.queue.lease_one(JobId(job_id), "here"))
-        assert (got is None) == (wanted is None)
-        if got is not None and wanted is not None:
-            self.check_lease(got, wanted)
-            self.granted.append(got)
+        self.check_leases([got] if got else [], [wanted] if wanted else [])
 
     def pick(self, whose: Whose) -> Lease:
         """The lease of a holder, or of a zombie, if there is one of that sort."""
@@ -156,16 +192,22 @@ class QueueMachine(RuleBasedStateMachine):
         found = of_sort or self.granted
         return found[place % len(found)]
 
-    def check_lease(self, lease: Lease, job: ModelJob) -> None:
-        found = (lease.holder.epoch, lease.kind, lease.run_id, lease.attempts, lease.max_attempts, lease.crash_count)
-        assert found == (job.epoch, job.kind, job.run_id, job.attempts, job.max_attempts, job.crashes)
+    def check_leases(self, got: list[Lease], wanted: list[ModelJob]) -> None:
+        found = [
+            (one.holder.job_id, one.holder.epoch, one.kind, one.run_id, one.attempts, one.max_attempts, one.crash_count)
+            for one in got
+        ]
+        assert found == [
+            (job.id, job.epoch, job.kind, job.run_id, job.attempts, job.max_attempts, job.crashes) for job in wanted
+        ]
+        self.granted += got
 
     @somebody
     @rule(whose=st.lists(WHOSE, max_size=4))
     def extend(self, whose: list[Whose]) -> None:
         holders = sorted({self.pick(one).holder for one in whose}, key=str)
         wanted = {holder for holder in holders if self.model.extend(holder.job_id, holder.epoch)}
-        assert set(self.do(self.queue.extend(holders))) == wanted
+        assert set(self.do(self.queue.extend(holders)).kept) == wanted
 
     @somebody
     @rule(whose=WHOSE)
@@ -216,7 +258,7 @@ class QueueMachine(RuleBasedStateMachine):
     def die_again_and_again(self, holder: str, deaths: int) -> None:
         """A job that takes its workers with it, or one that only looks as if it did."""
         for _ in range(deaths):
-            self.lease(holder, ["page"], ["shared"], 1)
+            self.lease(holder)
             self.time_passes(10.5)
             self.sweep()
 
@@ -248,11 +290,11 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def rows_are_those_of_the_model(self) -> None:
         jobs = sorted(self.model.jobs.values(), key=lambda job: job.id)
-        assert self.do(self.bench.sql(JOBS)) == [row_of(job, self.model.now) | {"due": ANY} for job in jobs]
+        assert self.do(self.bench.sql(JOBS)) == [row_of(job, self.model) for job in jobs]
         assert self.do(self.bench.sql(GRANTS)) == [row for job in jobs for row in grants_of(job)]
         assert list(self.model.violations()) == []
 
-    def move(self, move: states.Move, lease: Lease) -> Awaitable[None]:
+    def move(self, move: Move, lease: Lease) -> Awaitable[None]:
         return self.bench.database.run(lambda tx: self.queue.move_in(tx, move, lease.kind, None))
 
     def accepted(self, wanted: bool, doing: Awaitable[Any]) -> None:
@@ -268,27 +310,21 @@ class QueueMachine(RuleBasedStateMachine):
         return self.ground.run(doing)
 
 
-class _Any:
-    """Equal to anything: how the store remembers who is due is its own business."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return 0
-
-
-ANY = _Any()
-
-
 def of(lease: Lease) -> tuple[str, int]:
     return lease.holder.job_id, lease.holder.epoch
 
 
-def row_of(job: ModelJob, now: int) -> dict[str, Any]:
+def move_of(how: str, job_id: JobId, epoch: int) -> Move:
+    if how == "done":
+        return states.finish(job_id, epoch, "well")
+    return states.fail(job_id, epoch, "boom") if how == "failed" else states.cancel(job_id, epoch, "asked")
+
+
+def row_of(job: ModelJob, model: QueueModel) -> dict[str, Any]:
     names = ("id", "state", "reason", "attempts", "crashes", "epoch", "holder", "lease_until", "priority", "line_at")
     times = ("not_before", "created_at", "finished_at")
-    return {name: getattr(job, name) for name in (*names, *times)}
+    own = {name: getattr(job, name) for name in (*names, *times)}
+    return own | {"rank": model.rank(job), "due": int(job.due) if job.live else None}
 
 
 def grants_of(job: ModelJob) -> list[dict[str, Any]]:

@@ -38,6 +38,8 @@ class ModelJob:
     created_at: int
     line_at: int
     not_before: int
+    capability: str = "http"
+    due: bool = True  # stands in line; one whose time is ahead does from the first lease on that sees it come
     state: str = "pending"
     reason: str | None = None
     attempts: int = 0
@@ -63,8 +65,8 @@ class Rules:
     lease: int = 10 * SECOND
     poison_limit: int = 3
     retry_drop: int = 10
+    ageing: int = 60 * SECOND  # of waiting are worth a point of priority
     backoff: Callable[[int], int] = lambda attempts: 5 * SECOND * 2 ** (attempts - 1)
-    order: Callable[[ModelJob], tuple[int, ...]] = lambda job: (-job.priority, job.line_at)
 
 
 class QueueModel:
@@ -75,20 +77,34 @@ class QueueModel:
         self.now = now
         self.jobs: dict[str, ModelJob] = {}
 
-    def enqueue(self, job: ModelJob) -> str:
-        """The id of the job that now has the key: this one, or the live one that had it before."""
-        for other in self.jobs.values():
-            if job.key is not None and other.live and other.key == job.key:
-                return other.id
-        self.jobs[job.id] = job
-        return job.id
+    def rank(self, job: ModelJob) -> int:
+        return job.line_at - job.priority * self.rules.ageing
 
-    def lease(self, holder: str, kinds: Collection[str], lanes: list[str], limit: int) -> list[ModelJob]:
-        """The due jobs, lane by lane, and in a lane the best first."""
-        line = [job for lane in lanes for job in self._due(lane, kinds)][:limit]
-        for job in line:
-            self._grant(job, holder)
-        return line
+    def enqueue(self, jobs: list[ModelJob]) -> list[tuple[str, bool]]:
+        """For each the id of the job that now has its key, this one or a live one that had it before, and which."""
+        answers = []
+        for place, job in enumerate(jobs):
+            live = [other.id for other in self.jobs.values() if other.live and other.key == job.key]
+            if job.key is None or not live:
+                job.line_at += place  # a batch stands in line in its own order
+                job.due = job.not_before <= self.now
+                self.jobs[job.id] = job
+                answers.append((job.id, False))
+            else:
+                answers.append((live[0], True))
+        return answers
+
+    def lease(
+        self, holder: str, kinds: Collection[str], lanes: list[str], limit: int, capabilities: Collection[str]
+    ) -> list[ModelJob]:
+        """Lane after lane; in a lane that kind and capability whose first job ranks best, then the next."""
+        got = self._take(holder, kinds, lanes, limit, capabilities)
+        ripe = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
+        if not all(job.due for job in ripe):
+            for job in ripe:
+                job.due = True
+            got += self._take(holder, kinds, lanes, limit - len(got), capabilities)
+        return sorted(got, key=lambda job: (lanes.index(job.lane), self.rank(job), job.id))
 
     def lease_one(self, job_id: str, holder: str) -> ModelJob | None:
         job = self.jobs[job_id]
@@ -110,6 +126,12 @@ class QueueModel:
             return False
         job.history[-1].settled = True
         return True
+
+    def end(self, job_id: str, epoch: int, how: str, reason: str | None) -> bool:
+        """A last end, whatever the attempts say: the caller has decided."""
+        if how == "failed" and self.jobs[job_id].holds(epoch):
+            self.jobs[job_id].attempts += 1
+        return self._end(job_id, epoch, how, how, reason)
 
     def finish(self, job_id: str, epoch: int, reason: str | None) -> bool:
         return self._end(job_id, epoch, "done", "done", reason)
@@ -171,13 +193,30 @@ class QueueModel:
             if sum(grant.ended == "done" for grant in job.history) > 1:
                 yield f"{job.id} was finished twice"
 
-    def _due(self, lane: str, kinds: Collection[str]) -> list[ModelJob]:
-        waiting = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
-        here = [job for job in waiting if job.lane == lane and job.kind in kinds]
-        return sorted(here, key=lambda job: (self.rules.order(job), job.id))
+    def _take(
+        self, holder: str, kinds: Collection[str], lanes: list[str], limit: int, capabilities: Collection[str]
+    ) -> list[ModelJob]:
+        lines = [
+            (place, self._line(lane, kind, capability))
+            for place, lane in enumerate(lanes)
+            for kind in kinds
+            for capability in capabilities
+        ]
+        heads = sorted(
+            [(place, line) for place, line in lines if line], key=lambda found: (found[0], self.rank(found[1][0]))
+        )
+        got = [job for _, line in heads for job in line][:limit]
+        for job in got:
+            self._grant(job, holder)
+        return got
+
+    def _line(self, lane: str, kind: str, capability: str) -> list[ModelJob]:
+        waiting = [job for job in self.jobs.values() if job.state == "pending" and job.due]
+        here = [job for job in waiting if (job.lane, job.kind, job.capability) == (lane, kind, capability)]
+        return sorted(here, key=lambda job: (self.rank(job), job.id))
 
     def _grant(self, job: ModelJob, holder: str) -> None:
-        job.state, job.reason, job.holder = "locked", None, holder
+        job.state, job.reason, job.holder, job.due = "locked", None, holder, True
         job.epoch += 1
         job.lease_until = self.now + self.rules.lease
         job.history.append(Grant(job.epoch, holder, self.now))
@@ -195,7 +234,7 @@ class QueueModel:
         if not job.holds(epoch):
             return False
         self._close(job, how)
-        job.state, job.reason, job.not_before = "pending", reason, self.now + wait
+        job.state, job.reason, job.not_before, job.due = "pending", reason, self.now + wait, wait == 0
         return True
 
     def _close(self, job: ModelJob, how: str) -> None:

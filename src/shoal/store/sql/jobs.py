@@ -45,7 +45,7 @@ class SqlJobStore:
     async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
         moved, rows, ripe = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
-        refused = [] if len(moved) == len(moves) else [move for move in moves if move.job_id not in moved]
+        refused = [] if len(moved) == len(moves) else _refused(moves, moved)
         if ripe and taker is not None:
             await tx.execute("make_due", limit=DUE_AT_ONCE)
             if len(rows) < limit:
@@ -166,6 +166,12 @@ class SqlJobStore:
     def _step(self, move: Move) -> tuple[Any, ...]:
         job_id, epoch, state, _, *rest = _columns(move)
         return (job_id, epoch, state, *rest, self._ageing)
+
+
+def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
+    """A batch may hold an old grant of a job beside its newest: only the newest can have been the live one."""
+    newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
+    return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
 
 MOVE = ("ids", "epochs", "states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs")
