@@ -246,10 +246,11 @@ def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
         yield f"{len(missing)} URLs are open or in quarantine, but not in the frontier: they are lost"
     if settled := set(waiting) - kept:
         yield f"{len(settled)} URLs are in the frontier, but settled"
-    live = {(job["id"], job["lease_epoch"]) for job in books.jobs if job["state"] == "locked"}
-    stray = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"]} - live
-    if stray and not _is_taken_up_again(books):
-        yield f"URLs are still taken by {sorted(stray)}, who hold no job"
+    # Whoever left by itself put back what it held; what a lost one held, the next walker takes back.
+    left = {(grant["job_id"], grant["epoch"]) for grant in books.grants if grant["ended"] in ("done", "released")}
+    taken = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"]}
+    if stray := taken & left:
+        yield f"URLs are still taken by {sorted(stray)}, who have left"
 
 
 def _counters_equal_a_recount(books: Books) -> Iterator[str]:
@@ -317,11 +318,6 @@ def key_of(url: str, key_seed: int) -> tuple[int, int]:
 
 def _key(row: Row) -> tuple[int, int]:
     return row["key"], row["chk"]
-
-
-def _is_taken_up_again(books: Books) -> bool:
-    """Whether somebody may still come and take back what lost walkers hold."""
-    return books.crawl["state"] == "failed" or any(job["finished_at"] is None for job in books.jobs)
 
 
 def _read_sqlite(store_url: str, crawl_id: str) -> dict[str, list[Row]]:

@@ -40,6 +40,7 @@ NO_PAGE = "no_seed_gave_a_page"
 MOST_HELD = 100  # held hosts that are told
 REOPENED_AT_ONCE = 500  # failed URLs, in one commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
+QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +380,9 @@ class Crawls:
     async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:
             return None
+        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
+            # What waits goes first, as in `_quiet`: a walker leased while we count would be left on a quiet crawl.
+            await self._queue.store.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
         pending, locked = await self._queue.store.live_of_run(tx, crawl.id)
         counts = await self.store.counts(tx, crawl.number)
         if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
