@@ -4,7 +4,7 @@ statements of a commit. Which store it is, `store_url` decides; servers are test
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -165,7 +165,8 @@ class Bench:
         return found
 
     async def grants(self, job_id: str) -> list[dict[str, Any]]:
-        return await self.sql(f"SELECT * FROM job_grant WHERE job_id = '{job_id}' ORDER BY epoch")
+        """The history of a job, the grant that it has now included."""
+        return [asdict(grant) for grant in await self.database.read(lambda tx: self.jobs.history(tx, JobId(job_id)))]
 
     async def settle_something(self, holder: Holder) -> None:
         await self.database.run(lambda tx: self.jobs.mark_settled(tx, holder))

@@ -328,3 +328,33 @@ async def test_a_batch_of_leases_is_extended_at_once(bench: Bench) -> None:
     assert (await bench.queue.extend(holders)).kept == [holders[0], holders[2]]
     await bench.lose(5)
     assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 2
+
+
+# History
+
+
+async def test_who_works_on_a_grant_is_noted_in_its_history(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    lease = await bench.lease("n1/40")
+    assert await bench.queue.began(lease.holder, "n1", 4711, '{"depth": 2}')
+    await bench.settle_something(lease.holder)
+    await bench.queue.finish(lease)
+    [grant] = await bench.grants(job_id)
+    assert (grant["node"], grant["pid"], grant["config"], grant["holder"]) == ("n1", 4711, '{"depth": 2}', "n1/40")
+    assert (grant["ended"], grant["settled"]) == ("done", True)
+
+
+async def test_nothing_is_noted_of_a_grant_that_is_over(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    late = await bench.lease("w1")
+    await bench.queue.release(late, "slice")
+    await bench.lease("w2")
+    assert not await bench.queue.began(late.holder, "n1", 1)
+    assert [grant["pid"] for grant in await bench.grants(job_id)] == [None, None]
+
+
+async def test_the_grant_that_a_job_has_now_is_part_of_its_history(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    await bench.lease("w1")
+    [grant] = await bench.grants(job_id)
+    assert (grant["holder"], grant["epoch"], grant["ended"], grant["ended_at"]) == ("w1", 1, None, None)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.states import JobState, Move
+from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
@@ -77,7 +77,7 @@ class Holder:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there are many, and that would cost as much as all the rest of them
 class Lease:
     """The right to work on a job. It lasts one term from the grant: measure what is left by your own clock."""
 
@@ -136,6 +136,22 @@ class Job:
     created_at: int
     line_at: int
     finished_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One lease of a job: who had it, when, in which process, and how it ended."""
+
+    epoch: int
+    holder: str
+    granted_at: int
+    settled: bool
+    ended_at: int | None
+    ended: GrantEnd | None
+    error: str | None
+    node: str | None
+    pid: int | None
+    config: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,10 @@ class Queue:
         """Those of the leases that are still ours; they last one more term from now. Some may be to be killed."""
         return await self._database.run(lambda tx: self.store.extend(tx, holders, self.settings.lease))
 
+    async def began(self, holder: Holder, node: str, pid: int, config: str | None = None) -> bool:
+        """Note who works on a grant: the node, its process, its configuration; False if the job moved on."""
+        return await self._database.run(lambda tx: self.store.note(tx, holder, node, pid, config))
+
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: try again after a pause, or, after the last one, fail for good."""
         job_id, epoch = lease.holder.job_id, lease.holder.epoch

@@ -44,7 +44,7 @@ class GrantEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there are many, and that would cost as much as all the rest of them
 class Move:
     """One change of a locked job: where it goes, why, and what it costs. Applied by compare-and-set on the epoch."""
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Enqueued, Extended, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.job import Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
 from shoal.queue.states import Move
 
 
@@ -39,6 +39,15 @@ class JobStore(Protocol):
     async def extend(self, tx: Tx, holders: Sequence[Holder], ttl: timedelta) -> Extended:
         """Move the ends of these leases in one statement; those that were extended, and of these the ones to be killed.
         Never waits for a fence."""
+        ...
+
+    async def note(self, tx: Tx, holder: Holder, node: str, pid: int, config: str | None) -> bool:
+        """Note in the grant's history in which process it is worked on, and with which configuration; False if the job
+        moved on."""
+        ...
+
+    async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
+        """Every grant of the job, oldest first, the one that it has now included."""
         ...
 
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:

@@ -1,16 +1,18 @@
 """The queue's store on SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Enqueued, Extended, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
-from shoal.queue.states import JobState, Move
+from shoal.queue.job import Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.states import GrantEnd, JobState, Move
+
+T = TypeVar("T")
 
 DUE_AT_ONCE = 1000
 NOBODY = Taker("", (), (), ())
@@ -57,7 +59,6 @@ class SqlJobStore:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
         if row is None:
             return None
-        await tx.execute("open_grant", job_id=job_id, epoch=row["lease_epoch"], holder=holder)
         return _lease(row)
 
     async def fence(self, tx: Tx, holder: Holder) -> bool:
@@ -70,6 +71,13 @@ class SqlJobStore:
         to_kill = {Holder(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
         extended = {(row["id"], row["epoch"]) for row in rows}
         return Extended([one for one in holders if (one.job_id, one.epoch) in extended], frozenset(to_kill))
+
+    async def note(self, tx: Tx, holder: Holder, node: str, pid: int, config: str | None) -> bool:
+        values = {"job_id": holder.job_id, "epoch": holder.epoch, "node": node, "pid": pid, "config": config}
+        return await tx.execute("note_grant", **values) == 1
+
+    async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
+        return [_grant(row) for row in await tx.all("grants_of_job", job_id=job_id)]
 
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:
         await tx.execute("mark_grant_settled", job_id=holder.job_id, epoch=holder.epoch)
@@ -142,12 +150,7 @@ class SqlJobStore:
     async def _turn_by_steps(
         self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
     ) -> tuple[set[str], list[Any], bool]:
-        moved = set()
-        if moves:
-            rows = await tx.batch("move_jobs", [self._step(move) for move in moves])
-            moved = {row["id"] for row in rows}
-            closed = [(m.job_id, m.epoch, m.grant_end, m.error) for m in moves if m.job_id in moved]
-            await tx.many("close_grants", closed)
+        moved = await self._move(tx, moves) if moves else set()
         if not limit:
             return moved, [], False
         leased = await tx.all(
@@ -159,13 +162,27 @@ class SqlJobStore:
             limit=limit,
             ttl=span(ttl),
         )
-        opened = [(row["id"], row["lease_epoch"], taker.holder, row["granted_at"]) for row in leased]
-        await tx.many("open_grants", opened)
         return moved, leased, await tx.one("any_ripe") is not None
 
-    def _step(self, move: Move) -> tuple[Any, ...]:
-        job_id, epoch, state, _, *rest = _columns(move)
-        return (job_id, epoch, state, *rest, self._ageing)
+    async def _move(self, tx: Tx, moves: Sequence[Move]) -> set[str]:
+        """Carry out moves where nobody can come between: look who is locked, then move them, alike ones together."""
+        rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
+        held = {(row[0], row[1]): row[2] for row in rows}
+        made = [move for move in moves if (move.job_id, move.epoch) in held]
+        now = await tx.value("now")
+        for (ended, error), ids in _grouped(made, lambda move: (move.grant_end, move.error)).items():
+            await tx.execute("close_grants", ids=ids, now=now, ended=ended, error=error)
+        done = [move for move in made if move.to is JobState.DONE and not held[move.job_id, move.epoch]]
+        for reason, ids in _grouped(done, lambda move: move.reason).items():
+            await tx.execute("end_jobs", ids=ids, now=now, reason=reason)
+        if len(done) < len(made):
+            ended_so = {move.job_id for move in done}
+            await tx.many("move_jobs", [self._step(move, now) for move in made if move.job_id not in ended_so])
+        return {move.job_id for move in made}
+
+    def _step(self, move: Move, now: int) -> tuple[Any, ...]:
+        job_id, _, state, _, *rest = _columns(move)
+        return (job_id, state, *rest, self._ageing, now)
 
 
 def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
@@ -183,6 +200,13 @@ def _columns(move: Move) -> tuple[Any, ...]:
     return (*where, move.reason, move.error, span(move.wait), *counts)
 
 
+def _grouped(moves: list[Move], by: Callable[[Move], T]) -> dict[T, list[JobId]]:
+    groups: dict[T, list[JobId]] = {}
+    for move in moves:
+        groups.setdefault(by(move), []).append(move.job_id)
+    return groups
+
+
 def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
     if job.dedupe_key is None:
         return Enqueued(job.id)
@@ -193,26 +217,25 @@ def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
 def _leases(rows: list[Any], taker: Taker) -> list[Lease]:
     if len(rows) > 1:
         lanes = {lane: place for place, lane in enumerate(taker.lanes)}
-        rows.sort(key=lambda row: (lanes[row["lane"]], row["rank"], row["id"]))
+        rows.sort(key=lambda row: (lanes[row[10]], row[11], row[0]))
     return [_lease(row) for row in rows]
 
 
 def _lease(row: Any) -> Lease:
-    return Lease(
-        holder=Holder(JobId(row["id"]), row["lease_epoch"]),
-        kind=row["kind"],
-        run_id=row["run_id"],
-        payload=row["payload"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        crash_count=row["crash_count"],
-        waited_seconds=row["waited"] / 1e6,
-    )
+    # By place: names cost as much as the rest, and a batch has many rows.
+    job_id, epoch, kind, run_id, payload, attempts, max_attempts, crash_count, waited = row[:9]
+    return Lease(Holder(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
 
 
 def _lost(row: Any) -> LostJob:
     values = {name: row[name] for name in LostJob.__slots__}
     return LostJob(**(values | {"settled": bool(row["settled"])}))
+
+
+def _grant(row: Any) -> Grant:
+    values = {name: row[name] for name in Grant.__slots__}
+    ended = None if values["ended"] is None else GrantEnd(values["ended"])
+    return Grant(**(values | {"settled": bool(values["settled"]), "ended": ended}))
 
 
 def _job(row: Any) -> Job:

@@ -5,16 +5,33 @@ SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_
     lease_until = shoal_now() + :ttl, granted_at = shoal_now(), offered_session = NULL, offered_until = NULL, due = 1,
     parked = NULL
 WHERE id = :id AND state = 'pending'
-RETURNING id, kind, run_id, payload, attempts, max_attempts, crash_count, lease_epoch, shoal_now() - created_at AS waited,
+RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, shoal_now() - created_at AS waited,
           scopes;
-
--- name: open_grant
--- Open the history row of a grant.
-INSERT INTO job_grant (job_id, epoch, holder, granted_at) VALUES (:job_id, :epoch, :holder, shoal_now());
 
 -- name: mark_grant_settled
 -- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
-UPDATE job_grant SET settled = 1 WHERE job_id = :job_id AND epoch = :epoch AND settled = 0;
+INSERT INTO job_grant (job_id, epoch, holder, granted_at, settled)
+SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 1 FROM job AS j
+WHERE j.id = :job_id AND j.lease_epoch = :epoch AND j.state = 'locked'
+      AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = :job_id AND g.epoch = :epoch AND g.settled = 1)
+ON CONFLICT (job_id, epoch) DO UPDATE SET settled = 1;
+
+-- name: note_grant
+-- Note in which process a grant is worked on.
+INSERT INTO job_grant (job_id, epoch, holder, granted_at, node, pid, config)
+SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, :node, :pid, :config FROM job AS j
+WHERE j.id = :job_id AND j.lease_epoch = :epoch AND j.state = 'locked'
+ON CONFLICT (job_id, epoch) DO UPDATE SET node = excluded.node, pid = excluded.pid, config = excluded.config;
+
+-- name: grants_of_job
+-- The history of a job, oldest grant first; the one that it has now is told by its own row if nothing was noted of it yet.
+SELECT epoch, holder, granted_at, settled, ended_at, ended, error, node, pid, config
+FROM job_grant WHERE job_id = :job_id
+UNION ALL
+SELECT j.lease_epoch, j.lease_holder, j.granted_at, 0, NULL, NULL, NULL, NULL, NULL, NULL FROM job AS j
+WHERE j.id = :job_id AND j.state = 'locked'
+      AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch)
+ORDER BY epoch;
 
 -- name: other_run_waits
 -- Whether a job of another run has stood in its line for a while, and would be before this one if that stepped back.

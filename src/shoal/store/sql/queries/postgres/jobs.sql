@@ -23,7 +23,7 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
 -- row; then, lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then the
 -- next, up to :limit. The first row says which moves were made, the scopes of those jobs, and whether the time of jobs
--- that wait for one has come. Rows are always named by a list of ids: whatever the planner thinks of the tables' sizes, it
+-- that wait for one has come. What is leased is named by a list: whatever the planner thinks of how many :limit are, it
 -- looks up these and no others.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
 m AS MATERIALIZED (
@@ -36,21 +36,23 @@ moved AS (
     SET state = m.state, state_reason = m.reason, error = coalesce(m.error, job.error), lease_holder = NULL,
         lease_until = NULL, kill_at = NULL,
         finished_at = CASE WHEN m.state <> 'pending' THEN t.now END,
-        not_before = CASE WHEN m.state = 'pending' THEN t.now + m.wait ELSE not_before END,
+        not_before = CASE WHEN m.state = 'pending' THEN t.now + m.wait ELSE job.not_before END,
         due = CASE WHEN m.state = 'pending' AND m.wait > 0 THEN 0 ELSE 1 END,
-        attempts = attempts + m.attempt,
-        crash_count = CASE WHEN g.settled = 1 THEN m.crash ELSE crash_count + m.crash END,
-        line_at = CASE WHEN m.back = 1 THEN t.now ELSE line_at END,
-        priority = greatest(priority - m.drop_by, 0),
-        rank = CASE WHEN m.back = 1 THEN t.now ELSE line_at END - greatest(priority - m.drop_by, 0) * :ageing::bigint
-    FROM m LEFT JOIN job_grant AS g ON g.job_id = ANY(:ids::text[]) AND g.job_id = m.id AND g.epoch = m.epoch, t
-    WHERE job.id = ANY(:ids::text[]) AND job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
-    RETURNING job.id, m.epoch, m.ended, m.error, job.scopes
+        attempts = job.attempts + m.attempt,
+        crash_count = CASE WHEN g.settled = 1 THEN m.crash ELSE job.crash_count + m.crash END,
+        line_at = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END,
+        priority = greatest(job.priority - m.drop_by, 0),
+        rank = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END - greatest(job.priority - m.drop_by, 0) * :ageing::bigint
+    FROM t, m
+    JOIN job AS was ON was.id = m.id
+    LEFT JOIN job_grant AS g ON g.job_id = m.id AND g.epoch = m.epoch
+    WHERE job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
+    RETURNING job.id, m.epoch, m.ended, m.error, job.scopes, was.lease_holder, job.granted_at
 ),
 closed AS (
-    UPDATE job_grant AS g SET ended_at = t.now, ended = moved.ended, error = moved.error
-    FROM moved, t
-    WHERE g.job_id = ANY(:ids::text[]) AND g.job_id = moved.id AND g.epoch = moved.epoch AND g.ended IS NULL
+    INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended, error)
+    SELECT moved.id, moved.epoch, moved.lease_holder, moved.granted_at, t.now, moved.ended, moved.error FROM moved, t
+    ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error
 ),
 wanted AS MATERIALIZED (
     SELECT l.lane, k.kind, c.capability,
@@ -78,10 +80,6 @@ leased AS (
     FROM t WHERE job.id = ANY(ARRAY(SELECT picked.id FROM picked))
     RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
               t.now - job.created_at AS waited, job.scopes, job.lane, job.rank
-),
-opened AS (
-    INSERT INTO job_grant (job_id, epoch, holder, granted_at)
-    SELECT leased.id, leased.lease_epoch, :holder, t.now FROM leased, t
 )
 SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NULL AS payload, NULL::int AS attempts,
        NULL::int AS max_attempts, NULL::int AS crash_count, NULL::bigint AS waited, NULL AS scopes, NULL AS lane,
@@ -100,7 +98,7 @@ SELECT leased.*, NULL, NULL, NULL, NULL FROM leased;
 -- rows: id epoch ttl
 UPDATE job SET lease_until = t.now + m.ttl
 FROM unnest(:id::text[], :epoch::bigint[], :ttl::bigint[]) AS m (id, epoch, ttl), (SELECT shoal_now() AS now) AS t
-WHERE job.id = ANY(:id::text[]) AND job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
+WHERE job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
 RETURNING job.id, m.epoch, job.kill_at <= t.now AS kill;
 
 -- name: fence_job
@@ -114,8 +112,8 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch A
 -- name: make_due
 -- Jobs whose time has come stand in line from now on.
 UPDATE job SET due = 1
-WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
-             ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED);
+WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
+                     ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: lock_job
 -- Whether a grant is still locked, under the lock that a move needs.

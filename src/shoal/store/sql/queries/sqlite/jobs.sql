@@ -32,37 +32,42 @@ WHERE rowid IN (
           AND j.capability = w.capability
     LIMIT :limit)
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, granted_at - created_at AS waited,
-          scopes, lane, rank, granted_at;
+          scopes, lane, rank;
 
--- name: open_grants
--- Open the history rows of grants.
--- rows: job_id epoch holder granted_at
-INSERT INTO job_grant (job_id, epoch, holder, granted_at) VALUES (:job_id, :epoch, :holder, :granted_at);
+-- name: held_jobs
+-- Those of these jobs that are locked.
+SELECT j.id, j.lease_epoch, j.crash_count, j.scopes
+FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked';
+
+-- name: close_grants
+-- Write how the grants of locked jobs ended.
+INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended, error)
+SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, :now, :ended, :error
+FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE TRUE
+ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error;
+
+-- name: end_jobs
+-- Locked jobs that lost no worker are done.
+UPDATE job
+SET state = 'done', state_reason = :reason, lease_holder = NULL, lease_until = NULL, kill_at = NULL, finished_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: move_jobs
--- End or return locked jobs by compare-and-set; those that were.
--- rows: id epoch state reason error wait attempt crash drop_by back ageing
+-- End or return locked jobs in any way.
+-- rows: id state reason error wait attempt crash drop_by back ageing now
 UPDATE job
 SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
     kill_at = NULL,
-    finished_at = CASE WHEN :state <> 'pending' THEN t.now END,
-    not_before = CASE WHEN :state = 'pending' THEN t.now + :wait ELSE not_before END,
+    finished_at = CASE WHEN :state <> 'pending' THEN :now END,
+    not_before = CASE WHEN :state = 'pending' THEN :now + :wait ELSE not_before END,
     due = CASE WHEN :state = 'pending' AND :wait > 0 THEN 0 ELSE 1 END,
     attempts = attempts + :attempt,
     crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
                        THEN :crash ELSE crash_count + :crash END,
-    line_at = CASE WHEN :back = 1 THEN t.now ELSE line_at END,
+    line_at = CASE WHEN :back = 1 THEN :now ELSE line_at END,
     priority = max(priority - :drop_by, 0),
-    rank = CASE WHEN :back = 1 THEN t.now ELSE line_at END - max(priority - :drop_by, 0) * :ageing
-FROM (SELECT shoal_now() AS now) AS t
-WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
-RETURNING id, scopes;
-
--- name: close_grants
--- Close the history rows of grants.
--- rows: job_id epoch ended error
-UPDATE job_grant SET ended_at = (SELECT shoal_now()), ended = :ended, error = :error
-WHERE job_id = :job_id AND epoch = :epoch AND ended IS NULL;
+    rank = CASE WHEN :back = 1 THEN :now ELSE line_at END - max(priority - :drop_by, 0) * :ageing
+WHERE id = :id;
 
 -- name: any_ripe
 -- Whether the time of jobs that wait for one has come.
