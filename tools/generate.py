@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 
 from shoal.base import errors, params
 from shoal.base.form import Form, fields_of
@@ -302,7 +302,7 @@ def _json(value: object) -> str:
 
 
 def _default(value: object) -> str:
-    return "" if value is None or value is UNSET else f"`{json.dumps(value)}`"
+    return "" if value is None or value is UNSET else f"`{json.dumps(to_builtins(value))}`"
 
 
 def states_page() -> str:

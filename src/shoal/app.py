@@ -142,9 +142,11 @@ class App:
 
     def api(self, tokens: "Tokens | None" = None) -> list[object]:
         """The groups of REST endpoints over these rooms."""
+        from shoal.serve.analyses import AnalysisApi
         from shoal.serve.api import GROUPS
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
+        from shoal.serve.groups import GroupApi
         from shoal.serve.pages import PageApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
@@ -152,6 +154,8 @@ class App:
         return [
             CrawlApi(self.crawls, self.archivist(), self.once(), self.acts()),
             PageApi(self.crawls, self.database, self.pages),
+            GroupApi(self.groups, self.once()),
+            AnalysisApi(self.analyses),
             WebhookApi(self.webhooks()),
             TokenApi(tokens or self.tokens()),
             AuditApi(self.acts()),

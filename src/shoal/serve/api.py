@@ -1,7 +1,9 @@
 """Every group of endpoints that the OpenAPI document and the reference tell of. Who makes them is `app.py`."""
 
+from shoal.serve.analyses import AnalysisApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
+from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.pages import PageApi
 from shoal.serve.tokens import AuditApi, TokenApi
@@ -10,6 +12,8 @@ from shoal.serve.webhooks import WebhookApi
 GROUPS: tuple[type, ...] = (
     CrawlApi,
     PageApi,
+    GroupApi,
+    AnalysisApi,
     WebhookApi,
     TokenApi,
     AuditApi,

@@ -91,3 +91,50 @@ PAGE = {
     "error": None,
     "data": None,
 }
+RULE_SET: dict[str, Any] = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price"}}}
+GROUP: dict[str, Any] = {
+    "id": "grp_01hr2v8k3m4n5p6q",
+    "state": "open",
+    "state_reason": None,
+    "project": "default",
+    "labels": {},
+    "priority": 50,
+    "total": 2,
+    "jobs": {"done": 1, "pending": 1},
+    "created_at": "2026-03-01T09:00:00Z",
+    "finished_at": None,
+    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None},
+    "rule_set": RULE_SET,
+}
+RESULT: dict[str, Any] = {
+    "job_id": "job_01hr2v8k3m4n5p6q",
+    "group": "grp_01hr2v8k3m4n5p6q",
+    "attempt": 1,
+    "state": "done",
+    "status": "success",
+    "url": "https://example.com/a",
+    "final_url": "https://example.com/a",
+    "http_status": 200,
+    "data": {"name": "Anchor", "price": "3.50"},
+    "meta": {"crawl_duration": 0.21, "error": None, "html_hash": "9f2c"},
+    "fetched_at": "2026-03-01T09:00:02Z",
+}
+ANALYSIS: dict[str, Any] = {
+    "id": "anl_01hr2v8k3m4n5p6q",
+    "crawl_id": "crl_01hr2v8k3m4n5p6q",
+    "project": "default",
+    "state": "success",
+    "state_reason": None,
+    "error": None,
+    "findings": 9,
+    "created_at": "2026-03-01T09:10:00Z",
+    "started_at": "2026-03-01T09:10:01Z",
+    "finished_at": "2026-03-01T09:10:03Z",
+}
+FINDING: dict[str, Any] = {
+    "analyzer": "overview",
+    "key": "status:4xx",
+    "severity": "warning",
+    "message": "3 pages with status 4xx",
+    "facts": {"count": 3, "status": "4xx"},
+}

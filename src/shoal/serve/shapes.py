@@ -6,9 +6,14 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from shoal.access.scopes import Scope
+from shoal.audit.analysis import Severity
+from shoal.audit.states import AnalysisState
 from shoal.base.form import says
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState
+from shoal.pages.group import GroupState
+from shoal.pages.result import Status
+from shoal.queue.states import JobState
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -178,3 +183,92 @@ class AuditEntry(Struct, kw_only=True):
 class AuditLog(Struct, kw_only=True):
     items: list[AuditEntry]
     next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+
+
+class Group(Struct, kw_only=True):
+    """Page jobs that were made together."""
+
+    id: str
+    state: GroupState
+    state_reason: str | None
+    project: str
+    labels: dict[str, str]
+    priority: int
+    total: Annotated[int, says("How many jobs it was made with; a URL that came twice has one.")]
+    jobs: Annotated[dict[str, int], says("How many of them are in which state.")]
+    created_at: Moment
+    finished_at: Moment | None
+    crawl_config: Annotated[dict[str, Any], says("How its pages are fetched; secrets are hidden.")]
+    rule_set: dict[str, Any] | None
+
+
+class GroupList(Struct, kw_only=True):
+    items: list[Group]
+    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+
+
+class ResultError(Struct, kw_only=True):
+    code: str
+    message: str | None
+
+
+class ResultMeta(Struct, kw_only=True):
+    crawl_duration: Annotated[float | None, says("Seconds.")]
+    error: ResultError | None
+    html_hash: str | None
+
+
+class Result(Struct, kw_only=True):
+    """What a page job gave."""
+
+    job_id: str
+    group: str | None
+    attempt: Annotated[int, says("Which lease of the job it came from.")]
+    state: Annotated[JobState, says("What became of the job.")]
+    status: Annotated[Status, says("`fail` also if the data lacks a required field.")]
+    url: str
+    final_url: str | None
+    http_status: int | None
+    data: Annotated[Any, says("What the rule set took from the page; without one, its title and other facts.")]
+    meta: ResultMeta
+    fetched_at: Moment
+
+
+class ResultList(Struct, kw_only=True):
+    items: list[Result]
+    next: Annotated[str | None, says("The cursor of what follows; null when nothing will.")]
+
+
+class Analysis(Struct, kw_only=True):
+    """An analysis of a crawl. Its state shows nothing of retries."""
+
+    id: str
+    crawl_id: str
+    project: str
+    state: AnalysisState
+    state_reason: str | None
+    error: Annotated["CrawlError | None", says("Why it failed, if it did.")]
+    findings: Annotated[int | None, says("How many there are, once there are.")]
+    created_at: Moment
+    started_at: Annotated[Moment | None, says("When its first attempt began.")]
+    finished_at: Moment | None
+
+
+class AnalysisList(Struct, kw_only=True):
+    items: list[Analysis]
+    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+
+
+class Finding(Struct, kw_only=True):
+    """What an analyzer reports."""
+
+    analyzer: str
+    key: Annotated[str, says("Names it within its analyzer.")]
+    severity: Severity
+    message: str
+    facts: dict[str, Any]
+
+
+class FindingList(Struct, kw_only=True):
+    items: list[Finding]
+    next: str | None

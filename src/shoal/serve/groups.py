@@ -1,0 +1,117 @@
+"""REST for job groups: single URLs made into page jobs together, and what they gave."""
+
+from contextlib import suppress
+from typing import Annotated
+
+from msgspec.structs import replace
+from starlette.responses import Response
+
+from shoal.access.once import Once
+from shoal.access.scopes import Scope
+from shoal.base.errors import AlreadyExists, NotFound
+from shoal.base.form import says
+from shoal.pages.group import Group, GroupConfig, GroupState
+from shoal.pages.groups import Groups
+from shoal.serve import examples, shapes
+from shoal.serve.cursor import Paging, cursor_of, cut, number_of, so_far
+from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.once import answer_once
+from shoal.serve.problems import Json
+
+
+class GroupsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    state: Annotated[GroupState | None, says("Only groups in this state.")] = None
+
+
+class GroupApi:
+    """`POST /api/v1/jobs` and `/api/v1/groups`."""
+
+    def __init__(self, groups: Groups, once: Once) -> None:
+        self._groups = groups
+        self._once = once
+
+    @endpoint(
+        "POST",
+        "/api/v1/jobs",
+        scope=Scope.WRITE,
+        says="Make a page job for each of these URLs, all of them one group.",
+        body=GroupConfig,
+        status=202,
+        answer=shapes.Group,
+        answers=examples.GROUP,
+        asks={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": examples.RULE_SET},
+        problems=[AlreadyExists],
+        once=True,
+    )
+    async def create_jobs(self, ask: Ask[GroupConfig, Nothing]) -> Response:
+        """All of them or none: URLs that cannot be fetched are named by their places, and nothing is stored. One event
+        tells of each job's end, and one, `crawl.group.completed`, of the end of all."""
+        return await answer_once(self._once, ask, "grp", lambda group_id: self._make(ask.body, group_id))
+
+    @endpoint(
+        "GET",
+        "/api/v1/groups",
+        scope=Scope.READ,
+        says="List job groups, the newest first.",
+        query=GroupsWanted,
+        answer=shapes.GroupList,
+        answers={"items": [examples.GROUP], "next": "MTI"},
+    )
+    async def list_groups(self, ask: Ask[Nothing, GroupsWanted]) -> Json:
+        query = ask.query
+        after, most = number_of(query.cursor), query.limit + 1
+        found = await self._groups.newest(after=after, limit=most, state=query.state)
+        return Json(cut(found, query.limit, Group.answer, lambda group: cursor_of(str(group.number))))
+
+    @endpoint(
+        "GET",
+        "/api/v1/groups/{group_id}",
+        scope=Scope.READ,
+        says="Show a job group, and how many of its jobs are in which state.",
+        answer=shapes.Group,
+        answers=examples.GROUP,
+        problems=[NotFound],
+    )
+    async def show_group(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return Json((await self._groups.get(ask.part("group_id"))).answer())
+
+    @endpoint(
+        "GET",
+        "/api/v1/groups/{group_id}/results",
+        scope=Scope.READ,
+        says="List what the jobs of a group gave, in the order in which they ended.",
+        query=Paging,
+        answer=shapes.ResultList,
+        answers={"items": [examples.RESULT], "next": "MTIw"},
+        problems=[NotFound],
+    )
+    async def list_results(self, ask: Ask[Nothing, Paging]) -> Json:
+        """What is there so far: until the group is over, `next` is where to go on later. A job that is tried again, was
+        cancelled, or lost its workers too often has no result."""
+        group = await self._groups.get(ask.part("group_id"))
+        query, after = ask.query, number_of(ask.query.cursor) or 0
+        found = await self._groups.results(group.id, after=after, limit=query.limit + 1)
+        rows = [(one.number, one.answer()) for one in found]
+        return Json(so_far(rows, query.limit, after, goes_on=group.state is GroupState.OPEN))
+
+    @endpoint(
+        "POST",
+        "/api/v1/groups/{group_id}/cancel",
+        scope=Scope.WRITE,
+        says="Cancel those jobs of a group that have not ended.",
+        answer=shapes.Group,
+        answers=examples.GROUP | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
+        problems=[NotFound],
+    )
+    async def cancel_group(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """What is being fetched is dropped. A group that is over stays as it is."""
+        return Json((await self._groups.cancel(ask.part("group_id"))).answer())
+
+    async def _make(self, config: GroupConfig, group_id: str) -> Json:
+        if config.group is not None:
+            group = await self._groups.make(config)
+        else:
+            with suppress(AlreadyExists):  # by a request with the same key: there is no other way to this id
+                await self._groups.make(replace(config, group=group_id))
+            group = await self._groups.get(group_id)
+        return Json(group.answer(), status_code=202, headers={"Location": f"/api/v1/groups/{group.id}"})
