@@ -108,6 +108,45 @@ async def test_server_and_token_may_come_from_settings_and_the_token_from_a_file
     assert (await person.types("tokens", "ls", "--store", f"sqlite:///{tmp_path}/shoal.db"))[0] == 0
 
 
+async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sqlite_url: str, person: Person) -> None:
+    boss = at(shop, await shop.token("admin"))
+    ids = [
+        (await shop.ask(token=boss[-1], method="POST", body=b'{"seeds": ["https://example.com/"]}')).said["id"]
+        for _ in range(3)
+    ]
+    for words in (["ls"], ["ls", "--limit", "1"], ["ls", "--after", ids[1]], ["show", ids[0]]):
+        for more in ([], ["--json"]):
+            there = await person.types("crawls", *words, *more, *boss)
+            assert there == await person.types("crawls", *words, *more, "--store", sqlite_url)
+            assert there[0] == 0
+    assert (await person.types("crawls", "pause", ids[0], *boss))[1] == f"{ids[0]} is paused.\n"
+    assert (await person.types("crawls", "resume", ids[0], *boss))[1] == f"{ids[0]} is queued.\n"
+    assert (await person.told("crawls", "set", ids[0], "--max-pages", "7", *boss))["config"]["max_pages"] == 7
+    assert (await person.told("crawls", "retry", ids[0], "--status", "5xx", *boss))["retried"] == 0
+    assert (await person.types("crawls", "release", ids[0], "no pattern", *boss))[0] == 5
+    assert (await person.types("crawls", "stop", ids[0], *boss))[1] == f"{ids[0]} is stopped.\n"
+    code, _, err = await person.types("crawls", "resume", ids[0], *boss)
+    assert code == 7
+    assert "is stopped, so it cannot be resumed" in err
+    assert (await person.types("crawls", "rm", ids[0], *boss))[1] == f"{ids[0]} is removed.\n"
+    code, _, err = await person.types("crawls", "show", ids[0], *boss)
+    assert (code, err) == (
+        5,
+        f'shoal: crawl "{ids[0]}" does not exist in http://127.0.0.1:{shop.port}; list them with `shoal crawls ls`.\n',
+    )
+
+
+async def test_a_crawl_is_removed_only_by_an_admin_and_stands_in_the_log(shop: Served, person: Person) -> None:
+    boss, operator = await shop.token("admin"), await shop.token("operator")
+    made = await shop.ask(token=operator, method="POST", body=b'{"seeds": ["https://example.com/"]}')
+    crawl_id = made.said["id"]
+    assert (await person.types("crawls", "stop", crawl_id, *at(shop, operator)))[0] == 0
+    assert (await person.types("crawls", "rm", crawl_id, *at(shop, operator)))[0] == 7
+    assert (await person.types("crawls", "rm", crawl_id, *at(shop, boss)))[0] == 0
+    [entry] = (await person.told("tokens", "log", "--subject", crawl_id, *at(shop, boss)))["items"]
+    assert (entry["act"], entry["who"]) == ("crawl.removed", f"tok_{boss.split('_')[1]}")
+
+
 @pytest.mark.parametrize("token", [None, "shl_x", "unknown"])
 async def test_who_is_not_let_in_leaves_with_7_and_is_told_how(shop: Served, person: Person, token: str | None) -> None:
     await shop.token("admin")

@@ -152,7 +152,7 @@ async def test_a_list_refuses_what_it_does_not_know(api: Served) -> None:
         ("state=walking", "state cannot be 'walking'; give pending, queued, running"),
         ("cursor=MTIz!", "cursor is not one that this list gave"),
         ("label=team", "label 'team' is no label; write it as name=value."),
-        ("xyz=1", "xyz is not a known field; the known ones are limit, cursor, state, project, label."),
+        ("xyz=1", "xyz is not a known field; the known ones are limit, cursor, state, project, label, after."),
     ):
         status, problem = await api.ask(f"{CRAWLS}?{query}")
         assert (status, problem["code"]) == (422, "invalid_input")

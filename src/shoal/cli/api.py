@@ -217,7 +217,8 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[Api]:
     except Unauthenticated:
         raise Unauthenticated(LOGIN_FIX) from None
     except NotFound as error:
-        raise error.within(server, "list them with `ls`") if {"kind", "id"} <= error.facts.keys() else error from None
+        kind = error.facts.get("kind")
+        raise error if kind is None else error.within(server, f"list them with `shoal {kind}s ls`") from None
     finally:
         egress.close()
 

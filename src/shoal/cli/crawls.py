@@ -1,30 +1,29 @@
-"""`shoal crawls`: list and manage crawls, straight on the store."""
+"""`shoal crawls`: list and manage crawls, at a server or straight on the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
 from shoal.app import App, opened
-from shoal.base.clock import from_micros
+from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.frame import Group
 from shoal.cli.options import OUTPUT_HELP, change_flags, changed_flag_of, changed_values
 from shoal.cli.output import note, print_json, print_table
 from shoal.cli.summary import REASONS, in_bytes, many, print_line, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.change import CrawlChange
-from shoal.crawl.crawls import Seen
 from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
-from shoal.crawl.traps import Trap
-from shoal.hosts.pace import HeldHost
 from shoal.settings import load
 
 T = TypeVar("T")
 
 MOST = 1000  # of one list
+CRAWLS = "/api/v1/crawls"
+CRAWL = f"{CRAWLS}/{{}}"
 
 _store = click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -39,70 +38,66 @@ def crawls() -> None:
 @click.option("--state", type=click.Choice([state.value for state in CrawlState]), help="Only crawls in this state.")
 @click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
 @click.option("--after", metavar="ID", help="Go on after this crawl, the last one of the list before.")
-@_store
+@reaching
 @_json
-def list_crawls(state: str | None, limit: int, after: str | None, store: str | None, as_json: bool) -> None:
+def list_crawls(state: str | None, limit: int, after: str | None, reach: Reach, as_json: bool) -> None:
     """List crawls, the newest first."""
-
-    async def look(app: App) -> list[Seen]:
-        number = None if after is None else (await app.crawls.get(after)).crawl.number
-        return await app.crawls.newest(after=number, limit=limit + 1, state=state)
-
-    found = _on_store(store, look)
-    shown, more = found[:limit], found[limit - 1].crawl.id if len(found) > limit else None
+    items, more = run_on(reach, lambda api: api.list(CRAWLS, limit, state=state, after=after))
+    last = items[-1]["id"] if more is not None else None
     if as_json:
-        print_json({"items": [_answer(seen) for seen in shown], "next": more})
+        print_json({"items": items, "next": last})
         return
-    print_table(["id", "state", "pages", "errors", "queued", "created", "seed"], [_row(seen) for seen in shown])
-    if more is not None:
-        note(f"There are more: shoal crawls ls --after {more}")
+    print_table(["id", "state", "pages", "errors", "queued", "created", "seed"], [_row(crawl) for crawl in items])
+    if last is not None:
+        note(f"There are more: shoal crawls ls --after {last}")
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@_store
+@reaching
 @_json
-def show(crawl_id: str, store: str | None, as_json: bool) -> None:
+def show(crawl_id: str, reach: Reach, as_json: bool) -> None:
     """Show one crawl. Its state, options, what it did so far, patterns in quarantine, hosts that it waits for."""
 
-    async def look(app: App) -> tuple[Seen, list[Trap], list[HeldHost]]:
-        crawls = app.crawls
-        return await crawls.get(crawl_id), await crawls.traps(crawl_id), await crawls.held_hosts(crawl_id)
+    async def look(api: Api) -> dict[str, Any]:
+        crawl: dict[str, Any] = await api.get(at(CRAWL, crawl_id))
+        traps = await api.get(at(f"{CRAWL}/traps", crawl_id))
+        return crawl | {"traps": traps["items"]}
 
-    seen, traps, held = _on_store(store, look)
+    crawl = run_on(reach, look)
     if as_json:
-        told = {"traps": [asdict(trap) for trap in traps], "held_hosts": [host.answer() for host in held]}
-        print_json(_answer(seen) | told)
+        print_json(crawl)
     else:
-        rows = [(trap.state.capitalize(), _trap(trap)) for trap in traps]
-        print_rows([*_rows(seen), *rows, *[("Held", _held(host)) for host in held]], to_stdout=True)
+        traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
+        held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
+        print_rows([*_rows(crawl), *traps, *held], to_stdout=True)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@_store
+@reaching
 @_json
-def pause(crawl_id: str, store: str | None, as_json: bool) -> None:
+def pause(crawl_id: str, reach: Reach, as_json: bool) -> None:
     """Pause a crawl; its walkers settle what they have first."""
-    _move(store, crawl_id, as_json, lambda app: app.crawls.pause(crawl_id))
+    _move(reach, crawl_id, "pause", as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@_store
+@reaching
 @_json
-def resume(crawl_id: str, store: str | None, as_json: bool) -> None:
+def resume(crawl_id: str, reach: Reach, as_json: bool) -> None:
     """Let workers go on with a paused crawl. `shoal crawl --resume ID` goes on with it in this process."""
-    _move(store, crawl_id, as_json, lambda app: app.crawls.resume(crawl_id))
+    _move(reach, crawl_id, "resume", as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@_store
+@reaching
 @_json
-def stop(crawl_id: str, store: str | None, as_json: bool) -> None:
+def stop(crawl_id: str, reach: Reach, as_json: bool) -> None:
     """Stop a crawl for good."""
-    _move(store, crawl_id, as_json, lambda app: app.crawls.stop(crawl_id))
+    _move(reach, crawl_id, "stop", as_json)
 
 
 @crawls.command()
@@ -112,53 +107,49 @@ def stop(crawl_id: str, store: str | None, as_json: bool) -> None:
 @click.option("--like", metavar="RE", help="URLs in which this regular expression is found.")
 @click.option("--limit", metavar="N", help="At most so many URLs.")
 @click.option("--all", "every", is_flag=True, help="All URLs that failed.")
-@_store
+@reaching
 @_json
-def retry(crawl_id: str, every: bool, store: str | None, as_json: bool, **which: Any) -> None:
+def retry(crawl_id: str, every: bool, reach: Reach, as_json: bool, **which: Any) -> None:
     """Fetch failed URLs again. Without an option: let workers go on with a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
     if not given and not every:
-        _move(store, crawl_id, as_json, lambda app: app.crawls.retry(crawl_id))
+        _move(reach, crawl_id, "retry", as_json)
         return
     urls = FailedUrls.read(given, strict=False, called=lambda field: f"--{field}")
-
-    async def reopen(app: App) -> tuple[int, Seen]:
-        return await app.crawls.retry_these(crawl_id, urls), await app.crawls.get(crawl_id)
-
-    count, seen = _on_store(store, reopen)
+    crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/retry", crawl_id), urls.plain() | {"all": True}))
     if as_json:
-        print_json(_answer(seen) | {"retried": count})
+        print_json(crawl)
     else:
-        print(f"{many(count, 'URL')} of {crawl_id} will be fetched again; it is {seen.crawl.state}.")
+        print(f"{many(crawl['retried'], 'URL')} of {crawl_id} will be fetched again; it is {crawl['state']}.")
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
 @click.argument("crawl_id", metavar="ID")
 @change_flags
-@_store
+@reaching
 @_json
-def set_options(crawl_id: str, store: str | None, as_json: bool, **options: Any) -> None:
+def set_options(crawl_id: str, reach: Reach, as_json: bool, **options: Any) -> None:
     """Change limits, filters or pace of a crawl that has not ended. `none` takes a limit or a filter away."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
-    seen = _on_store(store, lambda app: app.crawls.change(crawl_id, change))
+    crawl = run_on(reach, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
     if as_json:
-        print_json(_answer(seen))
+        print_json(crawl)
     else:
-        print(f"{seen.crawl.id} is {seen.crawl.state}; its options are changed.")
+        print(f"{crawl['id']} is {crawl['state']}; its options are changed.")
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.argument("pattern", metavar="PATTERN")
-@_store
+@reaching
 @_json
-def release(crawl_id: str, pattern: str, store: str | None, as_json: bool) -> None:
+def release(crawl_id: str, pattern: str, reach: Reach, as_json: bool) -> None:
     """Release a pattern from quarantine. Its URLs wait again, and it is not caught a second time."""
-    freed = _on_store(store, lambda app: app.crawls.release(crawl_id, pattern))
+    released = run_on(reach, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
     if as_json:
-        print_json({"crawl_id": crawl_id, "pattern": pattern, "released": freed})
+        print_json(released)
     else:
-        print(f"{freed} URLs of {pattern} wait again.")
+        print(f"{released['released']} URLs of {pattern} wait again.")
 
 
 @crawls.command()
@@ -187,27 +178,23 @@ def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: s
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@_store
+@reaching
 @_json
-def rm(crawl_id: str, store: str | None, as_json: bool) -> None:
+def rm(crawl_id: str, reach: Reach, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and kept bodies go with it."""
-    _on_store(store, lambda app: app.archivist().erase(crawl_id))
+    run_on(reach, lambda api: api.delete(at(CRAWL, crawl_id)))
     if as_json:
         print_json({"crawl_id": crawl_id, "removed": True})
     else:
         print(f"{crawl_id} is removed.")
 
 
-def _move(store: str | None, crawl_id: str, as_json: bool, verb: Callable[[App], Awaitable[CrawlState]]) -> None:
-    async def move(app: App) -> Seen:
-        await verb(app)
-        return await app.crawls.get(crawl_id)
-
-    seen = _on_store(store, move)
+def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool) -> None:
+    crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id)))
     if as_json:
-        print_json(_answer(seen))
+        print_json(crawl)
     else:
-        print(f"{seen.crawl.id} is {seen.crawl.state}.")
+        print(f"{crawl['id']} is {crawl['state']}.")
 
 
 def _on_store(store: str | None, work: Callable[[App], Awaitable[T]]) -> T:
@@ -219,44 +206,44 @@ def _on_store(store: str | None, work: Callable[[App], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _answer(seen: Seen) -> dict[str, Any]:
-    return seen.answer()
-
-
-def _row(seen: Seen) -> list[object]:
-    told = _answer(seen)
-    created = told["created_at"].isoformat(timespec="seconds").replace("+00:00", "Z")
-    return [told["id"], told["state"], told["pages"], told["errors"], told["queued"], created, _seeds(told["seeds"])]
+def _row(crawl: dict[str, Any]) -> list[object]:
+    counts = [crawl[name] for name in ("pages", "errors", "queued")]
+    return [crawl["id"], crawl["state"], *counts, _to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
 
 
 def _seeds(seeds: list[str]) -> str:
     return seeds[0] if len(seeds) == 1 else f"{seeds[0]} and {len(seeds) - 1} more"
 
 
-def _rows(seen: Seen) -> list[tuple[str, str]]:
-    told = _answer(seen)
+def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
+    told = dict(crawl)
     reason = told.pop("state_reason")
     told["state"] += f" ({REASONS.get(reason, reason)})" if reason else ""
     told["bytes"] = in_bytes(told["bytes"])
     told["seeds"] = ", ".join(told["seeds"])
     options = told.pop("config")
-    rows = [(name.replace("_", " ").capitalize(), _shown(value)) for name, value in {**told, **options}.items()]
+    rows = [(name.replace("_", " ").capitalize(), _shown(name, value)) for name, value in {**told, **options}.items()]
     return [(name, value) for name, value in rows if value]
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     """A value for people; empty if there is nothing to tell."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {part}" for name, part in value.items())
+        return ", ".join(f"{part} {inner}" for part, inner in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
+    if name.endswith("_at") and isinstance(value, str):
+        return str(datetime.fromisoformat(value))
     return "" if value is None else str(value)
 
 
-def _held(host: HeldHost) -> str:
-    until = from_micros(host.until).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f"{host.origin} until {until} (it answered {host.status})"
+def _held(host: dict[str, Any]) -> str:
+    return f"{host['origin']} until {_to_the_second(host['held_until'])} (it answered {host['status']})"
 
 
-def _trap(trap: Trap) -> str:
-    return f"{trap.pattern} ({trap.count} URLs, such as {trap.sample})"
+def _trap(trap: dict[str, Any]) -> str:
+    return f"{trap['pattern']} ({trap['count']} URLs, such as {trap['sample']})"
+
+
+def _to_the_second(time: str) -> str:
+    return f"{time[:19]}Z"

@@ -18,6 +18,7 @@ from shoal.crawl.archivist import Archivist
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import CrawlConfig, Name
 from shoal.crawl.crawls import Crawls, Seen
+from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.serve import examples, shapes
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
@@ -37,6 +38,13 @@ class CrawlsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True
     label: Annotated[Labels, says("Only crawls with this label, as `name=value`. Repeatable.")] = field(
         default_factory=list
     )
+    after: Annotated[Name | None, says("Only crawls that are older than this one, by its id.")] = None
+
+
+class Retrying(FailedUrls, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nothing given: the crawl goes on with what it still has. Else failed URLs are fetched again."""
+
+    all: Annotated[bool, says("All failed URLs that the other fields fit.")] = False
 
 
 class Releasing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,8 +87,9 @@ class CrawlApi:
     )
     async def list_crawls(self, ask: Ask[Nothing, CrawlsWanted]) -> Json:
         query = ask.query
+        after = None if query.after is None else (await self._crawls.get(query.after)).crawl.number
         found = await self._crawls.newest(
-            after=number_of(query.cursor, LAST_CRAWL),
+            after=number_of(query.cursor, LAST_CRAWL) or after,
             limit=query.limit + 1,
             state=query.state,
             project=query.project,
@@ -192,14 +201,22 @@ class CrawlApi:
         "POST",
         "/api/v1/crawls/{crawl_id}/retry",
         scope=Scope.WRITE,
-        says="Let workers go on with a failed crawl.",
+        says="Fetch failed URLs again, or let workers go on with a failed crawl.",
+        body=Retrying,
         status=202,
-        answer=shapes.Crawl,
-        answers=examples.CRAWL | {"state": "queued", "node_ids": []},
+        answer=shapes.CrawlRetried,
+        answers=examples.CRAWL | {"state": "queued", "node_ids": [], "retried": 12},
+        asks={"status": ["5xx"], "error": ["timeout"], "limit": 1000},
         problems=[NotFound, StateConflict],
     )
-    async def retry_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
-        return await self._moved(ask.part("crawl_id"), self._crawls.retry)
+    async def retry_crawl(self, ask: Ask[Retrying, Nothing]) -> Json:
+        """With a field: those URLs wait again, also of a crawl that has completed. Without: a crawl that failed goes on
+        with what it still has."""
+        crawl_id = ask.part("crawl_id")
+        if ask.body == Retrying():
+            return await self._moved(crawl_id, self._crawls.retry)
+        retried = await self._crawls.retry_these(crawl_id, ask.body)
+        return Json((await self._crawls.get(crawl_id)).answer() | {"retried": retried}, status_code=202)
 
     @endpoint(
         "GET",

@@ -55,6 +55,10 @@ class CrawlDetail(Crawl, kw_only=True):
     held_hosts: Annotated[list["HeldHost"], says("Hosts that asked us to wait, where something of it waits.")]
 
 
+class CrawlRetried(Crawl, kw_only=True):
+    retried: Annotated[int | UnsetType, says("How many failed URLs will be fetched again, if some were named.")] = UNSET
+
+
 class HeldHost(Struct, kw_only=True):
     origin: str
     held_until: Moment
