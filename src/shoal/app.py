@@ -16,6 +16,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.frontier import Settled
+from shoal.crawl.journal import Journal
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
 from shoal.egress import AddressRule, Egress, Endpoint, Limits, Proxy, endpoint, is_local, listening
@@ -33,6 +34,7 @@ from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
+from shoal.store.sql.journal import SqlJournalStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.sqlite import SqliteDatabase
@@ -299,14 +301,16 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     hosts = SqlHostStore()
     frontier = SqlFrontier(database.dialect, hosts, pages)
     queue = Queue(database, SqlJobStore(database.dialect, settings.queue.ageing), settings.queue, signals)
+    crawl_store = SqlCrawlStore()
     crawls = Crawls(
         database,
-        SqlCrawlStore(),
+        crawl_store,
         frontier,
         queue,
         SqlOutbox(),
         _rule_of(settings),
         signals,
+        Journal(database, SqlJournalStore(), crawl_store, settings.crawl.journal_lines),
         settings.crawl,
     )
     queue.register({KIND: crawls, "page": _Later(lambda: app.groups), "analysis": _Later(lambda: app.analyses)})

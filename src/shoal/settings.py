@@ -282,6 +282,13 @@ class CrawlSettings(Slice):
     max_url_length: Whole = setting(
         "SHOAL_MAX_URL", 2083, "Characters of a URL; longer ones are skipped.", ge=100, le=65_536
     )
+    journal_lines: Whole = setting(
+        "SHOAL_CRAWL_LOG_LINES",
+        10_000,
+        "Lines that are kept of one crawl's journal; the first ones go.",
+        ge=10,
+        le=10**6,
+    )
     tracking_params: Tracking = setting(
         "SHOAL_TRACKING_PARAMS",
         TRACKING,

@@ -23,6 +23,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, Task, Turn, key_of
+from shoal.crawl.journal import Journal
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask, Walk
@@ -33,13 +34,14 @@ from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease, NewJob
 from shoal.queue.queue import Queue
-from shoal.settings import DatabaseSettings, PageSettings, QueueSettings
+from shoal.settings import CrawlSettings, DatabaseSettings, PageSettings, QueueSettings
 from shoal.store.sql.analyses import SqlAnalysisStore
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.groups import SqlGroupStore
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
+from shoal.store.sql.journal import SqlJournalStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.results import SqlResultStore
@@ -75,8 +77,10 @@ class Bench:
         self.hosts, self.pages = SqlHostStore(), SqlPageStore()
         self.frontier = SqlFrontier(self.dialect, self.hosts, self.pages)
         self.queue = Queue(self.database, self.jobs, self.settings, signals)
+        crawls = SqlCrawlStore()
+        self.journal = Journal(self.database, SqlJournalStore(), crawls, CrawlSettings().journal_lines)
         self.crawls = Crawls(
-            self.database, SqlCrawlStore(), self.frontier, self.queue, SqlOutbox(), AddressRule(), signals
+            self.database, crawls, self.frontier, self.queue, SqlOutbox(), AddressRule(), signals, self.journal
         )
         self.queue.register({KIND: self.crawls})
         self.results = SqlResultStore()

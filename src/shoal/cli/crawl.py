@@ -15,9 +15,7 @@ from shoal.app import App, opened
 from shoal.base.errors import (
     BackendUnavailable,
     BodiesUnavailable,
-    Interrupted,
     LeaseLost,
-    NothingCrawled,
     ShoalError,
     StorageFull,
     UsageError,
@@ -27,9 +25,10 @@ from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, n
 from shoal.cli.output import note
 from shoal.cli.progress import Progress, Screen, screen
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
+from shoal.cli.verdict import exit_code_of
 from shoal.cli.watching import on_stop, quiet
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import NO_PAGE, Seen
+from shoal.crawl.crawls import Seen
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
 from shoal.export.output import Outputs
@@ -37,9 +36,7 @@ from shoal.here.crawl import CrawlHere
 from shoal.here.wish import Wish, read_config, read_id
 from shoal.settings import load
 
-FAILED = 1
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
-LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a limit completed
 
 
 @click.command(epilog="Example: shoal crawl https://example.com/ --depth 2 --output pages.jsonl")
@@ -124,10 +121,7 @@ class Session:
         except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
             await self._tell_broken_off(error.code if isinstance(error, ShoalError) else "interrupted")
             raise
-        seen = await self._tell()
-        if seen.crawl.state is CrawlState.FAILED and seen.crawl.state_reason == NO_PAGE:
-            raise NothingCrawled(seen.crawl.id, seen.error_message)
-        return self._judge(seen)
+        return exit_code_of(await self._tell(), self._how_to_go_on)
 
     async def _walk(self) -> None:
         async with CrawlHere(self._app, self._crawl) as here:
@@ -198,11 +192,3 @@ class Session:
         except (ShoalError, OSError):
             return
         note(f"Go on with `{self._how_to_go_on}`.")
-
-    def _judge(self, seen: Seen) -> int:
-        state, reason = seen.crawl.state, seen.crawl.state_reason
-        if state is CrawlState.COMPLETED:
-            return LIMITS.get(reason or "", 0)
-        if state in TERMINAL:
-            return FAILED
-        raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{self._how_to_go_on}`")

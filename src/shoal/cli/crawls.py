@@ -9,14 +9,16 @@ import click
 
 from shoal.app import App, opened
 from shoal.cli.api import Api, Reach, at, reaching, run_on
+from shoal.cli.following import logs, wait, watch
 from shoal.cli.frame import Group
 from shoal.cli.options import OUTPUT_HELP, change_flags, changed_flag_of, changed_values
 from shoal.cli.output import note, print_json, print_table
-from shoal.cli.summary import REASONS, in_bytes, many, print_line, print_rows
+from shoal.cli.summary import in_bytes, many, print_line, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
+from shoal.crawl.telling import in_words
 from shoal.settings import load
 
 T = TypeVar("T")
@@ -189,6 +191,10 @@ def rm(crawl_id: str, reach: Reach, as_json: bool) -> None:
         print(f"{crawl_id} is removed.")
 
 
+for _command in (logs, watch, wait):
+    crawls.add_command(_command)
+
+
 def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool) -> None:
     crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id)))
     if as_json:
@@ -218,7 +224,7 @@ def _seeds(seeds: list[str]) -> str:
 def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     told = dict(crawl)
     reason = told.pop("state_reason")
-    told["state"] += f" ({REASONS.get(reason, reason)})" if reason else ""
+    told["state"] += f" ({in_words(reason)})" if reason else ""
     told["bytes"] = in_bytes(told["bytes"])
     told["seeds"] = ", ".join(told["seeds"])
     options = told.pop("config")

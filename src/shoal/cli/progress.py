@@ -16,8 +16,9 @@ from shoal.base.clock import Clock
 from shoal.base.errors import TimeError
 from shoal.cli.output import note
 from shoal.cli.summary import in_time, many
-from shoal.crawl.crawl import Counts
-from shoal.here.crawl import CrawlHere
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.crawls import Seen
+from shoal.here.crawl import Tally
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
@@ -51,7 +52,7 @@ class Standing:
             f"{self.waiting:,} waiting",
             many(self.errors, "error"),
             f"depth {self.depth}",
-            many(self.hosts, "host"),
+            *([many(self.hosts, "host")] if self.hosts else []),
             in_time(round(self.elapsed)),
         ]
         if self.seconds_left is not None:
@@ -73,14 +74,26 @@ class Screen(Protocol):
     def close(self) -> None: ...
 
 
-class Progress:
-    """Watches one crawl while the block runs."""
+class Followed(Protocol):
+    """A crawl that is walked here or elsewhere, and what is known of it besides the store."""
 
-    def __init__(self, here: CrawlHere, clock: Clock, screen: Screen) -> None:
+    @property
+    def crawl(self) -> Crawl: ...
+
+    @property
+    def tally(self) -> Tally: ...
+
+    async def seen(self) -> Seen: ...
+
+
+class Progress:
+    """Watches one crawl while the block runs. `before`: seconds that it was walked before."""
+
+    def __init__(self, here: Followed, clock: Clock, screen: Screen, *, before: float = 0.0) -> None:
         self._here = here
         self._clock = clock
         self._screen = screen
-        self._began = clock.monotonic()
+        self._began = clock.monotonic() - before
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS + 1)
         self._counts = Counts()
         self._task: asyncio.Task[None] | None = None

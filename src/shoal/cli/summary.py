@@ -7,17 +7,7 @@ from typing import Any
 
 from shoal.base.text import visible
 from shoal.crawl.crawls import Seen
-
-REASONS = {
-    "drained": "everything in reach was crawled",
-    "max_pages": "the page limit was reached",
-    "max_bytes": "the size limit was reached",
-    "max_seconds": "the time limit was reached",
-    "interrupted": "interrupted",
-    "storage_full": "there was no room to write",
-    "no_seed_gave_a_page": "no seed gave a page",
-    "asked": "asked for",
-}
+from shoal.crawl.telling import in_words
 
 
 def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
@@ -46,7 +36,7 @@ def rows_of(
 ) -> list[tuple[str, str]]:
     """The summary for people. `answers`: pages by the first digit of their status, told if it is of all of them."""
     reason = seen.crawl.state_reason
-    why = f" ({REASONS.get(reason, reason)})" if reason else ""
+    why = f" ({in_words(reason)})" if reason else ""
     rate = f", {told['pages_per_second']:g} pages/s" if told["pages_per_second"] else ""
     rows = [
         ("Crawl", seen.crawl.id),

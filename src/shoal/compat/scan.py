@@ -293,8 +293,9 @@ class Scan:
             await app.queue.enqueue_in(tx, [job])
             lease = await app.queue.store.lease_one(tx, job.id, holder_name(), app.queue.settings.lease)
             assert lease is not None
-            await app.crawls.started(tx, self.id)
+            started = await app.crawls.started(tx, self.id, job.id)
             await app.frontier.recover(tx, crawl.number)
+            await app.crawls.journal.write(tx, crawl.number, started)
             return lease
 
         return await app.database.run(commit)

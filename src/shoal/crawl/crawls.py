@@ -13,13 +13,15 @@ from shoal.base.params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical
-from shoal.crawl import states
+from shoal.crawl import states, telling
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.failures import FailedPage, FailedUrls
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.journal import Journal
+from shoal.crawl.line import Line
 from shoal.crawl.sequel import Sequel
 from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.crawl.states import CrawlMove, CrawlState
@@ -88,6 +90,7 @@ class Crawls:
         outbox: OutboxStore,
         rule: AddressRule,
         signals: Signals,
+        journal: Journal,
         settings: CrawlSettings | None = None,
     ) -> None:
         self._database = database
@@ -97,6 +100,7 @@ class Crawls:
         self._outbox = outbox
         self._rule = rule
         self._signals = signals
+        self.journal = journal
         self._settings = settings or CrawlSettings()
         self._sequel: Callable[[], Sequel] | None = None
 
@@ -130,6 +134,7 @@ class Crawls:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
             await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed, config))
             await self._queue.enqueue_in(tx, jobs)
+            await self.journal.write(tx, crawl.number, [telling.submitted(crawl)])
             return crawl
 
         crawl = await self._database.run(commit)
@@ -254,10 +259,12 @@ class Crawls:
             crawl = await self._locked(tx, crawl_id)
             await self._check_retry(tx, crawl)
             reopened = await self._frontier.reopen(tx, crawl.number, pages) if pages else 0
+            if reopened:
+                await self.journal.write(tx, crawl.number, [telling.reopened(reopened)])
             ended = crawl.state in states.TERMINAL
             if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
                 return reopened, []
-            await self._move(tx, crawl_id, states.queue())
+            await self._move(tx, crawl, states.queue())
             jobs = self._walkers(crawl.id, crawl.config, here=False)
             await self._queue.enqueue_in(tx, jobs)
             return reopened, jobs
@@ -295,7 +302,9 @@ class Crawls:
             await self.store.change(tx, crawl_id, config)
             if config.priority != crawl.priority:
                 await self._queue.store.set_priority(tx, crawl_id, config.priority)
-            return True, await self._back(tx, crawl, config, left)
+            jobs = await self._back(tx, crawl, config, left)
+            await self.journal.write(tx, crawl.number, [telling.changed(change.plain())])
+            return True, jobs
 
         is_changed, jobs = await self._database.run(commit)
         if is_changed:
@@ -341,11 +350,14 @@ class Crawls:
 
         return await self._database.run(commit)
 
-    async def started(self, tx: Tx, crawl_id: str) -> None:
-        """The first grant of a queued crawl makes it running; later ones change nothing."""
+    async def started(self, tx: Tx, crawl_id: str, job_id: str) -> list[Line]:
+        """The first grant of a queued crawl makes it running; later ones change nothing. What there is to tell of it,
+        for the end of the commit."""
         crawl = await self._locked(tx, crawl_id)
-        if crawl.state is CrawlState.QUEUED:
-            await self._move(tx, crawl_id, states.run())
+        if crawl.state is not CrawlState.QUEUED:
+            return [telling.taken_up(job_id)]
+        await self._set_state(tx, crawl_id, states.run())
+        return [telling.moved(crawl, states.run(), None)]
 
     async def lock(self, tx: Tx, run_id: str) -> None:
         await self.store.lock(tx, run_id)
@@ -356,8 +368,10 @@ class Crawls:
         if crawl is None:  # removed: its jobs end without it
             return
         verdict = await self._verdict(tx, crawl, move)
+        line = telling.walker_moved(move)
+        await self.journal.write(tx, crawl.number, [] if line is None else [line])
         if verdict is not None:
-            await self._move(tx, run_id, verdict)
+            await self._move(tx, crawl, verdict)
             await self._follow(tx, crawl, verdict, move.job_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
@@ -416,9 +430,9 @@ class Crawls:
             await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.store.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
-                await self._move(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
+                await self._set_state(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
             move = ask if locked else now
-            if not await self._move(tx, crawl_id, move):
+            if not await self._move(tx, crawl, move):
                 raise StateConflict("crawl", crawl_id, crawl.state, wish)
             return move
 
@@ -433,7 +447,7 @@ class Crawls:
 
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
-            if crawl.state not in sources or not await self._move(tx, crawl_id, states.queue()):
+            if crawl.state not in sources or not await self._move(tx, crawl, states.queue()):
                 raise StateConflict("crawl", crawl_id, crawl.state, wish)
             await self._queue.enqueue_in(tx, jobs)
 
@@ -448,7 +462,18 @@ class Crawls:
             raise NotFound("crawl", crawl_id)
         return crawl
 
-    async def _move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
+    async def _move(self, tx: Tx, crawl: Crawl, move: CrawlMove) -> bool:
+        """Change the state, and tell so in the journal."""
+        if not await self._set_state(tx, crawl.id, move):
+            return False
+        counts = await self.store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
+        lines = [telling.moved(crawl, move, counts)]
+        if counts is not None and counts.drained and counts.pages:
+            lines = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *lines]
+        await self.journal.write(tx, crawl.number, lines)
+        return True
+
+    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
         moved = await self.store.move(tx, crawl_id, move)
         if moved and move.to in EVENTS:
             await self._outbox.append(

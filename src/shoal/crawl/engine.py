@@ -21,6 +21,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Kind, Report, Settled, Task, Turn
 from shoal.crawl.gate import NoRobots, Verdict
+from shoal.crawl.narrator import Narrator
 from shoal.crawl.reader import PageReader
 from shoal.crawl.sitemap_reader import SitemapReader
 from shoal.crawl.sitemaps import is_guess
@@ -152,6 +153,7 @@ class Engine:
         self._rejudges = rejudges  # what waits may not belong to the crawl any more
         self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
         self._keeper = keeper  # brings the bodies of each commit to their store before it
+        self._narrator = Narrator(clock)
         self._report = Report()
         self._reported_at = clock.monotonic()
         self._began_at = clock.monotonic()
@@ -251,13 +253,15 @@ class Engine:
             raise LeaseLost(self._walk.holder.job_id, self._walk.holder.epoch)
         report = self._next_report()
         self._held -= len(report.settled)
-        ask = Ask(self._room(), self._held, self._slice_over())
+        news = self._narrator.news(report)
+        ask = Ask(self._room(), self._held, self._slice_over(), news)
         self._budget.reported()
         self._catch_up()
         await self._complete(report)
         turn = await self._walk.turn(report, ask)
         if not self._is_laden:
             self._sitemap_fetcher.go_on()
+        self._narrator.learn(news, turn)
         self._reader.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)
@@ -266,6 +270,7 @@ class Engine:
         self._told(report.settled)
         if report.hosts:
             self._watch.learn(turn.holds)
+            self._narrator.held(report.hosts, turn.holds)
             self._noticed(report.hosts, turn.holds)
         return turn
 

@@ -164,6 +164,8 @@ class Turn:
     holds: dict[int, float] = field(default_factory=dict)  # for how many seconds hosts of the report are held
     wait_seconds: float | None = None  # None: nobody asked when the next URL is due
     drained: bool = False
+    is_told: bool = False  # what the walker had to tell is in the journal
+    finished: int | None = None  # the depth that was found to be finished, if it was asked for
     changed: Crawl | None = None  # the crawl with the options that were given to it meanwhile; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker has had its slice
 

@@ -153,6 +153,11 @@ class FrontierStore(Protocol):
         """Hosts that are held just now although something waits there, the longest held first; up to `most`."""
         ...
 
+    async def shallowest(self, tx: Tx, crawl: int) -> int | None:
+        """The depth of the shallowest URL that is open and not in quarantine; None if there is none. It looks at every
+        host of the crawl."""
+        ...
+
     async def next_in(self, tx: Tx, crawl: int) -> float | None:
         """Seconds until something that waits becomes due; None if nothing waits."""
         ...

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.url import Refusal, Url, canonical
+from shoal.crawl import telling
 from shoal.crawl.budget import BUDGETS, room
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import KIND, Crawls, seeds_of
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn, key_of
+from shoal.crawl.line import Line
+from shoal.crawl.narrator import News
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.traps import pattern_of
@@ -33,6 +36,7 @@ class Ask:
     want: int
     in_flight: int
     slice_over: bool = False
+    news: News | None = None  # for the journal
 
 
 class Walk:
@@ -54,6 +58,7 @@ class Walk:
         self._frontier = frontier
         self._hosts = hosts
         self._queue = queue
+        self._journal = crawls.journal
         self._crawl = crawl
         self.holder = holder
         self._pace = pace
@@ -74,10 +79,11 @@ class Walk:
         """Begin, or begin again: the run is running, and what lost walkers or we ourselves held waits again."""
 
         async def commit(tx: Tx) -> None:
-            await self._crawls.started(tx, self._crawl.id)
+            started = await self._crawls.started(tx, self._crawl.id, self.holder.job_id)
             await self._fence(tx)
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._frontier.recover(tx, self._crawl.number)
+            await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
 
@@ -97,25 +103,31 @@ class Walk:
                 return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
             if not last and await self._others_wait(tx, ask):
                 return Turn(control, holds=holds, others_wait=True)
-            counts = await self._spent(tx)
-            want = await self._affordable(tx, ask, counts)
-            work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
-            if self.earlier is not None and work:
-                await self.earlier.prepare(tx, work)
-            traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
-            turn = Turn(control, work, traps, counts, holds)
-            if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
-                await self._queue.store.mark_settled(tx, self.holder)
-            if last and not work:
-                await self._idle(tx, turn)
-                turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
-            return turn
+            return await self._refill(tx, ask, holds)
 
         report.walked += self._uncounted
         turn = await self._database.run(commit)
         self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
         if turn.drained:
             await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
+        return turn
+
+    async def _refill(self, tx: Tx, ask: Ask, holds: dict[int, float]) -> Turn:
+        """Take more; what that came to is told in the journal, if there is anything to tell."""
+        counts = await self._spent(tx)
+        want = await self._affordable(tx, ask, counts)
+        work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
+        if self.earlier is not None and work:
+            await self.earlier.prepare(tx, work)
+        traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
+        turn = Turn(Control.GO, work, traps, counts, holds)
+        if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
+            await self._queue.store.mark_settled(tx, self.holder)
+        if not ask.in_flight and not work:
+            await self._idle(tx, turn, ask.news)
+            turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
+        if ask.news is not None and not turn.is_told:
+            await self._narrate(tx, ask.news, turn)
         return turn
 
     def change(self, crawl: Crawl, pace: Pace) -> None:
@@ -148,7 +160,24 @@ class Walk:
         report.walked += self._uncounted
         await self._queue.tell_moved(await self._database.run(commit), KIND, self._crawl.id)
 
-    async def _idle(self, tx: Tx, turn: Turn) -> None:
+    async def _narrate(self, tx: Tx, news: News, turn: Turn) -> None:
+        """Add to the journal what this commit has to tell."""
+        number, lines = self._crawl.number, list(news.lines)
+        if news.found:
+            lines.append(telling.found((await self._crawls.store.counts(tx, number)).opened))
+        if news.depth is not None:
+            lines += await self._finish_depth(tx, news.depth, turn)
+        await self._journal.write(tx, number, lines)
+        turn.is_told = True
+
+    async def _finish_depth(self, tx: Tx, depth: int, turn: Turn) -> list[Line]:
+        shallowest = await self._frontier.shallowest(tx, self._crawl.number)
+        if shallowest is None or shallowest <= depth:
+            return []
+        turn.finished = shallowest - 1
+        return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
+
+    async def _idle(self, tx: Tx, turn: Turn, news: News | None) -> None:
         """Nothing taken, nothing in flight: drained, or wait for others."""
         if await self._frontier.recover(tx, self._crawl.number):
             turn.wait_seconds = 0.0
@@ -156,6 +185,8 @@ class Walk:
         counts = await self._crawls.store.counts(tx, self._crawl.number)
         if counts.drained:
             turn.drained = True
+            if news is not None:  # before the end is told
+                await self._narrate(tx, news, turn)
             await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
             return
         next_in = await self._frontier.next_in(tx, self._crawl.number)

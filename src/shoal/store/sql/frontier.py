@@ -19,7 +19,7 @@ from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 from shoal.store.sql import failures
 from shoal.store.sql.counters import OUTSIDE, count, count_traps
-from shoal.store.sql.places import NEVER, Places
+from shoal.store.sql.places import NEVER, Places, depth_at
 from shoal.store.sql.take import KINDS, Take
 
 Key = tuple[int, int]
@@ -146,6 +146,10 @@ class SqlFrontier:
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
         rows = await tx.all("held_hosts", crawl=crawl, most=most)
         return [HeldHost(row["origin"], row["held_until"], row["held_status"]) for row in rows]
+
+    async def shallowest(self, tx: Tx, crawl: int) -> int | None:
+        place = await tx.value("shallowest_open", crawl=crawl)
+        return None if place is None else depth_at(place)
 
     async def next_in(self, tx: Tx, crawl: int) -> float | None:
         row = await tx.one("next_ready", crawl=crawl)

@@ -52,6 +52,27 @@ CREATE TABLE crawl_skip (
     PRIMARY KEY (crawl, holder, reason)
 );
 
+-- What there is to read of a crawl's way. `lines`: the number of its last line; `filed`: of the last one that is in a file;
+-- `depth`: everything up to it is settled, as the journal says, and `was` what it said before.
+CREATE TABLE crawl_journal (
+    crawl INTEGER PRIMARY KEY REFERENCES crawl,
+    lines BIGINT NOT NULL DEFAULT 0,
+    filed BIGINT NOT NULL DEFAULT 0,
+    depth INTEGER NOT NULL DEFAULT -1,
+    was   INTEGER NOT NULL DEFAULT -1
+);
+CREATE INDEX crawl_journal_unfiled ON crawl_journal (crawl) WHERE filed < lines;
+CREATE TABLE crawl_line (
+    crawl   INTEGER NOT NULL REFERENCES crawl,
+    number  BIGINT NOT NULL,
+    at      BIGINT NOT NULL,
+    level   TEXT NOT NULL CHECK (level IN ('info', 'warning', 'error')),
+    event   TEXT NOT NULL,
+    message TEXT NOT NULL,
+    facts   TEXT NOT NULL,
+    PRIMARY KEY (crawl, number)
+);
+
 -- `rank` is a job's place in the line, lowest first: when it came (`line_at`) less a span for each point of its priority,
 -- so that waiting makes up for a low one. `due`: 1 stands in the line; 0 waits for `not_before`; 2 is parked, for there is
 -- no room in the scope that `parked` names. A lease reads only what stands in the line.

@@ -1,0 +1,117 @@
+"""The words of a crawl's journal. Pure: something that happened goes in, a line comes out."""
+
+from typing import Any
+
+from shoal.crawl.budget import BUDGETS
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.line import Level, Line
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.hosts.watch import HostNews
+from shoal.queue.states import GrantEnd, JobState, Move
+
+MOST_DEPTHS = 50  # that one line each is written for, at once
+REASONS = {
+    "drained": "everything in reach was crawled",
+    "max_pages": "the page limit was reached",
+    "max_bytes": "the size limit was reached",
+    "max_seconds": "the time limit was reached",
+    "interrupted": "interrupted",
+    "storage_full": "there was no room to write",
+    "no_seed_gave_a_page": "no seed gave a page",
+    "asked": "asked for",
+}
+"""Why a crawl is in its state, in words."""
+
+
+def in_words(reason: str | None) -> str:
+    return REASONS.get(reason or "", reason or "")
+
+
+def submitted(crawl: Crawl) -> Line:
+    waits = crawl.state is CrawlState.QUEUED
+    words = "Waiting for a worker" if waits else "Stored, to be started later"
+    return Line(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
+
+
+def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> Line:
+    """A change of the crawl's state; counts are told at its end."""
+    facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
+    message = _moved(crawl, move)
+    if counts is not None:
+        facts |= {"pages": counts.pages, "errors": counts.errors, "bytes": counts.bytes, "queued": counts.queued}
+        skipped = sum(counts.skipped.values())
+        message += f": {counts.pages:,} pages, {counts.errors:,} errors, {skipped:,} skipped"
+    if move.reason is not None:
+        message += f" ({in_words(move.reason)})"
+    return Line(f"crawl_{move.to}", message, _LEVELS.get(move.to, Level.INFO), facts)
+
+
+_LEVELS = {CrawlState.FAILED: Level.ERROR}
+
+
+def _moved(crawl: Crawl, move: CrawlMove) -> str:
+    match move.to:
+        case CrawlState.QUEUED:
+            resumed = crawl.state is CrawlState.PAUSED
+            return f"{'Resumed' if resumed else 'Queued'}, waiting for a worker"
+        case CrawlState.RUNNING:
+            return "Started" if crawl.started_at is None else "Going on"
+        case _:
+            return move.to.value.capitalize()
+
+
+def changed(changes: dict[str, Any]) -> Line:
+    named = ", ".join(f"{name} {'none' if value in (None, []) else value}" for name, value in changes.items())
+    return Line("crawl_changed", f"Changed: {named}", facts={"changes": changes})
+
+
+def reopened(count: int) -> Line:
+    return Line("urls_reopened", f"{count:,} failed URLs are fetched again", facts={"urls": count})
+
+
+def walker_moved(move: Move) -> Line | None:
+    """What became of one of the crawl's jobs, if that is worth a line."""
+    facts: dict[str, Any] = {"job_id": move.job_id, "reason": move.reason}
+    if move.grant_end is GrantEnd.DONE:
+        if move.reason not in BUDGETS:
+            return None
+        return Line("limit_reached", f"Limit reached: {move.reason}", facts=facts)
+    if move.error is not None:
+        facts["error"] = move.error
+    if move.to is not JobState.PENDING:
+        return Line("walker_given_up", f"Given up: {move.error or move.reason}", Level.ERROR, facts)
+    match move.grant_end:
+        case GrantEnd.RELEASED:
+            return Line("walker_handed_back", f"Handed back, waiting for a worker ({move.reason})", facts=facts)
+        case GrantEnd.RETRIED:
+            seconds = round(move.wait.total_seconds(), 1)
+            words = f"Failed and tried again in {seconds:g} s: {move.error}"
+            return Line("walker_retried", words, Level.WARNING, facts | {"retry_in_seconds": seconds})
+        case _:
+            return Line("worker_lost", f"Worker lost, waiting for another: {move.error}", Level.WARNING, facts)
+
+
+def taken_up(job_id: str) -> Line:
+    return Line("walker_began", "A worker takes part", facts={"job_id": job_id})
+
+
+def found(urls: int) -> Line:
+    return Line("urls_found", f"Found {urls:,} URLs", facts={"urls": urls})
+
+
+def depths_finished(before: int, upto: int) -> list[Line]:
+    """Everything up to a depth is settled; what was said before is not said again."""
+    return [
+        Line("depth_finished", f"Depth {depth} finished", facts={"depth": depth})
+        for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)
+    ]
+
+
+def held(news: HostNews, seconds: float) -> Line:
+    words = f"{news.origin} answered {news.status}: not asked for {seconds:.1f} s"
+    return Line("host_held", words, Level.WARNING, {"host": news.origin, "status": news.status, "seconds": seconds})
+
+
+def trapped(pattern: str, sample: str) -> Line:
+    facts = {"pattern": pattern, "url": sample}
+    return Line("pattern_quarantined", f"Pages of {pattern} repeat themselves: in quarantine", Level.WARNING, facts)

@@ -1,0 +1,47 @@
+"""The journals of crawls on SQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Tx
+from shoal.crawl.journal import Unfiled, Written
+from shoal.crawl.line import Level, Line
+
+
+class SqlJournalStore:
+    """Answers `crawl.journal.JournalStore`."""
+
+    async def append(self, tx: Tx, crawl: int, lines: Sequence[Line], most: int) -> None:
+        last = await tx.value("reserve_lines", crawl=crawl, count=len(lines))
+        first = last - len(lines) + 1
+        await tx.many("insert_lines", [_row(crawl, number, line) for number, line in enumerate(lines, first)])
+        if last > most:
+            await tx.execute("drop_first_lines", crawl=crawl, number=last - most)
+
+    async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Written]:
+        return [_written(row) for row in await tx.all("lines_after", crawl=crawl, number=number, limit=limit)]
+
+    async def last(self, tx: Tx, crawl: int, count: int) -> list[Written]:
+        return [_written(row) for row in reversed(await tx.all("last_lines", crawl=crawl, limit=count))]
+
+    async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> int | None:
+        before: int | None = await tx.value("finish_depth", crawl=crawl, depth=depth)
+        return before
+
+    async def unfiled(self, tx: Tx, limit: int) -> list[Unfiled]:
+        rows = await tx.all("unfiled_journals", limit=limit)
+        return [Unfiled(row["crawl"], row["crawl_id"], row["project"], row["filed"]) for row in rows]
+
+    async def claim(self, tx: Tx, crawl: int, filed: int, upto: int) -> bool:
+        return await tx.execute("claim_lines", crawl=crawl, filed=filed, upto=upto) == 1
+
+
+def _row(crawl: int, number: int, line: Line) -> tuple[Any, ...]:
+    return crawl, number, line.level.value, line.event, line.message, orjson.dumps(line.facts).decode()
+
+
+def _written(row: Any) -> Written:
+    line = Line(row["event"], row["message"], Level(row["level"]), orjson.loads(row["facts"]))
+    return Written(row["number"], row["at"], line)

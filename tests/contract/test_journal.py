@@ -1,0 +1,239 @@
+"""The journal of a crawl: its lines are in the commits that cause them, in order, bounded, and none is missed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shoal.base.errors import NotFound
+from shoal.crawl.change import CrawlChange
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.failures import FailedUrls
+from shoal.crawl.frontier import Report
+from shoal.crawl.journal import Journal
+from shoal.crawl.line import Level, Line
+from shoal.crawl.narrator import News
+from shoal.crawl.walk import Ask
+from shoal.queue import states as job_states
+from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, until_blocked
+
+
+async def said(bench: Bench, crawl: Crawl) -> list[str]:
+    return [written.line.message for written in await bench.journal.lines(crawl.id)]
+
+
+async def events(bench: Bench, crawl: Crawl) -> list[str]:
+    return [written.line.event for written in await bench.journal.lines(crawl.id)]
+
+
+async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
+    return next(one.line.facts for one in await bench.journal.lines(crawl.id) if one.line.event == event)
+
+
+async def turn_with(walker: Walker, news: News, *settled: Any, found: Any = ()) -> Any:
+    left = [task for task in walker.held if task not in [done.task for done in settled]]
+    turn = await walker.walk.turn(Report(list(settled), list(found)), Ask(10, len(left), news=news))
+    walker.held = left + turn.work
+    return turn
+
+
+async def test_a_life_can_be_read(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    await walker.take()
+    await walker.fetch_all()
+    assert await said(bench, crawl) == [
+        "Waiting for a worker",
+        "Started",
+        "Depth 0 finished",
+        "Completed: 2 pages, 0 errors, 0 skipped (everything in reach was crawled)",
+    ]
+    assert await facts(bench, crawl, "crawl_completed") == {
+        "reason": "drained", "pages": 2, "errors": 0, "bytes": 20, "queued": 0,
+    }  # fmt: skip
+
+
+async def test_pause_resume_change_and_stop_are_told(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.crawls.pause(crawl.id)
+    await bench.crawls.change(crawl.id, CrawlChange(max_pages=5, exclude=[]))
+    await bench.crawls.resume(crawl.id)
+    await bench.crawls.stop(crawl.id)
+    assert (await said(bench, crawl))[1:] == [
+        "Paused (asked for)",
+        "Changed: max_pages 5, exclude none",
+        "Resumed, waiting for a worker",
+        "Stopped: 0 pages, 0 errors, 0 skipped (asked for)",
+    ]
+
+
+async def test_a_lost_worker_is_told_and_who_comes_after_it(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.walker(crawl, "w1")
+    await bench.lose()
+    await bench.walker(crawl, "w2")
+    assert (await said(bench, crawl))[2:] == [
+        "Worker lost, waiting for another: the lease of w1 ran out",
+        "A worker takes part",
+    ]
+    lost = await facts(bench, crawl, "worker_lost")
+    assert (lost["reason"], lost["error"]) == ("worker_lost", "the lease of w1 ran out")
+
+
+async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_told(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await walker.walk.hand_back(Report(), "shutdown")
+    for _ in range(2):
+        await bench.queue.fail((await bench.walker(crawl)).lease, "boom")
+        await bench.jump(60)
+    assert [event for event in await events(bench, crawl) if event != "walker_began"] == [
+        *("crawl_queued", "crawl_running", "walker_handed_back", "walker_retried", "walker_given_up", "crawl_failed")
+    ]
+    last = (await bench.journal.lines(crawl.id))[-1].line
+    assert (last.level, last.message) == (Level.ERROR, "Failed: 0 pages, 0 errors, 0 skipped (attempts_exhausted)")
+
+
+async def test_a_reached_limit_is_told(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
+    walker = await bench.walker(crawl)
+    [first] = await walker.take()
+    await walker.walk.close(Report([fetched(first)]), "max_pages")
+    assert (await said(bench, crawl))[2:] == [
+        "Limit reached: max_pages",
+        "Completed: 1 pages, 0 errors, 0 skipped (the page limit was reached)",
+    ]
+
+
+async def test_urls_that_are_fetched_again_are_told(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    first, second = await walker.take()
+    await walker.turn(fetched(first), failed(second))
+    await bench.crawls.retry_these(crawl.id, FailedUrls())
+    assert (await said(bench, crawl))[-2:] == ["1 failed URLs are fetched again", "Queued, waiting for a worker"]
+
+
+async def test_what_a_commit_tells_goes_with_it_or_not_at_all(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    before = await said(bench, crawl)
+    await bench.database.run(
+        lambda tx: bench.queue.move_in(
+            tx, job_states.finish(walker.holder.job_id, walker.holder.epoch), "crawl", crawl.id
+        )
+    )
+    after = await said(bench, crawl)
+    with pytest.raises(Exception, match="no longer leased"):
+        await turn_with(walker, News([Line("x", "of a walker that is gone")]))
+    assert await said(bench, crawl) == after
+    assert len(after) > len(before)
+
+
+async def test_a_depth_is_finished_when_nothing_of_it_is_open(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    first, second = await walker.take()
+    turn = await turn_with(walker, News(depth=0), fetched(first), found=[walker.link("/c", 1)])
+    assert (turn.is_told, turn.finished) == (True, None)  # the second seed is under way
+    turn = await turn_with(walker, News(depth=0), fetched(second), found=[walker.link("/d", 3)])
+    assert turn.finished == 0
+    turn = await turn_with(walker, News(depth=0))
+    [third] = [task for task in walker.held if task.depth == 1]
+    turn = await turn_with(walker, News(depth=1), fetched(third))
+    assert turn.finished == 2
+    assert [line for line in await said(bench, crawl) if line.startswith("Depth")] == [
+        *("Depth 0 finished", "Depth 1 finished", "Depth 2 finished")
+    ]
+
+
+async def test_what_is_in_quarantine_or_waits_to_be_tried_again_is_open_or_not(bench: Bench) -> None:
+    crawl = await bench.submit()
+
+    async def shallowest() -> int | None:
+        return await bench.database.read(lambda tx: bench.frontier.shallowest(tx, crawl.number))
+
+    assert await shallowest() == 0
+    await bench.sql("UPDATE frontier_host SET ready_at = NULL")
+    assert await shallowest() == 0
+    walker = await bench.walker(crawl)
+    await bench.sql("UPDATE frontier_host SET ready_at = 1")
+    await walker.take()
+    assert await shallowest() == 0
+    await bench.sql("UPDATE frontier_touched SET due = 4611686018427387904")
+    assert await shallowest() is None
+
+
+async def test_found_counts_what_the_whole_crawl_was_opened_with(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await turn_with(walker, News(found=True), fetched(task), found=[walker.link("/b"), walker.link("/c")])
+    assert (await said(bench, crawl))[-1] == "Found 3 URLs"
+
+
+async def test_a_long_journal_keeps_its_last_lines_and_their_numbers(bench: Bench) -> None:
+    crawl = await bench.submit()
+    journal = Journal(bench.database, bench.journal.store, bench.crawls.store, most=10)
+    for number in range(25):
+        await bench.database.run(
+            lambda tx, number=number: journal.write(tx, crawl.number, [Line("x", f"line {number}")])
+        )
+    lines = await journal.lines(crawl.id)
+    assert [line.number for line in lines] == list(range(17, 27))
+    assert lines[-1].line.message == "line 24"
+
+
+async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.database.run(
+        lambda tx: bench.journal.write(tx, crawl.number, [Line("x", str(number)) for number in range(5)])
+    )
+    assert [line.number for line in await bench.journal.lines(crawl.id, after=2, limit=3)] == [3, 4, 5]
+    assert [line.number for line in await bench.journal.lines(crawl.id, limit=2)] == [5, 6]
+    assert await bench.journal.lines(crawl.id, after=99) == []
+    with pytest.raises(NotFound):
+        await bench.journal.lines("none")
+
+
+async def test_what_others_wrote_is_cleaned(bench: Bench) -> None:
+    crawl = await bench.submit()
+    line = Line("x", "two\nlines and \x1b[31mred", facts={"error": "password=hunter2\r\n"})
+    await bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [line]))
+    written = (await bench.journal.lines(crawl.id))[-1].line
+    assert "\n" not in written.message
+    assert "\x1b" not in written.message
+    assert "hunter2" not in str(written.facts)
+
+
+async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Bench) -> None:
+    """A commit that got its number first and is slow holds up the others: no number is seen before a smaller one."""
+    bench = postgres_bench
+    crawl = await bench.submit()
+    gate = Gate("reserve_lines")
+    slow = Gated(bench.database, gate)
+    writing = asyncio.create_task(
+        slow.run(lambda tx: bench.journal.write(tx, crawl.number, [Line("x", "the slow one")]))
+    )
+    await gate.wait_until_reached()
+    other = asyncio.create_task(
+        bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [Line("x", "the quick one")]))
+    )
+    await until_blocked(bench)
+    assert await said(bench, crawl) == ["Waiting for a worker"]
+    gate.open()
+    await asyncio.gather(writing, other)
+    assert (await said(bench, crawl))[1:] == ["the slow one", "the quick one"]
+
+
+async def test_a_removed_crawl_takes_its_journal_along(bench: Bench) -> None:
+    from shoal.store.sql.archive import SqlArchive
+
+    crawl = await bench.submit()
+    await bench.crawls.stop(crawl.id)
+    archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
+    while await bench.database.run(lambda tx: archive.forget(tx, crawl.number, 100)):
+        pass
+    await bench.database.run(lambda tx: archive.remove(tx, crawl, 100))
+    assert await bench.number("SELECT count(*) FROM crawl_line") == 0
+    assert await bench.number("SELECT count(*) FROM crawl_journal") == 0
