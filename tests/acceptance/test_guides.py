@@ -92,3 +92,7 @@ def test_the_commands_of_the_guide_on_robots_work(site: Site, tmp_path: Path) ->
 def test_the_programs_of_the_library_guide_work(site: Site, tmp_path: Path, place: int) -> None:
     program = blocks("library.md", "python")[place].replace(EXAMPLE, site.address)
     assert run([sys.executable, "-W", "error", "-c", program], tmp_path)
+
+
+def test_the_commands_of_the_guide_on_tokens_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("tokens.md", site, tmp_path) == 4
