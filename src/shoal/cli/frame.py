@@ -48,6 +48,7 @@ COMMANDS: dict[str, Lazy] = {
     "serve": Lazy("shoal.cli.serve:serve", "Run the controller: API, console, chores."),
     "worker": Lazy("shoal.cli.worker:worker", "Run a worker that takes jobs from the store."),
     "crawls": Lazy("shoal.cli.crawls:crawls", "List and manage crawls."),
+    "jobs": Lazy("shoal.cli.jobs:jobs", "Make page jobs for single URLs, and see what they gave."),
     "explain": Lazy("shoal.cli.explain:explain", "Say why a URL waits, was skipped, or failed."),
     "robots": Lazy("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
     "rules": Lazy("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),

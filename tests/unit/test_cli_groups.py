@@ -1,0 +1,86 @@
+"""`shoal jobs add` and what belongs to it, straight at a store."""
+
+import json
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_urls_of_the_line_and_of_a_file_are_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("urls.txt").write_text("# shops\nhttp://example.org/a\n\n http://example.org/b \n")
+    Path("rules.toml").write_text('[fields.name]\ncss = "h1"\nrequired = true\n')
+    words = ["--file", "urls.txt", "--rules", "rules.toml", "--header", "Accept-Language: de", "--label", "team=a"]
+    group = told(capsys, "jobs", "add", "http://example.org/c", *words, "--group", "monday", "--retries", "3")
+    assert (group["id"], group["total"], group["labels"]) == ("monday", 3, {"team": "a"})
+    assert group["rule_set"] == {"fields": {"name": {"css": "h1", "required": True}}}
+    assert main(["jobs", "groups"]) == 0
+    assert "monday" in capsys.readouterr().out
+
+
+def test_the_id_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "add", "http://example.org/a", "--group", "monday"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "monday\n"
+    assert said.err == "1 job in monday.\n"
+
+
+def test_urls_may_come_by_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"http://example.org/a\nhttp://example.org/b\n")))
+    assert told(capsys, "jobs", "add", "--file", "-")["total"] == 2
+
+
+def test_a_bad_url_of_a_file_is_told_by_its_line_and_nothing_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("urls.txt").write_text("http://example.org/a\n# no\nnothing\n")
+    assert main(["jobs", "add", "--file", "urls.txt"]) == 2
+    said = capsys.readouterr().err
+    assert "urls[1] is line 3 of urls.txt." in said
+    assert "urls[1] 'nothing' is not an absolute http or https URL" in said
+    assert told(capsys, "jobs", "groups")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "there is no URL"),
+        (["http://example.org/", "--label", "x"], "write it as name=value"),
+        (["http://example.org/", "--header", "x"], "write it as NAME: VALUE"),
+        (["http://example.org/", "--priority", "200"], "priority"),
+        (["--file", "absent.txt"], "cannot be read"),
+        (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+    assert main(["jobs", "add", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_group_without_results_says_that_they_may_come(capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "jobs", "add", "http://example.org/a", "--group", "monday")
+    assert main(["jobs", "results", "monday"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "ask again later" in said.err
+    assert told(capsys, "jobs", "cancel-group", "monday")["jobs"] == {"cancelled": 1}
+    assert told(capsys, "jobs", "results", "monday") == {"items": [], "next": None}
+
+
+def test_an_unknown_group_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "jobs", "add", "http://example.org/a")
+    assert main(["jobs", "results", "grp_none"]) == 5
+    assert "grp_none" in capsys.readouterr().err
