@@ -41,7 +41,8 @@ lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
 	$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
-	$(COMPILE) --upgrade tests/support/pywb.in --output-file tests/support/pywb.lock
+	for name in pywb schemathesis; do \
+		$(COMPILE) --upgrade tests/support/$$name.in --output-file tests/support/$$name.lock; done
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

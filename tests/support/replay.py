@@ -1,23 +1,17 @@
 """pywb, the replay tool, over one archive. It pins old versions of what we use: it has an environment of its own."""
 
-import hashlib
-import os
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.programs import ServerUnavailable
+from tests.support.apart import environment, plain_environment
 from tests.support.servers import free_port, wait_until
 
-ROOT = Path(__file__).parents[2]
-LOCK = Path(__file__).with_name("pywb.lock")
-INSTALL_SECONDS = 600
 START_SECONDS = 60
 
 
@@ -69,7 +63,7 @@ def replaying(archive: Path, index: Path, folder: Path) -> Iterator[Replay]:
         (folder / "collections" / "mine" / place).mkdir(parents=True)
         shutil.copy(file, folder / "collections" / "mine" / place)
     port = free_port()
-    words = [str(environment() / "bin" / "wayback"), "--bind", "127.0.0.1", "--port", str(port)]
+    words = [str(environment("pywb") / "bin" / "wayback"), "--bind", "127.0.0.1", "--port", str(port)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=log, env=plain_environment())
     try:
@@ -79,38 +73,3 @@ def replaying(archive: Path, index: Path, folder: Path) -> Iterator[Replay]:
     finally:
         process.kill()
         process.wait()
-
-
-def environment() -> Path:
-    """pywb's own packages, installed once for each version of its lock."""
-    home = ROOT / ".venv" / f"pywb-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
-    if not home.exists():
-        new = home.with_name(f"{home.name}.{os.getpid()}")
-        _run(sys.executable, "-m", "venv", str(new))
-        _run(
-            str(new / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--require-hashes",
-            "--no-deps",
-            "-r",
-            str(LOCK),
-        )
-        # Scripts name their interpreter by its path: it stays where it was made, and the short name leads there.
-        with suppress(FileExistsError):  # another run was first
-            home.symlink_to(new.name)
-    return home
-
-
-def _run(*words: str) -> None:
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=plain_environment()
-    )
-    if done.returncode:
-        raise ServerUnavailable(f"pywb cannot be installed, so no archive can be replayed:\n{done.stderr[-2000:]}")
-
-
-def plain_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SHOAL"))}

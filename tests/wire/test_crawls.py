@@ -205,6 +205,21 @@ async def test_pages_are_listed_as_their_records(api: Served) -> None:
     assert (await api.ask(f"{CRAWLS}/{crawl_id}/pages?status=abc"))[0] == 422
 
 
+async def test_failed_urls_are_fetched_again_by_what_they_failed_of(api: Served) -> None:
+    with Site(pages=2) as site:
+        options = {"robots": "ignore", "sitemap": "off", "speed": "max"}
+        crawl_id = await made(api, seeds=[site.address, site.address + "nothing"], **options)
+        await walked(api, crawl_id)
+        assert (await act(api, crawl_id, "retry"))[0] == 409, "it did not fail"
+        status, crawl = await act(api, crawl_id, "retry", {"status": ["404"]})
+        assert (status, crawl["state"], crawl["queued"]) == (202, "queued", 1)
+        await walked(api, crawl_id)
+    assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]["state"] == "completed"
+    assert len((await api.ask(f"{CRAWLS}/{crawl_id}/pages?status=404"))[1]["items"]) == 1
+    for which in ({"status": ["200"]}, {"error": ["nonsense"]}, {"like": "("}, {"limit": 0}, {"all": True}):
+        assert (await act(api, crawl_id, "retry", which))[0] == 422
+
+
 async def test_a_body_of_ten_megabytes_is_refused_with_an_answer(api: Served) -> None:
     answered = await api.send("POST", CRAWLS, {"seeds": [SEED], "user_agent": "x" * 10_000_000})
     assert (answered.status, answered.json["code"]) == (413, "too_large")

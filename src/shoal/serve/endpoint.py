@@ -149,17 +149,10 @@ class EndpointRoute(Route):
     async def _answer(self, request: Request) -> Response:
         check_parts(request.path_params)
         query = read_query(self.line.query, request)
-        body = await self._body(request)
+        text = b"" if self.line.method == "GET" else await read_body(request, self._max_body)
+        body = parse(self.line.body, text) if text or self.line.needs_body else self.line.body()
         answer: Response = await self._handler(Ask(request, body, query))
         return answer
-
-    async def _body(self, request: Request) -> Form:
-        if self.line.method == "GET":
-            return self.line.body()
-        text = await read_body(request, self._max_body)
-        if not text and not self.line.needs_body:
-            return self.line.body()
-        return parse(self.line.body, text)
 
 
 def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:

@@ -1,0 +1,42 @@
+"""Programs that tests run and that have packages of their own: an environment each, installed once for each lock."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.programs import ServerUnavailable
+
+ROOT = Path(__file__).parents[2]
+INSTALL_SECONDS = 600
+
+
+def environment(name: str) -> Path:
+    """Where the packages of `<name>.lock` are installed."""
+    lock = Path(__file__).with_name(f"{name}.lock")
+    home = ROOT / ".venv" / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    if not home.exists():
+        new = home.with_name(f"{home.name}.{os.getpid()}")
+        _run(name, sys.executable, "-m", "venv", str(new))
+        install = ["-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", str(lock)]
+        _run(name, str(new / "bin" / "python"), *install)
+        # Scripts name their interpreter by its path: it stays where it was made, and the short name leads there.
+        with suppress(FileExistsError):  # another run was first
+            home.symlink_to(new.name)
+    return home
+
+
+def _run(name: str, *words: str) -> None:
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=plain_environment()
+    )
+    if done.returncode:
+        raise ServerUnavailable(
+            f"{name} cannot be installed, so what needs it cannot be tested:\n{done.stderr[-2000:]}"
+        )
+
+
+def plain_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SHOAL"))}
