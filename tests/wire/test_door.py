@@ -7,15 +7,23 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message
 
-from shoal.access.failures import MOST_FAILURES
+from shoal.access.failures import MOST_FAILURES, Failures
 from shoal.access.token import TokenWish, mint
+from shoal.access.tokens import Tokens
 from shoal.app import opened
+from shoal.base.clock import FakeClock
 from shoal.base.errors import BadConfig, NotAllowed
 from shoal.cli.serve import check_reach
-from shoal.serve.keeper import CallerRefused
+from shoal.serve.keeper import CallerRefused, TokenKeeper
+from shoal.serve.site import LOOK_EVERY_SECONDS, site
 from shoal.serve.tls import tls_of
 from shoal.settings import load
+from shoal.store.sql.tokens import SqlTokenStore
 from tests.support.controller import CRAWLS, ME, Served, served
 from tests.support.servers import free_port
 
@@ -118,6 +126,14 @@ async def test_with_tokens_nothing_is_open_but_what_says_that_we_live(lite: Serv
     assert (await lite.ask("/healthz")).status == 200
 
 
+@pytest.mark.parametrize("host", ["x/healthz?", "x/metrics?", "127.0.0.1/metrics?", "x/login#", "x/static/"])
+async def test_a_host_that_looks_like_an_open_path_opens_nothing(sqlite_url: str, host: str) -> None:
+    async with served(sqlite_url, SHOAL_OPEN_PROBES="true") as shop:
+        await shop.token()
+        for path in (CRAWLS, "/", "/api/v1/tokens", "/nowhere"):
+            assert (await shop.ask(path, headers={"Host": host})).status in (401, 403)
+
+
 async def test_probes_are_open_if_the_operator_says_so(sqlite_url: str) -> None:
     async with served(sqlite_url, SHOAL_OPEN_PROBES="true") as shop:
         await shop.token()
@@ -218,6 +234,54 @@ async def until_refused(shop: Served, token: str) -> int:
     while (answer := await shop.ask(token=token)).status == 200:
         pass
     return answer.status
+
+
+async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) -> None:
+    clock, more, seen = FakeClock(), asyncio.Queue[bytes](), asyncio.Queue[bytes]()
+
+    async def stream(request: Request) -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            while True:
+                yield await more.get()
+
+        return StreamingResponse(pieces())
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await seen.put(message["body"] if message.get("more_body") else b"end")
+
+    settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
+    async with opened(settings) as app:
+        tokens = Tokens(app.database, SqlTokenStore(), app.acts(), clock, app.signals)
+        keeper = TokenKeeper(tokens, Failures(clock), settings.serve, app.signals)
+        door = site([Route("/stream", stream)], clock, app.signals, keeper)
+        minted = await tokens.create(TokenWish(name="x", role="viewer"), ME)
+        login = (b"authorization", f"Bearer {minted.text}".encode())
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/stream",
+            "query_string": b"",
+            "scheme": "http",
+            "headers": [(b"host", b"localhost"), login],
+            "client": ("127.0.0.1", 1),
+            "root_path": "",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+        }
+        streaming = asyncio.create_task(door(scope, receive, send))
+        for piece in (b"a", b"b"):
+            clock.jump(LOOK_EVERY_SECONDS)
+            await more.put(piece)
+            assert await asyncio.wait_for(seen.get(), 10) == piece
+        await tokens.revoke(minted.token.id, ME)
+        clock.jump(LOOK_EVERY_SECONDS)
+        await more.put(b"secret")
+        assert await asyncio.wait_for(seen.get(), 10) == b"end"
+        await asyncio.wait_for(streaming, 10)
 
 
 # REST of tokens

@@ -153,7 +153,11 @@ def address_of(request: Request) -> str:
 
 def cookie_name(request: Request) -> str:
     """Under TLS browsers keep this prefix for cookies that only this very host can have set."""
-    return f"__Host-{COOKIE}" if request.url.scheme == "https" else COOKIE
+    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
+
+
+def is_secure(request: Request) -> bool:
+    return bool(request.scope["scheme"] == "https")
 
 
 def is_loopback(host: str) -> bool:

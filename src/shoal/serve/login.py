@@ -10,7 +10,7 @@ from shoal import __version__
 from shoal.access.scopes import Scope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
 from shoal.serve.console import FRESH, templates
-from shoal.serve.keeper import TokenKeeper, address_of, cookie_name
+from shoal.serve.keeper import TokenKeeper, address_of, cookie_name, is_secure
 
 LONGEST_FORM = 4096
 
@@ -41,13 +41,12 @@ class Login:
         except (Unauthenticated, NotAllowed, RateLimited) as error:
             return self._shown(error)
         entered = RedirectResponse("/", 303, headers=FRESH)
-        secure = request.url.scheme == "https"
-        entered.set_cookie(cookie_name(request), text, httponly=True, samesite="strict", secure=secure)
+        entered.set_cookie(cookie_name(request), text, httponly=True, samesite="strict", secure=is_secure(request))
         return entered
 
     async def leave(self, request: Request) -> Response:
         left = RedirectResponse("/login", 303, headers=FRESH)
-        left.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        left.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=is_secure(request))
         return left
 
     def _shown(self, error: ShoalError | None = None) -> Response:

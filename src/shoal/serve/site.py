@@ -1,6 +1,6 @@
 """The HTTP application: its routes, what it refuses before any route, and its errors."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -13,14 +13,16 @@ from starlette.types import Scope as AsgiScope
 
 from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
-from shoal.base.errors import ShoalError, Unauthenticated
+from shoal.base.errors import CallerError, ShoalError, Unauthenticated
 from shoal.base.signals import Signal, Signals
 from shoal.serve.endpoint import reached
 from shoal.serve.keeper import SAFE_METHODS, Keeper, Loopback
 from shoal.serve.problems import http_error, shoal_error, unexpected
 
 PROBES = frozenset({"/readyz", "/metrics"})
-OPEN = ("/login", "/logout", "/static/")
+OPEN = frozenset({"/login", "/logout"})
+FILES = "/static/"
+LOOK_EVERY_SECONDS = 3.0  # at the caller of an answer that goes on and on
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -55,6 +57,35 @@ def site(
     return Door(app, routes, keeper or Loopback(), open_probes, clock, signals)
 
 
+class Passage:
+    """The way of one answer out. A stream ends soon after its caller is no longer welcome: tokens are revoked."""
+
+    def __init__(self, send: Send, clock: Clock, is_welcome: Callable[[], Awaitable[bool]]) -> None:
+        self._send = send
+        self._clock = clock
+        self._is_welcome = is_welcome
+        self._looked_at = clock.monotonic()
+        self.status = 500
+        self.is_closed = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message["headers"], *HEADERS]
+        elif message.get("more_body") and await self._must_end():
+            self.is_closed = True
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise ConnectionError("the caller is no longer welcome")  # how a server tells that nobody reads any more
+        await self._send(message)
+
+    async def _must_end(self) -> bool:
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_EVERY_SECONDS:
+            return False
+        self._looked_at = now
+        return not await self._is_welcome()
+
+
 class Door:
     """Every request passes here: its keeper lets it in or not, the answer gets its headers, and is counted."""
 
@@ -78,23 +109,29 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = self._clock.monotonic()
-        status = 500
-
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], *HEADERS]
-            await send(message)
-
+        request, began = Request(scope), self._clock.monotonic()
+        passage = Passage(send, self._clock, lambda: self._is_welcome(request))
         try:
-            refusal = await self._refusal(Request(scope))
-            await (refusal or self._app)(scope, receive, answer)
+            refusal = await self._refusal(request)
+            await (refusal or self._app)(scope, receive, passage.send)
+        except Exception:
+            if not passage.is_closed:
+                raise
         finally:
             route = getattr(scope.get("route"), "path", "none")
             seconds = self._clock.monotonic() - began
-            self._signals.emit(RequestServed(method=scope["method"], route=route, status=status, seconds=seconds))
+            served = RequestServed(method=scope["method"], route=route, status=passage.status, seconds=seconds)
+            self._signals.emit(served)
+
+    async def _is_welcome(self, request: Request) -> bool:
+        """Whether who was let in still would be. A store that cannot say so throws nobody out."""
+        try:
+            await self._keeper.admit(request, self._needed(request))
+        except CallerError:
+            return False
+        except ShoalError:
+            return True
+        return True
 
     async def _refusal(self, request: Request) -> Response | None:
         """The answer to who is not let in. Who is let in is known to handlers as `request.state.caller`."""
@@ -108,12 +145,13 @@ class Door:
 
     def _needed(self, request: Request) -> Scope | None:
         """What a request needs. What is in no table, or not there at all, is open to nobody else."""
-        if request.url.path in PROBES:
+        path = request.scope["path"]  # what is routed by; `request.url` would believe the Host header
+        if path in PROBES:
             return None if self._open_probes else Scope.READ
         found = reached(self._routes, request.scope)
         if found is not None:
             return found.scope
-        if request.url.path.startswith(OPEN):
+        if path in OPEN or path.startswith(FILES):
             return None
         return Scope.READ if request.method in SAFE_METHODS else Scope.WRITE
 
@@ -121,4 +159,6 @@ class Door:
 def _is_visit(request: Request) -> bool:
     """Whether a person opened a page."""
     is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-    return is_page and not request.url.path.startswith(("/api/", "/bot/")) and "authorization" not in request.headers
+    return (
+        is_page and not request.scope["path"].startswith(("/api/", "/bot/")) and "authorization" not in request.headers
+    )
