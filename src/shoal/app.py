@@ -1,7 +1,7 @@
 """The composition root: the only place that names a driver, wires the rooms, and registers job kinds."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from shoal.pages.groups import Groups
     from shoal.pages.ingest import Ingest
     from shoal.store.sql.postgres import PostgresDatabase
+    from shoal.work.child import Run
     from shoal.work.worker import Worker
 
     SqlDatabase = SqliteDatabase | PostgresDatabase
@@ -237,6 +238,18 @@ def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
 
 
 @asynccontextmanager
+async def apart(app: App) -> AsyncIterator[Queue]:
+    """The queue on a connection of its own: heartbeats must not wait behind other work of the process."""
+    settings = app.settings
+    database = database_of(settings.database.but(pool_size=1), app.clock)
+    await database.open()
+    try:
+        yield Queue(database, app.queue.store, settings.queue, app.signals)
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
 async def opened(
     settings: Settings, signals: Signals | None = None, *, upgrade: bool = False, existing: bool = False
 ) -> AsyncIterator[App]:
@@ -341,23 +354,33 @@ async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> A
 def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
     """Workers of one process for the other walkers of a crawl that it walks itself."""
     from shoal.work.local import holder_name
+    from shoal.work.nursery import Nursery
     from shoal.work.worker import Worker
+    from shoal.work.workplace import Workplace
 
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
-    lane, holder = local_lane(crawl.id), holder_name()
-    return Worker("here", app.queue, settings, app.clock, app.signals, environment, app.wake, [lane], holder)
+    place = Workplace(
+        node_id="here",
+        holder=holder_name(),
+        lanes=(local_lane(crawl.id),),
+        kinds=(KIND,),
+        queue=app.queue,
+        settings=settings,
+        clock=app.clock,
+        signals=app.signals,
+        nursery=Nursery(app.clock, app.signals, environment),
+    )
+    return Worker(place, app.wake, with_pages=False)
 
 
-async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "Walker | AnalysisRun":
-    """The run of a leased job, ready to start in this process."""
-    if lease.kind == "analysis":
-        return analysis_of(app, lease, alive)
+async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
+    """A walker of a leased job's crawl, ready to start in this process."""
     seen = await app.crawls.get(lease.run_id or "")
     return walker_of(app, seen.crawl, lease.holder, alive)
 
 
-def analysis_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
+async def analysis_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
     """An attempt at an analysis in this process, with every analyzer there is."""
     from shoal.audit.analyzers import ANALYZERS
     from shoal.audit.run import AnalysisRun
@@ -393,6 +416,11 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
         signals,
         lanes,
     )
+
+
+Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]
+RUNS: Runs = {KIND: run_of, "analysis": analysis_of}
+"""What a worker's children run, by kind of job."""
 
 
 def _rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:

@@ -88,7 +88,7 @@ async def served(store_url: str, *, tls: ssl.SSLContext | None = None, **given: 
         shop = Served(app, door.getsockname()[1], tls=tls)
         signals.subscribe(shop.told.append)
         signals.subscribe(Logs(LogSettings(level="debug", format="json"), SystemClock(), shop.log).listen)
-        controller = Controller(app, Metrics(), door, flags, 0)
+        controller = Controller(app, Metrics(), door, [])
         door.listen()
         serving = asyncio.create_task(controller.run())
         try:

@@ -24,6 +24,7 @@ from urllib.request import Request, urlopen
 from tests.support.servers import free_port
 from tests.support.site import Site
 
+ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30.0
 GONE_SECONDS = 10.0  # for a process that has been killed, and for the children that go with it
 POLL_SECONDS = 0.02
@@ -44,8 +45,9 @@ TENTH = {
 class Shoal:
     """One command of ours as a process; it can be started again under the same name."""
 
-    def __init__(self, name: str, words: list[str], env: dict[str, str], folder: Path) -> None:
+    def __init__(self, name: str, words: list[str], env: dict[str, str], folder: Path, module: str = "shoal") -> None:
         self.name = name
+        self._module = module
         self.log = folder / f"{name}.log"
         self._words = words
         self._env = env
@@ -55,7 +57,7 @@ class Shoal:
     def start(self) -> Self:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "shoal", *self._words],
+                [sys.executable, "-m", self._module, *self._words],
                 cwd=self._folder,
                 env=self._env,
                 stdin=subprocess.DEVNULL,
@@ -133,6 +135,10 @@ class Fleet:
     def worker(self, name: str = "worker-1") -> Shoal:
         return self._add(name, ["worker"], GRPC_NODE_ID=name)
 
+    def page_worker(self, name: str = "worker-1") -> Shoal:
+        """A worker whose page jobs do what their payload says: see `page_child`."""
+        return self._add(name, [], "tests.support.page_worker", GRPC_NODE_ID=name, PYTHONPATH=str(ROOT))
+
     def command(self, name: str, *words: str) -> Shoal:
         """Any other command, under a name of its own."""
         return self._add(name, list(words))
@@ -178,8 +184,8 @@ class Fleet:
         elif orphans:
             raise AssertionError(f"processes outlived their parents: {orphans}\n{self._logs()}")
 
-    def _add(self, name: str, words: list[str], **env: str) -> Shoal:
-        member = Shoal(name, words, self._env | env, self.folder).start()
+    def _add(self, name: str, words: list[str], module: str = "shoal", **env: str) -> Shoal:
+        member = Shoal(name, words, self._env | env, self.folder, module).start()
         self._members.append(member)
         return member
 

@@ -1,24 +1,44 @@
-"""Where a worker's child starts. Not a command: only a worker calls it, with its own process id."""
+"""Where a worker's child starts. Not a command: only a worker calls it, with its own pid and the child's role."""
 
+import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import uvloop
 
-from shoal.app import opened, run_of
+from shoal.app import RUNS, App, Runs, opened, page_work_of
 from shoal.cli.collector import spare
 from shoal.cli.watching import watched
 from shoal.settings import load
-from shoal.work.child import Child, die_with_parent
+from shoal.work.child import Child, PageChild, die_with_parent
+from shoal.work.pages import PageWork, holder_of
+
+Pages = Callable[[App, Sequence[str]], PageWork[Any]]
 
 
-async def _serve() -> None:
+def main(runs: Runs = RUNS, pages: Pages = page_work_of) -> None:
+    """Serve the parent whose words come by stdin: as a child for runs, or as the one for pages, by its role."""
+    parent, role, *words = sys.argv[1:]
+    die_with_parent(int(parent))
+    spare()
+    uvloop.run(_serve_pages(pages, *words) if role == "pages" else _serve_runs(runs))
+
+
+async def _serve_runs(runs: Runs) -> None:
     settings = load().settings
     signals, _ = watched(settings)
     async with opened(settings, signals) as app:
-        await Child(settings, lambda lease, alive: run_of(app, lease, alive), app.clock, signals).serve()
+        await Child(settings, lambda lease, alive: runs[lease.kind](app, lease, alive), app.clock, signals).serve()
+
+
+async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
+    settings = load().settings
+    signals, _ = watched(settings)
+    async with opened(settings, signals) as app:
+        holder = holder_of(worker, os.getpid())
+        await PageChild(settings, pages(app, lanes), app.queue, holder, app.clock, signals).serve()
 
 
 if __name__ == "__main__":
-    die_with_parent(int(sys.argv[1]))
-    spare()
-    uvloop.run(_serve())
+    main()

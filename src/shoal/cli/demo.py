@@ -15,6 +15,7 @@ from shoal.cli.output import note, print_json
 from shoal.cli.serve import Controller, address_of, open_door
 from shoal.cli.summary import many, summary
 from shoal.cli.watching import watched
+from shoal.cli.worker import workers_of
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -45,12 +46,15 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
     listen = load(flags).settings.serve.listen
     door = _door(listen if is_loopback(listen.host) else Address("127.0.0.1", listen.port))
     flags["SHOAL_LISTEN"] = address_of(door)
-    settings = load(flags).settings
+    loaded = load(flags)
     _say_address(door, as_json=as_json)
-    signals, metrics = watched(settings)
-    async with opened(settings, signals) as app, DemoSite(app.clock) as site:
-        controller = Controller(app, metrics, door, flags, workers=1)
-        tour = Tour(app, controller, site.address)
+    signals, metrics = watched(loaded.settings)
+    async with (
+        opened(loaded.settings, signals) as app,
+        workers_of(app, loaded, flags, 1) as team,
+        DemoSite(app.clock) as site,
+    ):
+        tour = Tour(app, Controller(app, metrics, door, team), site.address)
         await tour.run(leave=leave, as_json=as_json)
 
 

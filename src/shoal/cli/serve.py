@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 import uvicorn
@@ -15,7 +15,7 @@ from shoal.base.reading import Address
 from shoal.base.service import Service
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
-from shoal.cli.worker import worker_of
+from shoal.cli.worker import workers_of
 from shoal.observe.metrics import Metrics
 from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
@@ -25,6 +25,7 @@ from shoal.serve.login import Login
 from shoal.serve.site import site
 from shoal.serve.tls import tls_of
 from shoal.settings import load
+from shoal.work.worker import Worker
 
 
 @click.command()
@@ -42,11 +43,12 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     tls_of(asked)
     door = open_door(asked.listen)
     flags = {**flags, "SHOAL_LISTEN": address_of(door)}
-    settings = load(flags).settings
+    loaded = load(flags)
+    settings = loaded.settings
     signals, metrics = watched(settings)
-    async with opened(settings, signals) as app:
+    async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
         await check_reach(app)
-        controller = Controller(app, metrics, door, flags, workers)
+        controller = Controller(app, metrics, door, team)
         note(f"Shoal listens on {controller.address}")
         if app.database.warning:
             note(app.database.warning)
@@ -96,14 +98,10 @@ async def check_reach(app: App) -> None:
 class Controller:
     """Everything that one `shoal serve` runs, started and stopped together."""
 
-    def __init__(
-        self, app: App, metrics: Metrics, door: socket.socket, flags: Mapping[str, str | None], workers: int
-    ) -> None:
+    def __init__(self, app: App, metrics: Metrics, door: socket.socket, workers: Sequence[Worker]) -> None:
         self._app = app
         self._door = door
-        node_id = app.settings.grpc.node_id
-        names = [node_id if place == 1 else f"{node_id}-{place}" for place in range(1, workers + 1)]
-        self._workers = [worker_of(app, flags, name) for name in names]
+        self._workers = workers
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]

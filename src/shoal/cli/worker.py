@@ -1,15 +1,23 @@
 """`shoal worker`: a node that takes jobs from the store."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import click
+import orjson
 import uvloop
 
-from shoal.app import App, opened
+from shoal import __version__
+from shoal.app import RUNS, App, apart, opened
 from shoal.cli.watching import on_stop, watched
-from shoal.settings import load
+from shoal.queue.job import SHARED_LANE
+from shoal.queue.queue import Queue
+from shoal.settings import Loaded, load
+from shoal.work.leftovers import Book, claim
+from shoal.work.nursery import COMMAND, Nursery
 from shoal.work.worker import Worker
+from shoal.work.workplace import Workplace
 
 
 @click.command()
@@ -20,15 +28,52 @@ def worker(store: str | None) -> None:
 
 
 async def _work(flags: Mapping[str, str | None]) -> None:
-    settings = load(flags).settings
+    loaded = load(flags)
+    settings = loaded.settings
     signals, _ = watched(settings)
-    async with opened(settings, signals) as app:
-        node = worker_of(app, flags, settings.grpc.node_id)
+    async with opened(settings, signals) as app, workers_of(app, loaded, flags, 1) as [node]:
         on_stop(node.stop)
         await node.run()
 
 
-def worker_of(app: App, flags: Mapping[str, str | None], node_id: str) -> Worker:
+@asynccontextmanager
+async def workers_of(
+    app: App, loaded: Loaded, flags: Mapping[str, str | None], count: int, command: Sequence[str] = COMMAND
+) -> AsyncIterator[list[Worker]]:
+    """So many workers of this process, each under a name that no other worker of this machine has."""
+    settings = app.settings
+    name, given = settings.grpc.node_id, loaded.sources["GRPC_NODE_ID"] != "default"
+    async with AsyncExitStack() as stack:
+        heart = await stack.enter_async_context(apart(app)) if count else app.queue
+        books = []
+        for place in range(count):
+            books.append(await claim(name, settings.database.data_dir, app.clock, given=given and place == 0))
+            stack.callback(books[-1].close)
+        yield [_worker(app, flags, book, heart, config_of(loaded), command) for book in books]
+
+
+def config_of(loaded: Loaded) -> str:
+    """What somebody set, and our version: kept with each job that the worker runs."""
+    given = {row.env: row.value for row in loaded.shown() if row.source != "default"}
+    return orjson.dumps({"version": __version__, **given}).decode()
+
+
+def _worker(
+    app: App, flags: Mapping[str, str | None], book: Book, heart: Queue, config: str, command: Sequence[str]
+) -> Worker:
     """A worker whose children come to the same settings as we did: by the environment, and what our flags changed."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
-    return Worker(node_id, app.queue, app.settings.work, app.clock, app.signals, environment, app.wake)
+    place = Workplace(
+        node_id=book.node_id,
+        holder=f"{book.node_id}/{os.getpid()}",
+        lanes=(SHARED_LANE,),
+        kinds=tuple(RUNS),
+        queue=app.queue,
+        settings=app.settings.work,
+        clock=app.clock,
+        signals=app.signals,
+        nursery=Nursery(app.clock, app.signals, environment, book, command),
+        config=config,
+    )
+    book.reap()
+    return Worker(place, app.wake, heart=heart)

@@ -174,6 +174,14 @@ class Queue:
         """Note who works on a grant: the node, its process, its configuration; False if the job moved on."""
         return await self._database.run(lambda tx: self.store.note(tx, holder, node, pid, config))
 
+    async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
+        """Whether a job of that kind stands in line; somebody may have it before you ask for it."""
+        return await self._database.read(lambda tx: self.store.waits(tx, kind, lanes))
+
+    async def held_by(self, holder: str) -> list[Lease]:
+        """What is leased under that very name."""
+        return await self._database.read(lambda tx: self.store.held_by(tx, holder))
+
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: try again after a pause, or, after the last one, fail for good."""
         job_id, epoch = lease.holder.job_id, lease.holder.epoch
@@ -190,6 +198,11 @@ class Queue:
 
     async def finish(self, lease: Lease, reason: str | None = None) -> JobState:
         move = states.finish(lease.holder.job_id, lease.holder.epoch, reason)
+        return await self._move(move, lease.kind, lease.run_id)
+
+    async def cancel(self, lease: Lease, reason: str) -> JobState:
+        """End a job whose work was killed because somebody wanted it so."""
+        move = states.cancel(lease.holder.job_id, lease.holder.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:

@@ -50,6 +50,14 @@ class JobStore(Protocol):
         """Every grant of the job, oldest first, the one that it has now included."""
         ...
 
+    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
+        """Whether a job of that kind stands in one of these lines."""
+        ...
+
+    async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
+        """The locked jobs whose lease names that holder."""
+        ...
+
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:
         """Remember that this grant settled something. Call under the fence."""
         ...

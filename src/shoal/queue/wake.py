@@ -6,8 +6,10 @@ from typing import Protocol
 
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import is_local
-from shoal.queue.queue import JobEnqueued, JobMoved
-from shoal.queue.states import JobState
+from shoal.queue.queue import JobEnqueued, JobMoved, JobsMoved
+from shoal.queue.states import GrantEnd, JobState
+
+RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,8 @@ def announcing(wake: Wake) -> Callable[[Signal], None]:
 
     def listen(signal: Signal) -> None:
         enqueued = isinstance(signal, JobEnqueued) and not is_local(signal.lane)
-        if enqueued or (isinstance(signal, JobMoved) and signal.to is JobState.PENDING):
+        returned = isinstance(signal, JobMoved) and signal.to is JobState.PENDING
+        if enqueued or returned or (isinstance(signal, JobsMoved) and signal.how in RETURNS):
             wake.announce()
 
     return listen

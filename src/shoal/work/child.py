@@ -6,18 +6,41 @@ import os
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.walker import PagesSettled
 from shoal.hosts.watch import HoldsBegun
-from shoal.queue.job import Lease
+from shoal.queue.job import Holder, Lease, node_of
+from shoal.queue.queue import Queue
 from shoal.settings import Settings
-from shoal.work.talk import Done, Held, Leave, Message, Renewed, Stored, Tick, Work, decode, encode
+from shoal.work.pages import PageDesk, PageWork
+from shoal.work.talk import (
+    Alone,
+    Done,
+    Drop,
+    Held,
+    Holding,
+    Leave,
+    Message,
+    Nudge,
+    Renewed,
+    Stored,
+    Tick,
+    Work,
+    decode,
+    encode,
+    holders,
+    pairs,
+)
 from shoal.work.trust import Trust
+from shoal.work.workplace import StoreOutOfReach
+
+R = TypeVar("R")
 
 TICK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
@@ -51,7 +74,7 @@ def die_with_parent(parent: int) -> None:
 
 
 class Child:
-    """Reads the parent's words, runs the job, answers. The end of stdin is the end of the child."""
+    """A child for runs: reads the parent's words, runs the job, answers. The end of stdin is the end of the child."""
 
     def __init__(self, settings: Settings, runner: Runner, clock: Clock, signals: Signals) -> None:
         signals.subscribe(_relay)
@@ -107,6 +130,68 @@ class Child:
         while True:
             _say(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
             await self._clock.sleep(TICK_SECONDS)
+
+
+class PageChild(Generic[R]):
+    """A child for page jobs: it leases and settles them itself, and tells its parent what to extend."""
+
+    def __init__(
+        self, settings: Settings, work: PageWork[R], queue: Queue, holder: str, clock: Clock, signals: Signals
+    ) -> None:
+        signals.subscribe(_relay)
+        self._clock = clock
+        self._signals = signals
+        self._holder = holder
+        self._tick_every = min(TICK_SECONDS, settings.queue.extend_every.total_seconds() / 2)
+        slots = settings.crawl.max_concurrent_curl
+        self._desk = PageDesk(work, queue, slots, holder, clock, self._say_holding, _say_alone, self._tell)
+
+    async def serve(self) -> None:
+        reader = await _stdin()
+        ticking, working = asyncio.create_task(self._tick()), asyncio.create_task(self._work())
+        try:
+            while line := await reader.readline():
+                self._hear(decode(line))
+        finally:
+            ticking.cancel()
+            working.cancel()
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Nudge():
+                self._desk.nudge()
+            case Renewed():
+                self._desk.renewed()
+            case Drop(leases):
+                self._desk.drop(holders(leases))
+            case Leave(_, patient):
+                self._desk.leave(patient=patient)
+            case _:
+                raise AssertionError(message)
+
+    async def _work(self) -> None:
+        try:
+            await self._desk.run()
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)  # the parent gives back what we held, and starts another
+        _say(Done("left"))
+
+    async def _tick(self) -> None:
+        while True:
+            self._say_holding()
+            await self._clock.sleep(self._tick_every)
+
+    def _say_holding(self) -> None:
+        _say(Holding(pairs(self._desk.held), _memory()))
+
+    def _tell(self, doing: str, error: Exception) -> None:
+        node = node_of(self._holder)
+        self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
+
+
+def _say_alone(holder: Holder | None) -> None:
+    _say(Alone(None if holder is None else (holder.job_id, holder.epoch)))
 
 
 def _relay(signal: Signal) -> None:

@@ -3,7 +3,6 @@
 import os
 import socket
 from contextlib import suppress
-from pathlib import Path
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
@@ -15,6 +14,7 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
+from shoal.work.process import started
 
 LOOK_AGAIN = 0.2  # seconds
 
@@ -79,7 +79,7 @@ def _extended(before: list[Job], after: list[Job]) -> bool:
 
 def holder_name() -> str:
     """Who we are, so that others on this machine can tell whether we still live."""
-    return f"local/{socket.gethostname()}/{os.getpid()}/{_started(os.getpid())}"
+    return f"local/{socket.gethostname()}/{os.getpid()}/{started(os.getpid())}"
 
 
 def is_gone(holder: str) -> bool:
@@ -88,27 +88,8 @@ def is_gone(holder: str) -> bool:
     host, _, process = rest.partition("/")
     if kind != "local" or host != socket.gethostname():
         return False
-    pid, _, started = process.partition("/")
-    return _started(int(pid)) != started if pid.isdecimal() else False
-
-
-def _started(pid: int) -> str:
-    """When a process began, in the kernel's count; empty if there is none. A pid alone may be another's by now."""
-    try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if facts[0] == "Z" else facts[19]  # a zombie has ended, even if nobody has looked
-    except (OSError, IndexError):
-        return "" if not _exists(pid) else "?"
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    pid, _, began = process.partition("/")
+    return started(int(pid)) != began if pid.isdecimal() else False
 
 
 def _lease_of(job: Job) -> Lease:

@@ -5,21 +5,62 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.crawl.walker import PagesSettled
 from shoal.hosts.watch import HoldsBegun
-from shoal.work.talk import Done, Held, Message, Stored, Tick, decode, encode
+from shoal.queue.job import Holder
+from shoal.work.leftovers import Book
+from shoal.work.talk import Alone, Done, Held, Holding, Message, Pair, Stored, Tick, decode, encode, holders
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")
 
 
-class ChildProcess:
-    """One spawned child. It is warm once it has ticked, runs one job at a time, and is replaced when it is worn."""
+START_SECONDS = 30.0  # for the first word of a child
 
-    def __init__(self, process: Process, clock: Clock, signals: Signals) -> None:
+
+class Nursery:
+    """Where the children of a worker come from: all of one command and one environment, known to the worker's book."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        signals: Signals,
+        environment: Mapping[str, str],
+        book: Book | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._clock = clock
+        self._signals = signals
+        self._environment = environment
+        self._book = book
+        self._command = command
+
+    async def spawn(self, *words: str) -> "ChildProcess":
+        """A child of our own session, so that a Ctrl-C meant for us does not reach it."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            str(os.getpid()),
+            *words,
+            stdin=PIPE,
+            stdout=PIPE,
+            env=self._environment,
+            start_new_session=True,
+            limit=1 << 20,
+        )
+        if self._book is not None:
+            self._book.add(process.pid)
+        return ChildProcess(process, self._clock, self._signals, self._book)
+
+
+class ChildProcess:
+    """One spawned child. It is warm once it has ticked, and is replaced when it is worn."""
+
+    def __init__(self, process: Process, clock: Clock, signals: Signals, book: Book | None = None) -> None:
         self._process = process
+        self._book = book
         self._signals = signals
         self._clock = clock
         self._heard_at = clock.monotonic()
@@ -29,20 +70,8 @@ class ChildProcess:
         self.stalled_seconds = 0.0  # in which its job settled nothing although work was due, as it says itself
         self.runs = 0
         self.memory = 0
-
-    @classmethod
-    async def start(cls, clock: Clock, signals: Signals, environment: dict[str, str]) -> "ChildProcess":
-        """Spawn a child of our own session, so that a Ctrl-C meant for us does not reach it."""
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND,
-            str(os.getpid()),
-            stdin=PIPE,
-            stdout=PIPE,
-            env=environment,
-            start_new_session=True,
-            limit=1 << 20,
-        )
-        return cls(process, clock, signals)
+        self._holding: list[Pair] = []
+        self.alone: Holder | None = None  # of a page child: the only job that it works on
 
     @property
     def pid(self) -> int:
@@ -52,8 +81,14 @@ class ChildProcess:
     def gone(self) -> bool:
         return self._process.returncode is not None
 
-    def silent_for(self) -> float:
-        return self._clock.monotonic() - self._heard_at
+    def is_silent(self, longest: float) -> bool:
+        """Whether it said nothing for too long. One that has never spoken is still reading its code."""
+        return self._clock.monotonic() - self._heard_at > (longest if self.warm else max(longest, START_SECONDS))
+
+    @property
+    def holding(self) -> list[Holder]:
+        """Of a page child: what it said last that it holds."""
+        return holders(self._holding)
 
     def say(self, message: Message) -> None:
         if self._process.stdin is not None and not self._process.stdin.is_closing():
@@ -83,6 +118,11 @@ class ChildProcess:
             self.stalled_seconds = 0.0
             self.memory = message.memory
             self._words.put_nowait(message)
+        elif isinstance(message, Holding):
+            self._holding = message.leases
+            self.memory = message.memory
+        elif isinstance(message, Alone):
+            self.alone = None if message.lease is None else holders([message.lease])[0]
         elif isinstance(message, Stored):
             self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
         elif isinstance(message, Held):
@@ -98,4 +138,6 @@ class ChildProcess:
             self._process.stdin.close()
         code = await self._process.wait()
         await self._listening
+        if self._book is not None:
+            self._book.remove(self.pid)
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

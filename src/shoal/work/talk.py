@@ -1,12 +1,23 @@
 """What parent and child say to each other: one JSON object a line over the child's own pipes."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
 from shoal.base.ids import JobId
 from shoal.queue.job import Holder, Lease
+
+Pair = tuple[str, int]  # a holder on the wire: job and epoch
+
+
+def pairs(holders: Iterable[Holder]) -> list[Pair]:
+    return [(holder.job_id, holder.epoch) for holder in holders]
+
+
+def holders(told: Iterable[Pair]) -> list[Holder]:
+    return [Holder(JobId(job_id), epoch) for job_id, epoch in told]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +34,22 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Parent to child: settle, hand the job back, and come home."""
+    """Parent to child: settle, hand back what is in hand, and come home. A patient parent lets it be finished."""
 
     reason: str
+    patient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Parent to page child: a job may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Parent to page child: these leases are no longer ours; let go of their jobs."""
+
+    leases: list[Pair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +83,31 @@ class Held:
     holds: dict[str, int]
 
 
-Message = Work | Renewed | Leave | Tick | Done | Stored | Held
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Work, Renewed, Leave, Tick, Done, Stored, Held)}
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Page child to parent: what I hold now, to be extended. What comes and goes between two of these is not told."""
+
+    leases: list[Pair]
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Page child to parent: this job, which lost a worker before, runs now with nothing beside it; None: it is over."""
+
+    lease: Pair | None = None
+
+
+Message = Work | Renewed | Leave | Nudge | Drop | Tick | Done | Stored | Held | Holding | Alone
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
-    return orjson.dumps({"say": type(message).__name__, **asdict(message)}) + b"\n"
+    if isinstance(message, Work):
+        values = asdict(message)
+    else:  # flat, and often long
+        values = {name: getattr(message, name) for name in message.__slots__}
+    return orjson.dumps({"say": type(message).__name__, **values}) + b"\n"
 
 
 def decode(line: bytes) -> Message:

@@ -79,6 +79,12 @@ class SqlJobStore:
     async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
         return [_grant(row) for row in await tx.all("grants_of_job", job_id=job_id)]
 
+    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
+        return any([await tx.one("kind_waits", kind=kind, lane=lane) is not None for lane in lanes])
+
+    async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
+        return [_lease(row) for row in await tx.all("jobs_of_holder", holder=holder)]
+
     async def mark_settled(self, tx: Tx, holder: Holder) -> None:
         await tx.execute("mark_grant_settled", job_id=holder.job_id, epoch=holder.epoch)
 

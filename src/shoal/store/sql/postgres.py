@@ -33,6 +33,7 @@ GONE = (
     asyncpg.TooManyConnectionsError,
     asyncpg.QueryCanceledError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a call was cancelled while its connection was cut
     asyncpg.IdleInTransactionSessionTimeoutError,
     ConnectionError,
     OSError,

@@ -8,6 +8,15 @@ WHERE id = :id AND state = 'pending'
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, shoal_now() - created_at AS waited,
           scopes;
 
+-- name: kind_waits
+-- Whether a job of a kind stands in a line.
+SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind LIMIT 1;
+
+-- name: jobs_of_holder
+-- The locked jobs of one holder.
+SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, 0 AS waited
+FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
+
 -- name: mark_grant_settled
 -- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, settled)

@@ -1,0 +1,153 @@
+"""Page slots, the parent's side: one child that leases and settles page jobs itself; leases and life of it are ours."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from shoal.base.errors import ShoalError
+from shoal.base.reading import show_duration
+from shoal.queue.job import Extended, Holder, Lease
+from shoal.work.nursery import ChildProcess
+from shoal.work.pages import holder_of
+from shoal.work.runs import CHILD_PAUSE, Why
+from shoal.work.talk import Drop, Leave, Nudge, Renewed, pairs
+from shoal.work.workplace import Workplace
+
+ROLE = "pages"
+KIND = "page"
+
+
+class PageSlots:
+    """One page child at a time: none before the first page job, another one when it died or is worn."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._place = place
+        self._child: ChildProcess | None = None
+        self._killed: Why | None = None
+        self._nudged = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self._leaving = False
+        self._patient = False
+
+    async def run(self) -> None:
+        """Until it is to leave and nothing is in hand."""
+        while True:
+            await self._until_wanted()
+            if self._leaving:
+                return
+            await self._attend()
+
+    async def watch(self) -> None:
+        """Kill a child that fell silent; ask one that has grown too much to come home."""
+        longest = self._place.settings.child_silence.total_seconds()
+        while True:
+            await self._place.clock.sleep(longest / 4)
+            if self._child is None:
+                continue
+            if self._child.is_silent(longest):
+                self._kill(Why.SILENT)
+            elif self._child.memory >= self._place.settings.child_memory:
+                self._child.say(Leave("worn", patient=True))
+
+    def nudge(self) -> None:
+        """A job may wait."""
+        self._nudged.set()
+        if self._child is not None:
+            self._child.say(Nudge())
+
+    def holders(self) -> list[Holder]:
+        return [] if self._child is None else self._child.holding
+
+    def extended(self, asked: Sequence[Holder], answer: Extended) -> None:
+        if self._child is None:
+            return
+        lost = (set(asked) - set(answer.kept)) | answer.to_kill
+        self._child.say(Renewed())
+        if lost:
+            self._child.say(Drop(pairs(lost)))
+
+    def leave(self, *, patient: bool) -> None:
+        self._leaving = True
+        self._patient = patient
+        self._nudged.set()
+        if self._child is not None:
+            self._child.say(Leave("shutdown", patient))
+
+    def kill(self) -> None:
+        self._kill(Why.SHUTDOWN)
+
+    async def settled(self) -> None:
+        await self._gone.wait()
+
+    async def end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            await self._child.end()
+
+    def _kill(self, why: Why) -> None:
+        if self._child is not None:
+            self._killed = self._killed or why
+            self._child.kill()
+
+    async def _until_wanted(self) -> None:
+        """Until a page job waits: most workers never see one, and a child is not free."""
+        place = self._place
+        while not self._leaving:
+            self._nudged.clear()
+            try:
+                if await place.queue.waits(KIND, place.lanes):
+                    return
+            except ShoalError as error:
+                place.tell_unreachable("looking for page jobs", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(place.queue.settings.poll_every.total_seconds()):
+                    await self._nudged.wait()
+
+    async def _attend(self) -> None:
+        place = self._place
+        self._gone.clear()
+        try:
+            child = await place.nursery.spawn(ROLE, place.holder, *place.lanes)
+        except OSError as error:
+            place.tell_unreachable("starting a child", error)
+            self._gone.set()
+            await place.clock.sleep(CHILD_PAUSE)
+            return
+        self._child, self._killed = child, None
+        holder = holder_of(place.holder, child.pid)
+        if self._leaving:
+            child.say(Leave("shutdown", self._patient))
+        try:
+            done = await child.hear()
+            how = await child.end()
+            self._child = None
+            if done is None:
+                await self._bury(child, holder, how)
+        finally:
+            self._child = None
+            self._gone.set()
+
+    async def _bury(self, child: ChildProcess, holder: str, how: str) -> None:
+        """Give back what the dead child had. If it worked on one job alone, the others are innocent."""
+        place = self._place
+        try:
+            held = await place.queue.held_by(holder)
+        except ShoalError as error:
+            place.tell_unreachable("giving back page jobs", error)  # their leases run out
+            held = []
+        for lease in held:
+            await place.settle(self._give_back(child, lease, how))
+        if not child.warm or not held:
+            place.tell_unreachable("starting a child", RuntimeError(f"it {how}"))
+            await place.clock.sleep(CHILD_PAUSE)
+
+    async def _give_back(self, child: ChildProcess, lease: Lease, how: str) -> None:
+        queue = self._place.queue
+        if self._killed is Why.SHUTDOWN or child.alone not in (None, lease.holder):
+            await queue.release(lease, "shutdown" if self._killed is Why.SHUTDOWN else "not_begun")
+            return
+        if self._killed is Why.SILENT:
+            how = f"said nothing for {show_duration(self._place.settings.child_silence)}, and {how}"
+        self._place.tell_lost(child.pid, lease, how)
+        await queue.lose(lease, f"its child {how}")

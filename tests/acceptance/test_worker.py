@@ -1,0 +1,367 @@
+"""Workers as real processes: page jobs, jobs that hang, block or kill, and the ways in which a worker ends.
+
+F11-F13, F18, F45 and F50 of the fault list are here."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+import orjson
+import pytest
+
+from shoal.app import App, opened
+from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
+from shoal.base.errors import BadConfig
+from shoal.base.ids import JobId, new_id
+from shoal.queue.job import Job, NewJob
+from shoal.queue.states import JobState
+from shoal.settings import load
+from shoal.work.leftovers import claim
+from shoal.work.process import started
+from tests.support import ledger
+from tests.support.fleet import PATIENCE_SECONDS, TENTH, Fleet, send_all, wait_for
+from tests.support.site import Site, path_of
+
+T = TypeVar("T")
+
+
+class Jobs:
+    """Page jobs in a store, as somebody outside the fleet sees them."""
+
+    def __init__(self, store_url: str) -> None:
+        self._url = store_url
+
+    def enqueue(self, *wishes: dict[str, object], count: int = 1) -> list[JobId]:
+        jobs = [
+            NewJob(JobId(new_id("job")), "page", None, payload=orjson.dumps(wish).decode())
+            for wish in wishes
+            for _ in range(count)
+        ]
+
+        async def store(app: App) -> None:
+            await app.queue.enqueue(jobs)
+
+        self._ask(store)
+        return [job.id for job in jobs]
+
+    def look(self, *ids: JobId) -> list[Job]:
+        async def read(app: App) -> list[Job]:
+            async def find(tx: Tx) -> list[Job | None]:
+                return [await app.queue.store.get(tx, job_id) for job_id in ids]
+
+            return [job for job in await app.database.read(find) if job is not None]
+
+        return self._ask(read)
+
+    def until(self, condition: Callable[[Job], bool], *ids: JobId, seconds: float = PATIENCE_SECONDS) -> list[Job]:
+        seen: list[Job] = []
+
+        def reached() -> bool:
+            seen[:] = self.look(*ids)
+            return all(map(condition, seen))
+
+        wait_for(
+            reached, "jobs in that state", seconds, lambda: f"one is {[job for job in seen if not condition(job)][:1]}"
+        )
+        return seen
+
+    def until_state(self, state: JobState, *ids: JobId, seconds: float = PATIENCE_SECONDS) -> list[Job]:
+        return self.until(lambda job: job.state is state, *ids, seconds=seconds)
+
+    def _ask(self, what: Callable[[App], Coroutine[Any, Any, T]]) -> T:
+        async def asked() -> T:
+            async with opened(load({"DATABASE_URL": self._url}).settings, upgrade=True) as app:
+                return await what(app)
+
+        return asyncio.run(asked())
+
+
+@pytest.fixture
+def jobs(store_url: str) -> Jobs:
+    return Jobs(store_url)
+
+
+def costs(found: list[Job]) -> set[tuple[int, int]]:
+    return {(job.attempts, job.crash_count) for job in found}
+
+
+def test_page_jobs_are_worked_off_without_a_controller(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
+    ids = jobs.enqueue({}, count=300)
+    with Fleet(tmp_path, store_url) as fleet:
+        worker = fleet.page_worker()
+        found = jobs.until_state(JobState.DONE, *ids)
+        assert {(job.lease_epoch, job.attempts, job.crash_count) for job in found} == {(1, 0, 0)}
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+
+
+def test_a_job_that_kills_its_process_every_time_ends_as_poison_and_takes_no_other_with_it(
+    jobs: Jobs, store_url: str, tmp_path: Path
+) -> None:
+    innocent = jobs.enqueue({"sleep": 0.01}, count=20)
+    [guilty] = jobs.enqueue({"die": True})
+    innocent += jobs.enqueue({"sleep": 0.01}, count=20)
+    with Fleet(tmp_path, store_url) as fleet:
+        fleet.page_worker()
+        [job] = jobs.until_state(JobState.EXPIRED, guilty)
+        assert (job.state_reason, job.attempts, job.crash_count) == ("poison", 0, 4)
+        assert job.error == "its child was killed by SIGKILL"
+        found = jobs.until_state(JobState.DONE, *innocent)
+        assert costs(found) <= {(0, 0), (0, 1)}
+
+
+def test_page_jobs_of_a_child_that_was_killed_are_given_back_at_once(
+    jobs: Jobs, store_url: str, tmp_path: Path
+) -> None:
+    ids = jobs.enqueue({"sleep": 1.0}, count=3)
+    with Fleet(tmp_path, store_url, SHOAL_LEASE="10m", SHOAL_LEASE_EXTEND="1m") as fleet:
+        worker = fleet.page_worker()
+        locked = jobs.until_state(JobState.LOCKED, *ids)
+        [pid] = {int((job.lease_holder or "").rpartition("/")[2]) for job in locked}
+        os.kill(pid, signal.SIGKILL)
+        found = jobs.until_state(JobState.DONE, *ids)
+        assert {(job.lease_epoch, job.crash_count) for job in found} == {(2, 1)}
+        assert worker.alive
+
+
+def test_a_page_job_longer_than_its_lease_is_given_to_nobody_else(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
+    ids = jobs.enqueue({"sleep": 4.0}, count=2)
+    with Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        fleet.page_worker("one")
+        fleet.page_worker("two")
+        found = jobs.until_state(JobState.DONE, *ids)
+        assert {(job.lease_epoch, job.crash_count) for job in found} == {(1, 0)}
+
+
+def test_a_child_that_blocks_its_loop_for_two_leases_keeps_its_jobs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
+    [blocking] = jobs.enqueue({"block": 2.5})
+    with Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        fleet.page_worker()
+        [job] = jobs.until_state(JobState.DONE, blocking)
+        assert (job.lease_epoch, job.crash_count) == (1, 0)
+
+
+def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_told(
+    jobs: Jobs, store_url: str, tmp_path: Path
+) -> None:
+    [blocking] = jobs.enqueue({"block": 60})
+    with Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE="1s", **TENTH) as fleet:
+        worker = fleet.page_worker()
+        [job] = jobs.until(lambda job: job.crash_count > 0, blocking)
+        assert "said nothing for 1s" in (job.error or "")
+        assert "said nothing for 1s" in worker.said()
+
+
+def test_a_page_job_that_hangs_is_given_up_at_its_deadline_and_named_so(
+    jobs: Jobs, store_url: str, tmp_path: Path
+) -> None:
+    [hanging] = jobs.enqueue({"hang": True})
+    with Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **TENTH) as fleet:
+        fleet.page_worker()
+        good = jobs.enqueue({}, count=5)
+        jobs.until_state(JobState.DONE, *good)
+        [job] = jobs.until(lambda job: job.crash_count > 0, hanging)
+        assert job.error == "it did not end within 2s"
+
+
+def test_a_worker_told_to_stop_hands_back_page_jobs_without_penalty(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
+    [hanging] = jobs.enqueue({"hang": True})
+    with Fleet(tmp_path, store_url) as fleet:
+        worker = fleet.page_worker()
+        jobs.until_state(JobState.LOCKED, hanging)
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+        [job] = jobs.look(hanging)
+        assert (job.state, job.state_reason) == (JobState.PENDING, "shutdown")
+        assert costs([job]) == {(0, 0)}
+
+
+def test_a_worker_with_endless_grace_finishes_its_page_jobs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
+    ids = jobs.enqueue({"sleep": 3.0}, count=2)
+    with Fleet(tmp_path, store_url, SHOAL_SHUTDOWN_GRACE="inf", **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.page_worker()
+        jobs.until_state(JobState.LOCKED, *ids)
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert {(job.state, job.lease_epoch) for job in jobs.look(*ids)} == {(JobState.DONE, 1)}
+
+
+@contextmanager
+def held_up(site: Site, at: int) -> Iterator[None]:
+    """Answer nothing any more from some page on."""
+    answering = threading.Event()
+    site.call_at(path_of(at), lambda: answering.wait(PATIENCE_SECONDS) and None)
+    try:
+        yield
+    finally:
+        answering.set()
+
+
+def only_job(store_url: str, crawl_id: str) -> dict[str, Any]:
+    [job] = ledger.read(store_url, crawl_id).jobs
+    return dict(job)
+
+
+def test_a_second_signal_ends_a_patient_worker_now_and_releases_its_lease(store_url: str, tmp_path: Path) -> None:
+    grace = {"SHOAL_SHUTDOWN_GRACE": "inf", "SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
+    with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet, held_up(site, 10):
+        fleet.controller()
+        worker = fleet.worker()
+        crawl_id = fleet.submit(site, concurrency=2)
+        wait_for(lambda: path_of(10) in [visit.path for visit in site.visits], "the page that hangs")
+        worker.send(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(1.5)
+        worker.send(signal.SIGTERM)
+        assert worker.wait(10) == 0
+        job = only_job(store_url, crawl_id)
+        assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
+        assert ledger.read(store_url, crawl_id).ends == ["released"]
+
+
+def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leases(
+    store_url: str, tmp_path: Path
+) -> None:
+    grace = {"SHOAL_SHUTDOWN_GRACE": "300ms", "SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
+    with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        crawl_id = fleet.submit(site, concurrency=2, delay_seconds=0.05)
+        site.wait_for_pages(5)
+        send_all(worker.children(), signal.SIGSTOP)  # it will not hand back
+        worker.send(signal.SIGTERM)
+        assert worker.wait(10) == 0
+        job = only_job(store_url, crawl_id)
+        assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
+
+
+def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(store_url: str, tmp_path: Path) -> None:
+    with Site(pages=3) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker("node-7")
+        wait_for(lambda: bool(worker.children()), "a warm child")
+        [child] = worker.children()
+        crawl_id = fleet.submit(site)
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        [grant] = ledger.read(store_url, crawl_id).grants
+        assert (grant["node"], grant["pid"]) == ("node-7", child)
+        config = orjson.loads(grant["config"])
+        assert config["SHOAL_LEASE"] == "1s"
+        assert "postgres:" not in grant["config"]
+
+
+CUT = """
+    SELECT count(pg_terminate_backend(pid)) FROM (
+        SELECT DISTINCT pid FROM pg_locks
+        JOIN pg_class ON pg_class.oid = relation
+        JOIN pg_namespace ON pg_namespace.oid = relnamespace AND nspname = current_schema()
+        WHERE pid <> pg_backend_pid()
+    ) AS busy
+"""
+
+
+def test_a_fleet_whose_database_connections_are_cut_again_and_again_loses_nothing(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    jobs = Jobs(postgres_url)
+    ids = jobs.enqueue({"sleep": 0.05}, count=400)
+
+    async def cut() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            while not await connection.fetchval(CUT):
+                pass  # nobody was in the middle of anything
+        finally:
+            await connection.close()
+
+    with Fleet(tmp_path, postgres_url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.page_worker()
+        for done in (20, 80, 160, 240):
+            wait_for(partial(_has_done, postgres_url, done), "progress")
+            asyncio.run(cut())
+        wait_for(partial(_has_done, postgres_url, len(ids)), "the end", 60)
+        found = jobs.look(*ids)
+        assert {job.attempts for job in found} == {0}
+        assert worker.alive
+
+
+def _has_done(url: str, count: int) -> bool:
+    async def ask() -> bool:
+        connection = await asyncpg.connect(url)
+        try:
+            return int(await connection.fetchval("SELECT count(*) FROM job WHERE state = 'done'")) >= count
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+async def test_further_workers_of_a_machine_get_names_of_their_own(tmp_path: Path) -> None:
+    clock = SystemClock()
+    first = await claim("host", tmp_path, clock, given=False)
+    second = await claim("host", tmp_path, clock, given=False)
+    assert (first.node_id, second.node_id) == ("host", "host-2")
+    first.close()
+    third = await claim("host", tmp_path, clock, given=False)
+    assert third.node_id == "host"
+    with pytest.raises(BadConfig, match="another worker of this machine runs"):
+        await claim("host-2", tmp_path, clock, given=True)
+    second.close()
+    third.close()
+
+
+async def test_a_worker_that_may_write_nowhere_has_its_name_all_the_same(tmp_path: Path) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.write_text("")
+    book = await claim("host", nowhere, SystemClock(), given=False)
+    assert book.node_id == "host"
+    book.add(os.getpid())
+    assert book.reap() == []
+
+
+def sleeping_process() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+
+
+async def test_a_worker_ends_what_the_last_one_of_its_name_left_behind_and_nothing_else(tmp_path: Path) -> None:
+    clock = SystemClock()
+    left, other = sleeping_process(), sleeping_process()
+    try:
+        book = await claim("host", tmp_path, clock, given=False)
+        book.add(left.pid)
+        with closing(book):
+            pass  # its worker is gone, in some odd way
+        written = tmp_path / "workers" / "host"
+        written.write_text(f"{written.read_text()}{other.pid} 1\n999999999 5\nrubbish\n")
+        with closing(await claim("host", tmp_path, clock, given=False)) as book:
+            assert book.reap() == [left.pid]
+        assert left.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+        assert started(other.pid) != "1"
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.communicate()
+
+
+def test_a_worker_under_a_name_that_is_taken_says_so_and_ends(store_url: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, store_url) as fleet:
+        fleet.worker("same")
+        wait_for((tmp_path / ".local/share/shoal/workers/same").exists, "the first worker")
+        rival = fleet.worker("same")
+        assert rival.wait() == 4
+        assert 'names "same", under which another worker of this machine runs' in rival.said()

@@ -1,0 +1,65 @@
+"""A page child whose jobs do what their payload says: nothing, sleep, raise, hang, block the loop, or die."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from shoal.app import App
+from shoal.base.clock import SystemClock
+from shoal.queue import states
+from shoal.queue.job import Lease, Taker
+from shoal.queue.queue import Queue
+
+CLOCK = SystemClock()
+
+
+class PlainPages:
+    """Page work without pages: a job is done when what it asks for is done."""
+
+    def __init__(self, queue: Queue, lanes: Sequence[str] = ("shared",)) -> None:
+        self._queue = queue
+        self._lanes = lanes
+        self.commits: list[int] = []  # how many results each brought
+
+    async def run(self, lease: Lease) -> Lease:
+        await obey(orjson.loads(lease.payload))
+        return lease
+
+    async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+        moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
+        turned = await self._queue.finish_and_lease(moves, Taker(holder, ["page"], self._lanes), want)
+        self.commits.append(len(results))
+        return turned.leases
+
+
+async def obey(wish: dict[str, Any]) -> None:
+    if "sleep" in wish:
+        await CLOCK.sleep(wish["sleep"])
+    if "raise" in wish:
+        raise RuntimeError(wish["raise"])
+    if "hang" in wish:
+        await asyncio.Event().wait()
+    if "block" in wish:
+        block(wish["block"])
+    if "die" in wish:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def block(seconds: float) -> None:
+    """Keep the loop from turning, as a parser does that does not come to an end."""
+    time.sleep(seconds)
+
+
+def pages(app: App, lanes: Sequence[str]) -> PlainPages:
+    return PlainPages(app.queue, lanes)
+
+
+if __name__ == "__main__":
+    from shoal.cli.child import main
+
+    main(pages=pages)
