@@ -149,6 +149,9 @@ class QueueSettings(Slice):
     extend_every: Duration = setting(
         "SHOAL_LEASE_EXTEND", "3s", "How often a worker extends its leases; less than half of SHOAL_LEASE."
     )
+    force_grace: Duration = setting(
+        "SHOAL_FORCE_GRACE", "10s", "How long walkers may settle after `stop --force` before their process is killed."
+    )
     sweep_every: Duration = setting(
         "SHOAL_LEASE_SWEEP", "2s", "How often leases that ran out are looked for and their jobs put back."
     )

@@ -579,6 +579,49 @@ async def test_a_stopping_crawl_is_not_paused(bench: Bench) -> None:
     assert await bench.state(crawl) is S.STOPPING
 
 
+async def test_a_stop_by_force_has_walkers_killed_after_a_grace(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
+    assert (await bench.queue.extend([walker.holder])).to_kill == frozenset()
+    await bench.jump(10.1)
+    assert (await bench.queue.extend([walker.holder])).to_kill == {walker.holder}
+    await bench.queue.lose(walker.lease, "killed by force")
+    assert await bench.state(crawl) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_who_was_asked_to_stop_can_be_forced_and_the_first_grace_holds(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await bench.crawls.stop(crawl.id)
+    await bench.jump(60)
+    assert (await bench.queue.extend([walker.holder])).to_kill == frozenset()
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
+    await bench.jump(6)
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
+    await bench.jump(5)
+    assert (await bench.queue.extend([walker.holder])).to_kill == {walker.holder}
+
+
+async def test_a_stop_by_force_of_what_nobody_holds_happens_in_one_commit(bench: Bench) -> None:
+    crawl = await bench.submit()
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPED
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_completed_crawl_is_not_stopped_by_force_and_nobody_is_killed(bench: Bench) -> None:
+    crawl = await bench.submit(workers=2)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await first.take()
+    assert (await first.fetch_all()).drained
+    with pytest.raises(StateConflict, match="is completed, so it cannot be stopped"):
+        await bench.crawls.stop(crawl.id, force=True)
+    await bench.jump(11)
+    assert (await bench.queue.extend([second.holder])).to_kill == frozenset()
+
+
 async def test_stop_between_a_lease_and_the_walkers_first_commit_is_obeyed(bench: Bench) -> None:
     """The run is still `queued`, its job is locked: `queued → stopping` is a move of the design."""
     crawl = await bench.submit()

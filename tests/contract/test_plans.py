@@ -306,6 +306,7 @@ async def work_on(bench: Bench) -> None:
     await bench.database.read(bench.jobs.freshest_lease)
     await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, leases[4].holder.job_id, timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.set_priority(tx, "run_9", 60))
+    await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run_9", timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
 
 

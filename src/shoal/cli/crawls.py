@@ -1,7 +1,7 @@
 """`shoal crawls`: list and manage crawls, at a server or straight on the store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -95,11 +95,12 @@ def resume(crawl_id: str, reach: Reach, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
+@click.option("--force", is_flag=True, help="Kill the processes of walkers that do not leave within SHOAL_FORCE_GRACE.")
 @reaching
 @_json
-def stop(crawl_id: str, reach: Reach, as_json: bool) -> None:
+def stop(crawl_id: str, force: bool, reach: Reach, as_json: bool) -> None:
     """Stop a crawl for good."""
-    _move(reach, crawl_id, "stop", as_json)
+    _move(reach, crawl_id, "stop", as_json, {"force": True} if force else None)
 
 
 @crawls.command()
@@ -195,8 +196,8 @@ for _command in (logs, watch, wait):
     crawls.add_command(_command)
 
 
-def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool) -> None:
-    crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id)))
+def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
+    crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id), body))
     if as_json:
         print_json(crawl)
     else:

@@ -323,8 +323,11 @@ class Crawls:
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
 
-    async def stop(self, crawl_id: str, reason: str = "asked") -> CrawlState:
-        return await self._quiet(crawl_id, "be stopped", states.ask_to_stop(reason), states.stop(reason))
+    async def stop(self, crawl_id: str, reason: str = "asked", *, force: bool = False) -> CrawlState:
+        """End a crawl for good. By force: a walker that has not left after a grace is killed by its worker; also one
+        that was asked before."""
+        ask, now = states.ask_to_stop(reason), states.stop(reason)
+        return await self._quiet(crawl_id, "be stopped", ask, now, force=force)
 
     async def traps(self, crawl_id: str) -> list[Trap]:
         """Every pattern that was ever quarantined, with how many URLs it held and one of them."""
@@ -419,11 +422,16 @@ class Crawls:
         jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
         return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
 
-    async def _quiet(self, crawl_id: str, wish: str, ask: CrawlMove, now: CrawlMove) -> CrawlState:
+    async def _quiet(
+        self, crawl_id: str, wish: str, ask: CrawlMove, now: CrawlMove, *, force: bool = False
+    ) -> CrawlState:
         """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
 
         async def commit(tx: Tx) -> CrawlMove | None:
             crawl = await self._locked(tx, crawl_id)
+            killed = await self._queue.store.kill_run(tx, crawl_id, self._queue.settings.force_grace) if force else 0
+            if killed:
+                await self.journal.write(tx, crawl.number, [telling.forced(self._queue.settings.force_grace)])
             if crawl.state in (ask.to, now.to):
                 return None
             # What waits goes first: only then can no worker lease it while we count those that walk.
@@ -433,7 +441,7 @@ class Crawls:
                 await self._set_state(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
             move = ask if locked else now
             if not await self._move(tx, crawl, move):
-                raise StateConflict("crawl", crawl_id, crawl.state, wish)
+                raise _conflict(crawl, wish)
             return move
 
         move = await self._database.run(commit)
@@ -448,7 +456,7 @@ class Crawls:
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
             if crawl.state not in sources or not await self._move(tx, crawl, states.queue()):
-                raise StateConflict("crawl", crawl_id, crawl.state, wish)
+                raise _conflict(crawl, wish)
             await self._queue.enqueue_in(tx, jobs)
 
         await self._database.run(commit)
@@ -517,6 +525,20 @@ EVENTS = {
 
 def _end_of(counts: Counts) -> CrawlMove:
     return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
+
+
+def _conflict(crawl: Crawl, wish: str) -> StateConflict:
+    return StateConflict("crawl", crawl.id, crawl.state, wish, INSTEAD.get(crawl.state))
+
+
+INSTEAD = {
+    CrawlState.PENDING: "start it first",
+    CrawlState.STOPPING: "a stop is final; start a new one, and let it follow this one with --since",
+    CrawlState.STOPPED: "a stop is final; start a new one, and let it follow this one with --since",
+    CrawlState.COMPLETED: "it has ended; `shoal crawls retry` fetches again what failed",
+    CrawlState.FAILED: "it has ended; `shoal crawls retry` lets it go on",
+}
+"""What can be done with a crawl in this state, when what was asked for cannot."""
 
 
 def seeds_of(config: CrawlConfig) -> list[Url]:

@@ -1,5 +1,6 @@
 """The words of a crawl's journal. Pure: something that happened goes in, a line comes out."""
 
+from datetime import timedelta
 from typing import Any
 
 from shoal.crawl.budget import BUDGETS
@@ -58,6 +59,12 @@ def _moved(crawl: Crawl, move: CrawlMove) -> str:
             return "Started" if crawl.started_at is None else "Going on"
         case _:
             return move.to.value.capitalize()
+
+
+def forced(grace: timedelta) -> Line:
+    seconds = grace.total_seconds()
+    words = f"To be stopped by force: who has not left in {seconds:g} s is killed"
+    return Line("crawl_forced", words, Level.WARNING, {"grace_seconds": seconds})
 
 
 def changed(changes: dict[str, Any]) -> Line:

@@ -75,6 +75,11 @@ class JobStore(Protocol):
         """Cancel the run's pending jobs; how many."""
         ...
 
+    async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
+        """Have the run's leased jobs killed by their workers after that long, unless they have ended by then; how many.
+        Workers hear of it when they extend."""
+        ...
+
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
         """Give the run's live jobs another priority."""
         ...

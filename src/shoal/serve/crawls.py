@@ -47,6 +47,10 @@ class Retrying(FailedUrls, frozen=True, kw_only=True, forbid_unknown_fields=True
     all: Annotated[bool, says("All failed URLs that the other fields fit.")] = False
 
 
+class Stopping(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    force: Annotated[bool, says("Kill walkers that do not leave in time.")] = False
+
+
 class Releasing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: Annotated[Pattern, says("The pattern, as the list of traps has it.")]
 
@@ -188,14 +192,18 @@ class CrawlApi:
         "/api/v1/crawls/{crawl_id}/stop",
         scope=Scope.WRITE,
         says="Stop a crawl for good.",
+        body=Stopping,
         status=202,
         answer=shapes.Crawl,
         answers=examples.CRAWL | {"state": "stopping", "state_reason": "asked"},
+        asks={"force": False},
         problems=[NotFound, StateConflict],
     )
-    async def stop_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
-        """Its walkers settle what they have first; then it is `stopped`. Stopping it again changes nothing."""
-        return await self._moved(ask.part("crawl_id"), self._crawls.stop)
+    async def stop_crawl(self, ask: Ask[Stopping, Nothing]) -> Json:
+        """Its walkers settle what they have first; then it is `stopped`. Stopping it again changes nothing. By force:
+        who has not settled after `SHOAL_FORCE_GRACE` is killed."""
+        force = ask.body.force
+        return await self._moved(ask.part("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force))
 
     @endpoint(
         "POST",

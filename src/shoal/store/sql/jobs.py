@@ -98,6 +98,9 @@ class SqlJobStore:
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
         return await tx.execute("cancel_waiting_jobs", run_id=run_id, reason=reason)
 
+    async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
+        return await tx.execute("kill_jobs_of_run", run_id=run_id, grace=span(grace))
+
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
         await tx.execute("set_priority_of_run", run_id=run_id, priority=priority, ageing=self._ageing)
 

@@ -56,6 +56,11 @@ LIMIT 1;
 UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now()
 WHERE run_id = :run_id AND state = 'pending';
 
+-- name: kill_jobs_of_run
+-- The leased jobs of a run are to be killed by their workers, after a grace.
+UPDATE job SET kill_at = shoal_now() + :grace
+WHERE run_id = :run_id AND state = 'locked' AND (kill_at IS NULL OR kill_at > shoal_now() + :grace);
+
 -- name: set_priority_of_run
 -- The jobs of a run that have not ended get another priority.
 UPDATE job SET priority = CAST(:priority AS SMALLINT), rank = line_at - CAST(:priority AS SMALLINT) * CAST(:ageing AS BIGINT)
