@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from shoal.fetch.jobs import PageJobs
     from shoal.pages.groups import Groups
     from shoal.pages.ingest import Ingest
+    from shoal.serve.live import Live
     from shoal.store.sql.postgres import PostgresDatabase
     from shoal.work.child import Run
     from shoal.work.worker import Worker
@@ -143,13 +144,15 @@ class App:
 
         return Tokens(self.database, SqlTokenStore(), self.acts(), self.clock, self.signals)
 
-    def api(self, tokens: "Tokens | None" = None) -> list[object]:
-        """The groups of REST endpoints over these rooms."""
+    def api(self, tokens: "Tokens | None" = None, live: "Live | None" = None) -> list[object]:
+        """The groups of REST endpoints over these rooms. Who stops serving closes `live`, which ends its streams."""
         from shoal.serve.analyses import AnalysisApi
         from shoal.serve.api import GROUPS
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
         from shoal.serve.groups import GroupApi
+        from shoal.serve.journal import JournalApi
+        from shoal.serve.live import Live
         from shoal.serve.pages import PageApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
@@ -157,6 +160,7 @@ class App:
         return [
             CrawlApi(self.crawls, self.archivist(), self.once(), self.acts()),
             PageApi(self.crawls, self.database, self.pages),
+            JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),
             AnalysisApi(self.analyses),
             WebhookApi(self.webhooks()),

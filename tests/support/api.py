@@ -17,6 +17,7 @@ from shoal.app import App, opened
 from shoal.base.clock import FakeClock
 from shoal.serve.endpoint import reached, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
+from shoal.serve.live import Live
 from shoal.serve.site import site
 from shoal.settings import load
 
@@ -93,7 +94,8 @@ async def listening(app: App) -> AsyncIterator[Served]:
     """A controller's API over these rooms; several of one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
-    routes = routes_of([*app.api(), health], MAX_BODY)
+    live = Live(app.crawls, app.clock, every=0.05)
+    routes = routes_of([*app.api(live=live), health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(site(routes, app.clock, app.signals), log_config=None, lifespan="off")
     server = uvicorn.Server(config)
@@ -101,6 +103,7 @@ async def listening(app: App) -> AsyncIterator[Served]:
     try:
         yield Served(app, door.getsockname()[1], clock, routes)
     finally:
+        live.close()
         server.should_exit = True
         await serving
         door.close()

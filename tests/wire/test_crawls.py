@@ -216,7 +216,7 @@ async def test_failed_urls_are_fetched_again_by_what_they_failed_of(api: Served)
         await walked(api, crawl_id)
     assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]["state"] == "completed"
     assert len((await api.ask(f"{CRAWLS}/{crawl_id}/pages?status=404"))[1]["items"]) == 1
-    for which in ({"status": ["200"]}, {"error": ["nonsense"]}, {"like": "("}, {"limit": 0}, {"all": True}):
+    for which in ({"status": ["200"]}, {"error": ["nonsense"]}, {"like": "("}, {"limit": 0}, {"everything": True}):
         assert (await act(api, crawl_id, "retry", which))[0] == 422
 
 

@@ -21,6 +21,7 @@ from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
 from shoal.serve.keeper import TokenKeeper, is_loopback
+from shoal.serve.live import Live
 from shoal.serve.login import Login
 from shoal.serve.site import site
 from shoal.serve.tls import tls_of
@@ -105,6 +106,7 @@ class Controller:
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
+        self._live = Live(app.crawls, app.clock)
         self._server = uvicorn.Server(self._config(metrics))
         self._stopped = False
 
@@ -135,6 +137,7 @@ class Controller:
         for worker in self._workers if not self._stopped or self._server.force_exit else []:
             worker.stop()
         self._stopped = True
+        self._live.close()
         self._server.should_exit = True
 
     def _health(self, metrics: Metrics) -> HealthApi:
@@ -150,7 +153,7 @@ class Controller:
         app, settings = self._app, self._app.settings.serve
         tokens = app.tokens()
         keeper = TokenKeeper(tokens, Failures(app.clock), settings, app.signals)
-        groups = [*app.api(tokens), self._health(metrics), ConsoleApi(app.crawls)]
+        groups = [*app.api(tokens, self._live), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
         config = uvicorn.Config(
             site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes),

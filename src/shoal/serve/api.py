@@ -5,6 +5,7 @@ from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
+from shoal.serve.journal import JournalApi
 from shoal.serve.pages import PageApi
 from shoal.serve.tokens import AuditApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
@@ -12,6 +13,7 @@ from shoal.serve.webhooks import WebhookApi
 GROUPS: tuple[type, ...] = (
     CrawlApi,
     PageApi,
+    JournalApi,
     GroupApi,
     AnalysisApi,
     WebhookApi,

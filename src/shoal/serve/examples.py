@@ -63,6 +63,14 @@ TRAP = {
     "sample": "https://example.com/calendar?month=7&year=2093",
     "count": 240,
 }
+LINE = {
+    "timestamp": "2026-03-01T09:00:07Z",
+    "level": "info",
+    "event": "depth_finished",
+    "msg": "Depth 1 finished",
+    "crawl_id": CRAWL["id"],
+    "number": 12,
+}
 PAGE = {
     "crawl_id": CRAWL["id"],
     "url": "https://example.com/about",

@@ -90,6 +90,22 @@ class Released(Struct, kw_only=True):
     released: Annotated[int, says("How many URLs wait again.")]
 
 
+class Line(Struct, kw_only=True):
+    """A line of a crawl's journal. What else is known stands beside these fields."""
+
+    timestamp: Moment
+    level: str
+    event: Annotated[str, says("What happened, in a word.")]
+    msg: Annotated[str, says("What happened, in words.")]
+    crawl_id: str
+    number: int
+
+
+class LineList(Struct, kw_only=True):
+    items: list[Line]
+    next: Annotated[str | None, says("The cursor of what follows; null when the crawl has ended and this was all.")]
+
+
 class Redirect(Struct, kw_only=True):
     url: str
     status: int

@@ -1,0 +1,178 @@
+"""Crawls live: what becomes of one, told to whoever watches. However many watch, the store is asked once."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from shoal.base.clock import Clock
+from shoal.base.errors import NotFound, RateLimited, ShoalError
+from shoal.crawl.crawls import Crawls, Seen
+from shoal.crawl.journal import Written
+from shoal.crawl.states import TERMINAL
+
+EVERY_SECONDS = 1.0  # between two looks at the store
+HEARTBEAT_SECONDS = 15.0
+RETRY_MILLISECONDS = 2000  # how long a viewer that lost its connection waits
+KEPT_LINES = 1000  # of the journal, for those who come later or are slow
+FIRST_LINES = 100  # for those who did not say where they were
+MOST_VIEWERS = 500  # of this process
+
+Admit = Callable[[], Awaitable[object]]
+"""Raises if a viewer may watch no longer."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """One crawl as it is now, and the last lines of its journal."""
+
+    seen: Seen
+    lines: deque[Written] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    ended: bool = False
+    viewers: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    looking: "asyncio.Task[None] | None" = None
+
+    @property
+    def last(self) -> int:
+        """The number of the last line."""
+        return self.lines[-1].number if self.lines else 0
+
+    def turn(self) -> None:
+        """Wake everybody who waits for something new."""
+        before, self.changed = self.changed, asyncio.Event()
+        before.set()
+
+
+class Live:
+    """The feeds of this process."""
+
+    def __init__(self, crawls: Crawls, clock: Clock, every: float = EVERY_SECONDS) -> None:
+        self._crawls = crawls
+        self._clock = clock
+        self._every = every
+        self._feeds: dict[str, Feed] = {}
+        self._closed = False
+
+    async def watch(self, crawl_id: str, after: int | None, admit: Admit) -> AsyncIterator[bytes]:
+        """The stream of one viewer, from after the line with a number, or from some of the last ones; it ends with the
+        crawl, or with the viewer's right to watch. There is none of a crawl that does not exist."""
+        if sum(feed.viewers for feed in self._feeds.values()) >= MOST_VIEWERS:
+            raise RateLimited(f"{MOST_VIEWERS} watch already", HEARTBEAT_SECONDS)
+        await self._crawls.get(crawl_id)
+        return self._stream(crawl_id, after, admit)
+
+    def close(self) -> None:
+        """End every stream: this process stops."""
+        self._closed = True
+        for feed in self._feeds.values():
+            feed.turn()
+
+    async def _stream(self, crawl_id: str, after: int | None, admit: Admit) -> AsyncIterator[bytes]:
+        yield b"retry: %d\n\n" % RETRY_MILLISECONDS
+        with suppress(ShoalError):  # its right has ended, the crawl is gone, the store is away: it will come again
+            feed = self._feeds.get(crawl_id) or self._feeds.setdefault(crawl_id, await self._open(crawl_id))
+            with self._viewer(crawl_id, feed):
+                place = feed.last - FIRST_LINES if after is None else after
+                async for part in self._parts(crawl_id, feed, place, admit):
+                    yield part
+
+    async def _parts(self, crawl_id: str, feed: Feed, place: int, admit: Admit) -> AsyncIterator[bytes]:
+        told: dict[str, Any] = {}
+        while not self._closed:
+            changed = feed.changed
+            for line in await self._lines(crawl_id, feed, place):
+                place = line.number
+                yield _event("log", line.answer(crawl_id), place)
+            for name, value in (("state", _state(feed.seen)), ("progress", _progress(feed.seen))):
+                if told.get(name) != value:
+                    told[name] = value
+                    yield _event(name, value)
+            if place < feed.last:
+                continue
+            if feed.ended:
+                yield _event("end", {"crawl_id": crawl_id})
+                return
+            if not await self._wait(changed):
+                yield b": still here\n\n"
+            await admit()
+
+    async def _open(self, crawl_id: str) -> Feed:
+        seen = await self._crawls.get(crawl_id)
+        lines = await self._crawls.journal.lines(crawl_id, None, KEPT_LINES)
+        return Feed(seen, deque(lines, maxlen=KEPT_LINES), ended=seen.crawl.state in TERMINAL)
+
+    async def _wait(self, changed: asyncio.Event) -> bool:
+        try:
+            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _lines(self, crawl_id: str, feed: Feed, after: int) -> list[Written]:
+        """Lines after a number: those at hand, or for who was away for long, from the store."""
+        if feed.lines and after < feed.lines[0].number - 1:
+            return await self._crawls.journal.lines(crawl_id, max(after, 0), KEPT_LINES)
+        return [line for line in feed.lines if line.number > after]
+
+    @contextmanager
+    def _viewer(self, crawl_id: str, feed: Feed) -> Iterator[None]:
+        """While somebody watches, somebody looks."""
+        feed.viewers += 1
+        if feed.looking is None and not feed.ended:
+            feed.looking = asyncio.create_task(self._look(crawl_id, feed))
+        try:
+            yield
+        finally:
+            feed.viewers -= 1
+            if not feed.viewers:
+                self._feeds.pop(crawl_id, None)
+                if feed.looking is not None:
+                    feed.looking.cancel()
+
+    async def _look(self, crawl_id: str, feed: Feed) -> None:
+        while not feed.ended:
+            await self._clock.sleep(self._every)
+            try:
+                seen = await self._crawls.get(crawl_id)
+                lines = await self._crawls.journal.lines(crawl_id, feed.last, KEPT_LINES)
+            except NotFound:
+                feed.ended = True
+            except ShoalError:  # the store is away: the viewers wait with us, and hear our heartbeat
+                continue
+            else:
+                feed.ended = seen.crawl.state in TERMINAL and len(lines) < KEPT_LINES
+                is_news = feed.ended or bool(lines) or seen != feed.seen
+                feed.seen = seen
+                feed.lines.extend(lines)
+                if not is_news:
+                    continue
+            feed.turn()
+
+
+def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes:
+    place = b"" if number is None else b"id: %d\n" % number
+    return place + b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(value, option=orjson.OPT_UTC_Z))
+
+
+def _state(seen: Seen) -> dict[str, Any]:
+    crawl = seen.crawl
+    return {"crawl_id": crawl.id, "state": crawl.state.value, "state_reason": crawl.state_reason}
+
+
+def _progress(seen: Seen) -> dict[str, Any]:
+    counts = seen.counts
+    return {
+        "crawl_id": seen.crawl.id,
+        "pages": counts.pages,
+        "errors": counts.errors,
+        "queued": counts.queued,
+        "skipped": counts.skipped,
+        "bytes": counts.bytes,
+        "depth_reached": counts.depth_reached,
+        "node_ids": list(seen.node_ids),
+    }
