@@ -413,7 +413,7 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
         app.groups.store,
         app.hosts,
         Places(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
-        Connections(pace.connections),
+        Connections(pace.connections, clock),
         HostWatch(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
         PageRunner(egress, RobotsMemory(desk, clock), agent, limits, settings.crawl.max_links, clock),
         clock,

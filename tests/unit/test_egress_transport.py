@@ -191,6 +191,19 @@ async def test_a_header_that_could_forge_a_request_is_not_sent(
 
 
 @pytest.mark.parametrize(
+    "sent", [b"HTTP/1.1 999 \x07High\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabc"]
+)
+async def test_operators_see_how_an_answer_that_is_no_http_began(
+    server: BadServer, egress: Egress, sent: bytes
+) -> None:
+    server.answer("/", sent)
+    failure = await ask(egress, server)
+    assert isinstance(failure, Failure)
+    assert repr(sent[:12])[:-1] in failure.operator_detail
+    assert "HTTP/1.1" not in failure.message
+
+
+@pytest.mark.parametrize(
     ("answer", "code"),
     [
         (b"", "empty_reply"),

@@ -10,7 +10,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.form import fields_of
 from shoal.crawl.crawl import CrawlConfig
 from shoal.here.wish import read_config
-from shoal.serve.crawls import parse
+from shoal.serve.endpoint import parse
 
 SEEDS = ["http://a.example/"]
 ODD: list[Any] = [None, "", "x" * 20_000, -1, 10**18, 1.5, float("nan"), True, [], [7], [""] * 20_000, {}, {"a": 1}]

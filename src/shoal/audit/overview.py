@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Final
 
 from shoal.audit.analysis import Finding, Severity
+from shoal.extract.flags import names_of
 from shoal.pages.page import Page
 
 MOST_KEYS: Final = 1_000  # of one kind: content types are whatever servers make up
@@ -20,6 +21,7 @@ class Overview:
         self._pages = 0
         self._counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("status", "depth", "content_type")}
         self._errors: Counter[str] = Counter()
+        self._flags: Counter[str] = Counter()
         self._samples: dict[str, str] = {}
 
     def see(self, page: Page) -> None:
@@ -28,6 +30,8 @@ class Overview:
         self._counts["depth"][str(page.depth)] += 1
         if page.content_type is not None:
             self._count("content_type", page.content_type.partition(";")[0].strip().lower())
+        if page.flags:
+            self._flags.update(names_of(page.flags))
         if page.error_code is not None:
             self._errors[page.error_code] += 1
             self._samples.setdefault(page.error_code, page.url)
@@ -36,6 +40,7 @@ class Overview:
         found = [Finding(self.name, "pages", f"{self._pages} pages", facts={"count": self._pages})]
         for kind, counts in self._counts.items():
             found += [self._finding(kind, value, count) for value, count in sorted(counts.items())]
+        found += [self._flag(name, count) for name, count in sorted(self._flags.items())]
         found += [self._error(code, count) for code, count in sorted(self._errors.items())]
         return found
 
@@ -47,6 +52,10 @@ class Overview:
         message = f"{count} pages with {kind.replace('_', ' ')} {value}"
         severity = SEVERITIES.get(value, "info") if kind == "status" else "info"
         return Finding(self.name, f"{kind}:{value}", message, severity, {"count": count, kind: value})
+
+    def _flag(self, name: str, count: int) -> Finding:
+        facts = {"count": count, "flag": name}
+        return Finding(self.name, f"flag:{name}", f"{count} pages with {name.replace('_', ' ')}", facts=facts)
 
     def _error(self, code: str, count: int) -> Finding:
         facts = {"count": count, "error": code, "sample": self._samples[code]}

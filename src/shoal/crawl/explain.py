@@ -16,6 +16,7 @@ from shoal.crawl.frontier import SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.traps import pattern_of
+from shoal.extract.flags import names_of
 
 MOST_BORDERS = 5
 UNREAD = "pages that have not changed were not read again"
@@ -183,6 +184,8 @@ def _settled(url: Url, facts: UrlFacts) -> Explanation:
     }
     known |= {"content_type": page.content_type, "bytes": page.bytes, "attempts": page.attempt}
     known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
+    if page.flags:
+        known["flags"] = ", ".join(names_of(page.flags))
     tries = _times(page.attempt)
     if state is UrlState.FAILED:
         why = f"{page.error_code}: {page.error_message}" if page.error_code else "no reason is known"

@@ -25,7 +25,17 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
-    *("content_hash", "links_internal", "links_external", "rendered", "data", "fingerprint", "detail", "links"),
+    *(
+        "content_hash",
+        "links_internal",
+        "links_external",
+        "rendered",
+        "data",
+        "fingerprint",
+        "detail",
+        "links",
+        "flags",
+    ),
 )
 """What an unchanged page has of its earlier record."""
 
@@ -287,6 +297,7 @@ def facts_to_page(facts: Facts, page: Page) -> None:
     page.h1 = facts.h1
     page.word_count = facts.word_count
     page.content_hash = facts.content_hash
+    page.flags = int(facts.flags)
 
 
 def further_to_page(further: "Further", page: Page) -> None:

@@ -6,7 +6,7 @@ Only options that differ from the last request are set, since that is most of wh
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from shoal.egress import curl
@@ -36,6 +36,7 @@ _RESERVED: Final = frozenset(
 )
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_SHOWN_BYTES: Final = 64  # of an answer that is no HTTP
 _MOST_CHUNKS: Final = 512  # kept apart: a body that comes in crumbs would cost fifty times its size
 _ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
 
@@ -139,7 +140,7 @@ class Slot:
         status = easy.getinfo(curl.RESPONSE_CODE)
         if not 200 <= status <= 599:
             message = f"The server answered with the status {status}, which HTTP does not have."
-            return _bad_answer("protocol_error", message, transfer)
+            return self._with_beginning(_bad_answer("protocol_error", message, transfer))
         head = _last_block(lines, block)
         if not head:
             return _bad_answer("protocol_error", "The headers end in the middle.", transfer, retryable=True)
@@ -165,7 +166,17 @@ class Slot:
             return refused(self._refusal, transfer.url)
         if number in CUT and (transfer.limits.cut_body or easy.getinfo(curl.RESPONSE_CODE) // 100 == 3):
             return self.response(transfer)
-        return explain(number, words, transfer.url, tls_verdict=easy.getinfo(curl.SSL_VERIFYRESULT))
+        return self._with_beginning(
+            explain(number, words, transfer.url, tls_verdict=easy.getinfo(curl.SSL_VERIFYRESULT))
+        )
+
+    def _with_beginning(self, failure: Failure) -> Failure:
+        """Operators want to see how an answer that is no HTTP began, as far as libcurl showed it."""
+        began = b"".join([*self._lines[:2], *self._chunks[:1]])[:_SHOWN_BYTES]
+        if failure.code != "protocol_error" or not began:
+            return failure
+        words = f"{failure.operator_detail}; " if failure.operator_detail else ""
+        return replace(failure, operator_detail=f"{words}the answer began with {began!r}")
 
     def _configure(self) -> None:
         options, easy = self._options, self.easy

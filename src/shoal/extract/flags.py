@@ -16,3 +16,8 @@ class Flag(IntFlag):
 
 
 NO_FLAGS: Final = Flag(0)
+
+
+def names_of(flags: int) -> list[str]:
+    """The flags that are set, by their names."""
+    return [flag.name.lower() for flag in Flag if flags & flag and flag.name]

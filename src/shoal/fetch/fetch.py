@@ -65,7 +65,7 @@ class PageFetcher:
         token: str = "shoal",
     ) -> None:
         self._egress = egress
-        self._blocked = blocked  # is told what was refused by rule, with the detail that is for operators
+        self._blocked = blocked  # is told what was refused by rule or is no HTTP, with the detail for operators
         self._headers = headers
         self._limits = limits
         self._options = options
@@ -100,7 +100,7 @@ class PageFetcher:
 
     def _read(self, url: str, outcome: Outcome) -> Fetched:
         if isinstance(outcome, Failure):
-            if outcome.is_blocked:
+            if outcome.is_blocked or outcome.code == "protocol_error":
                 self._blocked(outcome)
             return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
         self._headers.learn(outcome)

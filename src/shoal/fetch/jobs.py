@@ -18,19 +18,20 @@ from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
 from shoal.fetch.fetch import Fetched
-from shoal.fetch.page_job import PageRunner
+from shoal.fetch.page_job import PageRunner, failed
 from shoal.hosts.places import Connections, Places
 from shoal.hosts.store import HostStore
 from shoal.hosts.watch import Answer, HostNews, HostWatch, tell_holds
 from shoal.pages.ingest import Ingest, Settlement
 from shoal.pages.jobs_store import GroupStore
-from shoal.pages.result import Delivery, Result, Status
+from shoal.pages.result import Delivery
 from shoal.pages.work import KIND, PageSpec, PageWork
 from shoal.queue import states
 from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
+MOST_TASKS: Final = 20_000  # that are remembered until they are begun
 ROUNDS: Final = 5  # leases of one commit: jobs that are put off must not hide those behind them
 NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
@@ -67,6 +68,7 @@ class Task:
     work: PageWork | None  # None: this version cannot read it
     host: int = 0
     start_at: float = 0.0
+    apart: float = 0.0  # from other requests to its host
 
 
 @dataclass(slots=True)
@@ -114,8 +116,9 @@ class PageJobs:
         """Fetch the page when its slot comes; if its host asked us to wait meanwhile, put the job off."""
         task = self._tasks.pop(lease.holder)
         if task.work is None:
-            return Delivery(lease.holder, self._unreadable())
-        await self._clock.sleep(max(0.0, task.start_at - self._clock.monotonic()))
+            failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
+            return Delivery(lease.holder, failed(failure, self._clock.micros()))
+        await self._connections.turn(task.host, task.start_at, task.apart)
         if self._watch.holds(task.host):
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
@@ -149,6 +152,8 @@ class PageJobs:
         self._watch.learn(turn.holds)
         tell_holds(self._signals, news, turn.holds)
         await self._ingest.tell(turn.settlement)
+        if len(self._tasks) > MOST_TASKS:  # leased and handed back unbegun, all but a few
+            self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
         self._tasks |= {task.lease.holder: task for task in turn.tasks}
         return [task.lease for task in turn.tasks]
 
@@ -192,7 +197,7 @@ class PageJobs:
         places = await self._places.give(tx, [origin(Url(task.work.url)) for task in real if task.work])
         for task, place in zip(real, places, strict=True):
             if place.granted:
-                kept.append(Task(task.lease, task.work, place.host, asked_at + place.seconds))
+                kept.append(Task(task.lease, task.work, place.host, asked_at + place.seconds, place.apart))
             else:
                 refused.append(PutOff(task.lease.holder, place.seconds))
         return kept, refused
@@ -200,10 +205,6 @@ class PageJobs:
     async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[Task]:
         specs = await self._groups.specs(tx, sorted({lease.run_id for lease in leases if lease.run_id}))
         return [Task(lease, _work(lease, specs.get(lease.run_id or ""))) for lease in leases]
-
-    def _unreadable(self) -> Result:
-        code = "unreadable_job"
-        return Result(Status.FAIL, NOWHERE, self._clock.micros(), error_code=code, error_message=UNREADABLE)
 
 
 def _work(lease: Lease, spec: PageSpec | None) -> PageWork | None:

@@ -98,9 +98,11 @@ class PageRunner:
         url = Url(work.url)
         rules = await self._robots.rules_of(origin(url))
         if not rules.reachable:
-            return self._failed(work, "robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip())
+            why = f"{NO_ROBOTS} {rules.why_none}".rstrip()
+            return failed(Failure("robots_unreachable", why, retryable=True, url=url), self._clock.micros())
         if not rules.allows(url):
-            return self._failed(work, "robots_denied", "robots.txt forbids it.", retryable=False)
+            why = "The host's robots.txt forbids it."
+            return failed(Failure("robots_denied", why, retryable=False, url=url), self._clock.micros())
         fetched = await self._fetch(work, url, blocked)
         heard(fetched)
         return self._result(work, fetched)
@@ -169,20 +171,7 @@ class PageRunner:
             html_hash=None if facts is None else facts.content_hash,
         )
         problem = _problem(fetched)
-        if problem is None:
-            return result
-        code, message, retryable = problem
-        return replace(result, status=Status.FAIL, error_code=code, error_message=message, retryable=retryable)
-
-    def _failed(self, work: PageWork, code: str, message: str, *, retryable: bool = True) -> Result:
-        return Result(
-            Status.FAIL,
-            work.url,
-            self._clock.micros(),
-            error_code=code,
-            error_message=message,
-            retryable=retryable,
-        )
+        return result if problem is None else replace(result, status=Status.FAIL, **_as_error(problem))
 
 
 NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."
@@ -195,12 +184,22 @@ def _data(work: PageWork, facts: Facts | None) -> dict[str, Any] | None:
     return {name: getattr(facts, name) for name in SHOWN_FACTS}
 
 
-def _problem(fetched: Fetched) -> tuple[str, str, bool] | None:
-    """Why there is no result: a code, a sentence, and whether another try may help."""
+def failed(failure: Failure, now: int) -> Result:
+    """The result of a job whose page was not fetched."""
+    return Result(Status.FAIL, failure.url, now, **_as_error(failure))
+
+
+def _as_error(failure: Failure) -> dict[str, Any]:
+    return {"error_code": failure.code, "error_message": failure.message, "retryable": failure.retryable}
+
+
+def _problem(fetched: Fetched) -> Failure | None:
+    """Why a page that was asked for gave no result."""
     if fetched.failure is not None:
-        return fetched.failure.code, fetched.failure.message, fetched.failure.retryable
+        return fetched.failure
     if fetched.status is None or not 200 <= fetched.status < 300:
-        return "http_status", f"The server answered {fetched.status}.", fetched.status in RETRYABLE_STATUS
+        retryable = fetched.status in RETRYABLE_STATUS
+        return Failure("http_status", f"The server answered {fetched.status}.", retryable=retryable)
     if fetched.further is not None and fetched.further.error_code is not None:
-        return fetched.further.error_code, fetched.further.error_message or "", True
+        return Failure(fetched.further.error_code, fetched.further.error_message or "", retryable=True)
     return None

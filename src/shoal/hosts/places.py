@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.hosts.pace import Grant, Standing, Wish
 from shoal.hosts.store import HostStore
 
 SHORTEST_WAIT: Final = 0.25  # seconds until somebody who got no slot comes back
+MOST_HOSTS: Final = 10_000  # whose last request is remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one request got at its host: a slot in so many seconds, or nothing, and when to ask again."""
+    """What one request got at its host: a slot in so many seconds, or nothing, and when to ask again. `apart`: how far
+    two requests to the host are to be apart."""
 
     host: int
     seconds: float
+    apart: float = 0.0
     granted: bool = True
 
 
@@ -73,19 +77,32 @@ class Places:
 
     def _line_up(self, host: int, count: int, standing: Standing, grant: Grant) -> list[Place]:
         delay = self.delay_at(standing)
-        granted = [Place(host, grant.first_in + turn * delay) for turn in range(grant.slots)]
+        granted = [Place(host, grant.first_in + turn * delay, delay) for turn in range(grant.slots)]
         free_in = grant.first_in + grant.slots * delay if granted else standing.free_in(delay)
         again = max(SHORTEST_WAIT, free_in)
-        return granted + [Place(host, again + turn * delay, granted=False) for turn in range(count - len(granted))]
+        left = range(count - len(granted))
+        return granted + [Place(host, again + turn * delay, delay, granted=False) for turn in left]
 
 
 class Connections:
-    """At most so many requests at once to one host, from this process."""
+    """At most so many requests at once to one host, from this process, and none sooner after another than it may: who
+    comes late for its slot must not go together with the next one."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Clock) -> None:
         self._most = most
+        self._clock = clock
         self._wanted: Counter[int] = Counter()
         self._doors: dict[int, asyncio.Semaphore] = {}
+        self._last: dict[int, float] = {}
+
+    async def turn(self, host: int, start_at: float, apart: float) -> None:
+        """Wait for a slot that was granted for then."""
+        now = self._clock.monotonic()
+        begin = max(now, start_at, self._last.get(host, 0.0) + apart)
+        if len(self._last) >= MOST_HOSTS:
+            self._last.clear()
+        self._last[host] = begin
+        await self._clock.sleep(begin - now)
 
     @asynccontextmanager
     async def at(self, host: int) -> AsyncIterator[None]:

@@ -44,6 +44,7 @@ class Page:
     error_code: str | None = None
     error_message: str | None = None
     data: dict[str, Any] | None = None
+    flags: int = 0  # what was not as it should be although it was read: see `extract.flags`; no part of the record
     fingerprint: int | None = None  # of the text, 64 bits: nearly equal for pages that nearly say the same; if analysed
     detail: Blob | None = None  # what analyses need, packed; stored and read apart from the record
     body_file: str | None = None  # where the answer is kept as it was sent, if it is: see `bodies`

@@ -12,7 +12,6 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from shoal.access.acts import Acts
 from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
 from shoal.base.errors import CallerError, ShoalError, Unauthenticated
@@ -49,7 +48,6 @@ def site(
     signals: Signals,
     keeper: Keeper | None = None,
     *,
-    acts: Acts | None = None,
     open_probes: bool = False,
 ) -> ASGIApp:
     """The application over these routes. Without a keeper only this machine is let in."""
@@ -57,7 +55,6 @@ def site(
         routes=list(routes),
         exception_handlers={ShoalError: shoal_error, HTTPException: http_error, Exception: unexpected},
     )
-    app.state.acts = acts
     return Door(app, routes, keeper or Loopback(), open_probes, clock, signals)
 
 

@@ -314,6 +314,7 @@ CREATE TABLE page (
     fingerprint    BIGINT,
     status         SMALLINT,
     rendered       SMALLINT NOT NULL DEFAULT 0,
+    flags          SMALLINT NOT NULL DEFAULT 0,
     url            TEXT NOT NULL,
     final_url      TEXT,
     parent         TEXT,

@@ -303,6 +303,7 @@ CREATE TABLE page (
     body_length    INTEGER,
     status         INTEGER,
     rendered       INTEGER NOT NULL DEFAULT 0,
+    flags          INTEGER NOT NULL DEFAULT 0,
     url            TEXT NOT NULL,
     final_url      TEXT,
     parent         TEXT,

@@ -4,7 +4,7 @@
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint)
+                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, flags)
 SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :final_url::text[], :status::smallint[],
                      :depth::int[], :parent::text[], :content_type::text[], :encoding::text[],
                      :bytes::bigint[], :title::text[], :description::text[], :canonical::text[],
@@ -13,11 +13,11 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
                      :fetched_at::bigint[], :duration_ms::float8[], :attempt::int[], :rendered::smallint[],
                      :error_code::text[], :error_message::text[], :data::text[], :body_file::text[],
                      :body_offset::bigint[], :body_length::int[], :etag::text[], :last_modified::text[],
-                     :links::bytea[], :fingerprint::bigint[])
+                     :links::bytea[], :fingerprint::bigint[], :flags::smallint[])
          AS g (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-               body_file, body_offset, body_length, etag, last_modified, links, fingerprint)
+               body_file, body_offset, body_length, etag, last_modified, links, fingerprint, flags)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details

@@ -3,11 +3,12 @@
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
-                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint)
+                  body_file, body_offset, body_length, etag, last_modified, links, fingerprint, flags)
 VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content_type, :encoding, :bytes, :title,
         :description, :canonical, :robots, :lang, :h1, :word_count, :content_hash, :links_internal,
         :links_external, :redirects, :fetched_at, :duration_ms, :attempt, :rendered, :error_code,
-        :error_message, :data, :body_file, :body_offset, :body_length, :etag, :last_modified, :links, :fingerprint)
+        :error_message, :data, :body_file, :body_offset, :body_length, :etag, :last_modified, :links, :fingerprint,
+        :flags)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
