@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from shoal.crawl.archive import FrontierArchive
     from shoal.crawl.archivist import Archivist
     from shoal.crawl.carrier import Carrier
+    from shoal.crawl.filer import Filer
     from shoal.events.webhooks import Webhooks
     from shoal.fetch.jobs import PageJobs
     from shoal.pages.groups import Groups
@@ -196,6 +197,15 @@ class App:
         ]
         return chores if file is None else [*chores, EventFile(self.database, events, file)]
 
+    def filer(self) -> "Filer":
+        from shoal.crawl.filer import Filer
+        from shoal.observe.files import ProjectLogs
+
+        log = self.settings.log
+        folder = log.project_logs or _beside_the_store(self.settings.database) / "logs"
+        files = ProjectLogs(folder, log.project_log_size, log.project_logs_kept)
+        return Filer(self.database, self.crawls.journal.store, files.append)
+
     async def check_store(self) -> None:
         """Raise unless the store can be read and written: one that is full still answers what it is asked."""
 
@@ -230,15 +240,21 @@ def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
 
 def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
     """The driver that the place of kept bodies names; by default a folder beside a SQLite store."""
-    place, url = settings.bodies.place, settings.database.url
+    place = settings.bodies.place
     if place.startswith("s3://"):
         from shoal.store.bodies.s3 import S3Bodies
 
         return S3Bodies(settings.bodies, clock, signals)
     if place:
         return FolderBodies(Path(place), clock)
-    beside = Path(url.removeprefix("sqlite:///")).expanduser().absolute().parent if url.startswith("sqlite") else None
-    return FolderBodies((beside or settings.database.data_dir) / "bodies", clock)
+    return FolderBodies(_beside_the_store(settings.database) / "bodies", clock)
+
+
+def _beside_the_store(settings: DatabaseSettings) -> Path:
+    """Where files go that belong to a store: beside a SQLite file, else into the data folder."""
+    if not settings.url.startswith("sqlite"):
+        return settings.data_dir
+    return Path(settings.url.removeprefix("sqlite:///")).expanduser().absolute().parent
 
 
 @asynccontextmanager

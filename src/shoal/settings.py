@@ -484,6 +484,18 @@ class LogSettings(Slice):
         "auto",
         "JSON lines, readable text, or by itself: text on a terminal, JSON elsewhere.",
     )
+    project_logs: FilePath = setting(
+        "SHOAL_PROJECT_LOGS",
+        "",
+        "Folder in which controllers write the journals of crawls, a file for each project.",
+        shown="logs, beside a SQLite store, else in SHOAL_DATA_DIR",
+    )
+    project_log_size: Size = setting(
+        "SHOAL_PROJECT_LOG_SIZE", "10MB", "Size at which such a file is put aside and a new one begun.", ge=1000
+    )
+    project_logs_kept: Whole = setting(
+        "SHOAL_PROJECT_LOGS_KEPT", 5, "How many files of a project are kept aside.", ge=1, le=1000
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 import click
 import uvicorn
@@ -27,6 +28,8 @@ from shoal.serve.site import site
 from shoal.serve.tls import tls_of
 from shoal.settings import load
 from shoal.work.worker import Worker
+
+FILE_EVERY = timedelta(seconds=1)  # how long a line of a journal may wait for its file
 
 
 @click.command()
@@ -104,6 +107,7 @@ class Controller:
         self._door = door
         self._workers = workers
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
+        self._chores.append(Service(app.filer(), FILE_EVERY, app.clock, app.signals))
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
         self._live = Live(app.crawls, app.clock)

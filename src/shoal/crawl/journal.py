@@ -47,7 +47,8 @@ class Unfiled:
     crawl: int
     crawl_id: str
     project: str
-    filed: int
+    filed: int  # the number of the last line that is in a file
+    upto: int  # of the last line
 
 
 class JournalStore(Protocol):

@@ -32,7 +32,7 @@ class SqlJournalStore:
 
     async def unfiled(self, tx: Tx, limit: int) -> list[Unfiled]:
         rows = await tx.all("unfiled_journals", limit=limit)
-        return [Unfiled(row["crawl"], row["crawl_id"], row["project"], row["filed"]) for row in rows]
+        return [Unfiled(row["crawl"], row["crawl_id"], row["project"], row["filed"], row["lines"]) for row in rows]
 
     async def claim(self, tx: Tx, crawl: int, filed: int, upto: int) -> bool:
         return await tx.execute("claim_lines", crawl=crawl, filed=filed, upto=upto) == 1

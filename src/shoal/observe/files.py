@@ -1,0 +1,67 @@
+"""Log files by project: `logs/{project}.log`, written a batch at a time and put aside when they are large.
+
+Several processes may write: each batch is one write at the end of the file, which is opened for it, so that whoever
+puts the file aside takes it from nobody.
+"""
+
+import fcntl
+import os
+import re
+from pathlib import Path
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+LOCK = ".rotating"
+
+
+class ProjectLogs:
+    """The folder of them. A file that has `size` bytes becomes `.1`, that one `.2`; `kept` of them are."""
+
+    def __init__(self, folder: Path, size: int, kept: int) -> None:
+        self._folder = folder
+        self._size = size
+        self._kept = kept
+
+    def path_of(self, project: str) -> Path:
+        return self._folder / f"{safe_name(project)}.log"
+
+    def append(self, project: str, lines: list[bytes]) -> None:
+        """Write these lines at once; raises OSError, and has written nothing, or what there was room for."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self.path_of(project)
+        text = b"".join(line + b"\n" for line in lines)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        try:
+            written = os.write(file, text)
+            is_large = os.fstat(file).st_size >= self._size
+        finally:
+            os.close(file)
+        if written < len(text):
+            raise OSError(f"only {written} of {len(text)} bytes fitted into {path.name}")
+        if is_large:
+            self._put_aside(path)
+
+    def _put_aside(self, path: Path) -> None:
+        """One at a time; whoever comes second finds a small file."""
+        lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o640)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists() or path.stat().st_size < self._size:
+                return
+            for number in range(self._kept, 0, -1):
+                older = self._aside(path, number)
+                if older.exists() and number == self._kept:
+                    older.unlink()
+                elif older.exists():
+                    older.rename(self._aside(path, number + 1))
+            path.rename(self._aside(path, 1))
+        finally:
+            os.close(lock)
+
+    def _aside(self, path: Path, number: int) -> Path:
+        return path.with_name(f"{path.name}.{number}")
+
+
+def safe_name(project: str) -> str:
+    """A name that is no path, not hidden, and not too long."""
+    name = _UNSAFE.sub("_", project)[:100]
+    return f"_{name}" if not name or name.startswith(".") else name
