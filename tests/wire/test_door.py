@@ -324,6 +324,20 @@ async def test_the_log_of_acts_says_who_did_what_from_where(lite: Served) -> Non
     assert made["token"] not in json.dumps(log)
 
 
+async def test_every_change_by_an_admin_is_logged_and_no_secret_with_it(lite: Served) -> None:
+    boss = await lite.token("admin")
+    body = b'{"url": "https://example.com/hook"}'
+    made = (await lite.ask("/api/v1/webhooks", boss, method="POST", body=body)).said
+    assert (await lite.ask(f"/api/v1/webhooks/{made['id']}", boss, method="DELETE")).status == 204
+    assert (await lite.ask(f"/api/v1/webhooks/{made['id']}", boss, method="DELETE")).status == 404
+    log = (await lite.ask(f"/api/v1/audit-log?subject={made['id']}", boss)).said["items"]
+    assert [(entry["act"], entry["who"]) for entry in log] == [
+        ("webhook.removed", f"tok_{boss.split('_')[1]}"),
+        ("webhook.created", f"tok_{boss.split('_')[1]}"),
+    ]
+    assert made["secret"] not in json.dumps(log)
+
+
 @pytest.mark.parametrize("path", ["/api/v1/tokens/tok_nothing", "/api/v1/tokens/tok_nothing/revoke"])
 async def test_a_token_that_is_not_there_is_not_found(lite: Served, path: str) -> None:
     answer = await lite.ask(path, await lite.token("admin"), method="POST" if "revoke" in path else "GET")

@@ -150,7 +150,7 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[Api]:
 
     async with opened(settings, quiet(settings), existing=existing) as app:
         routes = routes_of(app.api(), settings.serve.max_request_bytes)
-        door = site(routes, app.clock, app.signals, Inside(local_caller()))
+        door = site(routes, app.clock, app.signals, Inside(local_caller()), acts=app.acts())
 
         async def send(method: str, target: str, body: bytes) -> tuple[int, bytes]:
             return await _call(door, method, target, body)

@@ -160,7 +160,7 @@ class Controller:
         groups = [*app.api(tokens, self._live), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
         config = uvicorn.Config(
-            site(routes, app.clock, app.signals, keeper, open_probes=settings.open_probes),
+            site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes),
             log_config=None,
             access_log=False,
             server_header=False,

@@ -16,10 +16,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope as AsgiScope
 
+from shoal.access.acts import Act, Acts
 from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, WrongMediaType
 from shoal.base.form import Form, fields_of
 from shoal.base.text import shorten
+from shoal.serve.keeper import caller_of
 
 F = TypeVar("F", bound=Form)
 B = TypeVar("B", bound=Form)
@@ -72,6 +74,7 @@ class Endpoint:
     asks: Any  # an example of a body
     answers: Any  # an example of an answer
     once: bool  # honours `Idempotency-Key`
+    act: str | None  # what the log of administrative acts calls it
     public: bool  # part of the OpenAPI document
 
     @property
@@ -96,6 +99,7 @@ def endpoint(
     asks: Any = None,
     answers: Any = None,
     once: bool = False,
+    act: str | None = None,
     public: bool = True,
 ) -> Callable[[Handler], Handler]:
     """Put the method below into the table. A body is needed if one of its fields is, unless `needs_body` says else."""
@@ -118,6 +122,7 @@ def endpoint(
             asks=asks,
             answers=answers,
             once=once,
+            act=act,
             public=public,
         )
         setattr(handler, MARK, line)
@@ -152,7 +157,18 @@ class EndpointRoute(Route):
         text = b"" if self.line.method == "GET" else await read_body(request, self._max_body)
         body = parse(self.line.body, text) if text or self.line.needs_body else self.line.body()
         answer: Response = await self._handler(Ask(request, body, query))
+        if self.line.act is not None:
+            await _note(request, self.line.act, answer)
         return answer
+
+
+async def _note(request: Request, act: str, answer: Response) -> None:
+    """Log what an administrator did to what the path names, or to what was made."""
+    acts: Acts | None = getattr(request.app.state, "acts", None)
+    if acts is not None:
+        made = answer.headers.get("location", "").rpartition("/")[2]
+        subject = next(iter(request.path_params.values()), made)
+        await acts.note(caller_of(request), Act(act, subject))
 
 
 def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:

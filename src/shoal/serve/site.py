@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from shoal.access.acts import Acts
 from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
 from shoal.base.errors import CallerError, ShoalError, Unauthenticated
@@ -48,6 +49,7 @@ def site(
     signals: Signals,
     keeper: Keeper | None = None,
     *,
+    acts: Acts | None = None,
     open_probes: bool = False,
 ) -> ASGIApp:
     """The application over these routes. Without a keeper only this machine is let in."""
@@ -55,6 +57,7 @@ def site(
         routes=list(routes),
         exception_handlers={ShoalError: shoal_error, HTTPException: http_error, Exception: unexpected},
     )
+    app.state.acts = acts
     return Door(app, routes, keeper or Loopback(), open_probes, clock, signals)
 
 

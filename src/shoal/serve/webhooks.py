@@ -143,6 +143,7 @@ class WebhookApi:
         answer=NewWebhookShape,
         asks={"url": "https://core.example.com/shoal", "events": ["crawl.job.*"]},
         answers=EXAMPLE | SECRET,
+        act="webhook.created",
     )
     async def create_webhook(self, ask: Ask[NewWebhook, Nothing]) -> Json:
         """The secret signs every delivery as the Standard Webhooks specification says, and is told only now."""
@@ -184,6 +185,7 @@ class WebhookApi:
         asks={"enabled": True},
         answers=EXAMPLE,
         problems=[NotFound],
+        act="webhook.changed",
     )
     async def change_webhook(self, ask: Ask[WebhookChange, Nothing]) -> Json:
         """One that is enabled again gets what it missed, as far as that is kept."""
@@ -196,6 +198,7 @@ class WebhookApi:
         says="Remove a webhook and its queue.",
         status=204,
         problems=[NotFound],
+        act="webhook.removed",
     )
     async def remove_webhook(self, ask: Ask[Nothing, Nothing]) -> Response:
         await self._webhooks.remove(ask.part("webhook_id"))
@@ -209,6 +212,7 @@ class WebhookApi:
         answer=NewWebhookShape,
         answers=EXAMPLE | SECRET,
         problems=[NotFound],
+        act="webhook.rotated",
     )
     async def rotate_webhook(self, ask: Ask[Nothing, Nothing]) -> Json:
         """For a day deliveries carry the signatures of both."""
@@ -256,6 +260,7 @@ class WebhookApi:
         asks={"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"},
         answers={"replayed": 120},
         problems=[NotFound],
+        act="webhook.replayed",
     )
     async def replay_events(self, ask: Ask[Replay, Nothing]) -> Json:
         """One by its id, whatever became of it, or those of a time that the webhook wants. Their ids stay the same."""
