@@ -204,6 +204,8 @@ def _check_network_url(url: str) -> None:
 
 
 def read_path(value: object) -> Path | None:
+    if value is None:
+        return None
     text = str(value) if isinstance(value, Path) else read_text(value)
     try:
         return Path(text).expanduser().absolute() if text else None
