@@ -159,7 +159,7 @@ class App:
         from shoal.serve.webhooks import WebhookApi
 
         return [
-            CrawlApi(self.crawls, self.archivist(), self.once(), self.acts()),
+            CrawlApi(self.crawls, self.archivist(), self.once()),
             PageApi(self.crawls, self.database, self.pages),
             JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),

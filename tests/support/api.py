@@ -97,7 +97,8 @@ async def listening(app: App) -> AsyncIterator[Served]:
     live = Live(app.crawls, app.clock, every=0.05)
     routes = routes_of([*app.api(live=live), health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(site(routes, app.clock, app.signals), log_config=None, lifespan="off")
+    door_of = site(routes, app.clock, app.signals, acts=app.acts())
+    config = uvicorn.Config(door_of, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[door]))
     try:

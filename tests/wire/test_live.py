@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.app import walker_of
-from shoal.base.errors import NotFound, RateLimited, Unauthenticated
+from shoal.base.errors import NotFound, RateLimited
 from shoal.crawl.line import Line
 from shoal.serve import live as live_module
 from shoal.serve.live import Live
@@ -149,10 +149,6 @@ async def test_an_unknown_crawl_and_a_foreign_place_are_refused(api: Served) -> 
         assert (answered.status, answered.json["field"]) == (422, "Last-Event-ID")
 
 
-async def allowed() -> None:
-    """Whoever watches may go on."""
-
-
 async def test_fifty_viewers_cost_one_look(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     crawl_id = await made(api)
     looks, get = 0, api.app.crawls.get
@@ -163,7 +159,7 @@ async def test_fifty_viewers_cost_one_look(api: Served, monkeypatch: pytest.Monk
         looks += 1
         return await get(asked)
 
-    streams = [await live.watch(crawl_id, None, allowed) for _ in range(50)]
+    streams = [await live.watch(crawl_id, None) for _ in range(50)]
     watched = [asyncio.create_task(drained(stream)) for stream in streams]
     await until(lambda: sum(feed.viewers for feed in live._feeds.values()) == 50)
     monkeypatch.setattr(api.app.crawls, "get", counted)
@@ -186,40 +182,26 @@ async def until(condition: Any) -> None:
             await asyncio.get_running_loop().run_in_executor(None, lambda: None)
 
 
-async def test_a_stream_ends_with_the_right_to_watch(api: Served) -> None:
-    crawl_id = await made(api)
-    live = Live(api.app.crawls, api.app.clock, every=0.01)
-
-    async def revoked() -> None:
-        raise Unauthenticated
-
-    stream = await live.watch(crawl_id, None, revoked)
-    watched = asyncio.create_task(drained(stream))
-    await say(api, crawl_id, "one")
-    parts = await asyncio.wait_for(watched, PATIENCE_SECONDS)
-    assert not any(b"event: end" in part for part in parts)
-
-
 async def test_a_removed_crawl_ends_its_streams(api: Served) -> None:
     crawl_id = await made(api)
     live = Live(api.app.crawls, api.app.clock, every=0.01)
-    watched = asyncio.create_task(drained(await live.watch(crawl_id, None, allowed)))
+    watched = asyncio.create_task(drained(await live.watch(crawl_id, None)))
     await until(lambda: bool(live._feeds))
     await api.app.crawls.stop(crawl_id)
     await api.app.archivist().erase(crawl_id)
     assert b"event: end" in (await asyncio.wait_for(watched, PATIENCE_SECONDS))[-1]
     with pytest.raises(NotFound):
-        await live.watch(crawl_id, None, allowed)
+        await live.watch(crawl_id, None)
 
 
 async def test_there_is_room_for_so_many_viewers(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "MOST_VIEWERS", 1)
     crawl_id = await made(api)
     live = Live(api.app.crawls, api.app.clock)
-    watched = asyncio.create_task(drained(await live.watch(crawl_id, None, allowed)))
+    watched = asyncio.create_task(drained(await live.watch(crawl_id, None)))
     await until(lambda: bool(live._feeds))
     with pytest.raises(RateLimited):
-        await live.watch(crawl_id, None, allowed)
+        await live.watch(crawl_id, None)
     live.close()
     await asyncio.wait_for(watched, PATIENCE_SECONDS)
 
@@ -228,7 +210,7 @@ async def test_a_quiet_stream_has_a_heartbeat(api: Served, monkeypatch: pytest.M
     monkeypatch.setattr(live_module, "HEARTBEAT_SECONDS", 0.05)
     crawl_id = await made(api)
     live = Live(api.app.crawls, api.app.clock, every=0.01)
-    stream = await live.watch(crawl_id, None, allowed)
+    stream = await live.watch(crawl_id, None)
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for part in stream:
             if part.startswith(b":"):

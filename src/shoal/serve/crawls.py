@@ -7,7 +7,6 @@ from typing import Annotated
 from msgspec import Meta, field
 from starlette.responses import Response
 
-from shoal.access.acts import Act, Acts
 from shoal.access.once import Once
 from shoal.access.scopes import Scope
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
@@ -23,7 +22,6 @@ from shoal.crawl.states import CrawlState
 from shoal.serve import examples, shapes
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
-from shoal.serve.keeper import caller_of
 from shoal.serve.once import answer_once
 from shoal.serve.problems import Json
 
@@ -58,11 +56,10 @@ class Releasing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class CrawlApi:
     """`/api/v1/crawls`."""
 
-    def __init__(self, crawls: Crawls, archivist: Archivist, once: Once, acts: Acts) -> None:
+    def __init__(self, crawls: Crawls, archivist: Archivist, once: Once) -> None:
         self._crawls = crawls
         self._archivist = archivist
         self._once = once
-        self._acts = acts
 
     @endpoint(
         "POST",
@@ -137,14 +134,13 @@ class CrawlApi:
         "/api/v1/crawls/{crawl_id}",
         scope=Scope.ADMIN,
         says="Remove a crawl that has ended.",
+        act="crawl.removed",
         status=204,
         problems=[NotFound, StateConflict],
     )
     async def remove_crawl(self, ask: Ask[Nothing, Nothing]) -> Response:
         """Its pages, URLs and kept bodies go with it."""
-        crawl_id = ask.part("crawl_id")
-        await self._archivist.erase(crawl_id)
-        await self._acts.note(caller_of(ask.request), Act("crawl.removed", crawl_id))
+        await self._archivist.erase(ask.part("crawl_id"))
         return Response(status_code=204)
 
     @endpoint(

@@ -75,7 +75,7 @@ class JournalApi:
         its number as id, `end` comes last. Who reconnects with `Last-Event-ID` misses no line. Without it, the last 100
         lines come first. A comment comes every 15 seconds when nothing else does."""
         after = ask.query.after if (sent := ask.request.headers.get("last-event-id")) is None else _number(sent)
-        stream = await self._live.watch(ask.part("crawl_id"), after, ask.request.state.admit)
+        stream = await self._live.watch(ask.part("crawl_id"), after)
         return StreamingResponse(stream, headers=UNCACHED, media_type="text/event-stream")
 
 

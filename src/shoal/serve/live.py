@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +21,6 @@ RETRY_MILLISECONDS = 2000  # how long a viewer that lost its connection waits
 KEPT_LINES = 1000  # of the journal, for those who come later or are slow
 FIRST_LINES = 100  # for those who did not say where they were
 MOST_VIEWERS = 500  # of this process
-
-Admit = Callable[[], Awaitable[object]]
-"""Raises if a viewer may watch no longer."""
 
 
 @dataclass(slots=True)
@@ -58,13 +55,13 @@ class Live:
         self._feeds: dict[str, Feed] = {}
         self._closed = False
 
-    async def watch(self, crawl_id: str, after: int | None, admit: Admit) -> AsyncIterator[bytes]:
+    async def watch(self, crawl_id: str, after: int | None) -> AsyncIterator[bytes]:
         """The stream of one viewer, from after the line with a number, or from some of the last ones; it ends with the
-        crawl, or with the viewer's right to watch. There is none of a crawl that does not exist."""
+        crawl. There is none of a crawl that does not exist. The door ends it with the viewer's right to watch."""
         if sum(feed.viewers for feed in self._feeds.values()) >= MOST_VIEWERS:
             raise RateLimited(f"{MOST_VIEWERS} watch already", HEARTBEAT_SECONDS)
         await self._crawls.get(crawl_id)
-        return self._stream(crawl_id, after, admit)
+        return self._stream(crawl_id, after)
 
     def close(self) -> None:
         """End every stream: this process stops."""
@@ -72,16 +69,16 @@ class Live:
         for feed in self._feeds.values():
             feed.turn()
 
-    async def _stream(self, crawl_id: str, after: int | None, admit: Admit) -> AsyncIterator[bytes]:
+    async def _stream(self, crawl_id: str, after: int | None) -> AsyncIterator[bytes]:
         yield b"retry: %d\n\n" % RETRY_MILLISECONDS
-        with suppress(ShoalError):  # its right has ended, the crawl is gone, the store is away: it will come again
+        with suppress(ShoalError):  # the crawl is gone, or the store is away: the viewer will come again
             feed = self._feeds.get(crawl_id) or self._feeds.setdefault(crawl_id, await self._open(crawl_id))
             with self._viewer(crawl_id, feed):
                 place = feed.last - FIRST_LINES if after is None else after
-                async for part in self._parts(crawl_id, feed, place, admit):
+                async for part in self._parts(crawl_id, feed, place):
                     yield part
 
-    async def _parts(self, crawl_id: str, feed: Feed, place: int, admit: Admit) -> AsyncIterator[bytes]:
+    async def _parts(self, crawl_id: str, feed: Feed, place: int) -> AsyncIterator[bytes]:
         told: dict[str, Any] = {}
         while not self._closed:
             changed = feed.changed
@@ -99,7 +96,6 @@ class Live:
                 return
             if not await self._wait(changed):
                 yield b": still here\n\n"
-            await admit()
 
     async def _open(self, crawl_id: str) -> Feed:
         seen = await self._crawls.get(crawl_id)

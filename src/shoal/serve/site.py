@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -138,11 +137,9 @@ class Door:
         return True
 
     async def _refusal(self, request: Request) -> Response | None:
-        """The answer to who is not let in. Who is let in is known to handlers as `request.state.caller`; what lasts
-        asks `request.state.admit` again."""
-        request.state.admit = partial(self._keeper.admit, request, self._needed(request))
+        """The answer to who is not let in. Who is let in is known to handlers as `request.state.caller`."""
         try:
-            request.state.caller = await request.state.admit()
+            request.state.caller = await self._keeper.admit(request, self._needed(request))
         except Unauthenticated as error:
             return RedirectResponse("/login", 303) if _is_visit(request) else await shoal_error(request, error)
         except ShoalError as error:
