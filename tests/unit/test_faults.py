@@ -12,9 +12,12 @@ TESTS = Path(__file__).parents[1]
 FAULTS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "faults.toml").read_text())
 RANGES = (
     ("F", 1, 12),
+    ("F", 19, 19),
+    ("F", 21, 21),
     ("F", 30, 33),
     ("W", 1, 6),
     ("B", 1, 62),
+    ("B", 70, 72),
     ("B", 83, 85),
 )  # a new number: a range here, a row in the table
 NUMBERS = [f"{letter}{number}" for letter, first, last in RANGES for number in range(first, last + 1)]

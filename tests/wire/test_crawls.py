@@ -239,6 +239,30 @@ async def test_what_is_no_json_object_is_refused(api: Served) -> None:
         assert (answered.status, answered.json["code"]) == (422, "invalid_input")
 
 
+async def test_numbers_and_depths_that_no_parser_agrees_on_are_refused(api: Served) -> None:
+    deep = b"[" * 10_000 + b"]" * 10_000
+    for field in (b"NaN", b"Infinity", b"-Infinity", b"1e400", str(2**63).encode(), b"9" * 5000, deep):
+        for name in (b"max_pages", b"max_seconds", b"rules"):
+            raw = b'{"seeds": ["http://127.0.0.1:9/"], "%s": %s}' % (name, field)
+            answered = await api.send("POST", CRAWLS, raw=raw)
+            assert (answered.status, answered.json["code"]) == (422, "invalid_input"), (name, field[:20])
+
+
+async def test_nobody_sets_what_is_not_theirs_to_set(api: Served) -> None:
+    for field in ("id", "state", "attempts", "lease_epoch", "node_ids", "named", "key_seed", "created_at", "__class__"):
+        status, problem = await api.ask(CRAWLS, {"seeds": [SEED], field: "x"})
+        assert (status, problem["field"]) == (422, field)
+    assert (await api.ask(CRAWLS))[1]["items"] == []
+
+
+async def test_an_id_is_a_name_and_no_path(api: Served) -> None:
+    for crawl_id in ("../../etc/passwd", "..%2f..%2fx", "%2e%2e", "%2e%2e%2fadmin", "a%00b", "%ff", "a%0d%0ab", "'--"):
+        for path in ("", "/pages", "/logs", "/events"):
+            answered = await api.send("GET", f"{CRAWLS}/{crawl_id}{path}")
+            assert answered.status == 404
+            assert b"Traceback" not in answered.body
+
+
 async def test_a_wrong_method_and_a_wrong_path_are_named(api: Served) -> None:
     wrong = await api.send("PUT", CRAWLS, {})
     assert (wrong.status, wrong.json["code"]) == (405, "method_not_allowed")
