@@ -1,4 +1,4 @@
-"""The store goes away under two controllers: who asks is told so and when to come again, and no yes is ever taken back."""
+"""The store goes away under two controllers: who asks is told when to come again, and no yes is ever taken back."""
 
 import asyncio
 
