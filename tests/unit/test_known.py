@@ -16,23 +16,39 @@ def keys(*numbers: int) -> list[bytes]:
     return [pack_key(key_of(url, SEED)[0]) for url in urls(*numbers)]
 
 
+def add(known: KnownUrls, found: list[Url], *, inside: bool = True) -> tuple[list[bytes], dict[Url, tuple[int, int]]]:
+    return known.add(found, [inside] * len(found))
+
+
 def test_what_was_added_is_known_from_then_on() -> None:
     known = KnownUrls(SEED)
-    assert known.add(urls(1, 2)) == (keys(1, 2), {url: key_of(url, SEED) for url in urls(1, 2)})
-    assert known.add(urls(2, 3, 1)) == (keys(2, 3, 1), {url: key_of(url, SEED) for url in urls(3)})
-    assert known.add(urls(3, 1)) == (keys(3, 1), {})
+    assert add(known, urls(1, 2)) == (keys(1, 2), {url: key_of(url, SEED) for url in urls(1, 2)})
+    assert add(known, urls(2, 3, 1)) == (keys(2, 3, 1), {url: key_of(url, SEED) for url in urls(3)})
+    assert add(known, urls(3, 1)) == (keys(3, 1), {})
 
 
 def test_what_is_only_asked_for_stays_unknown() -> None:
     known = KnownUrls(SEED)
     assert [known.packed(url) for url in urls(1)] == keys(1)
-    assert set(known.add(urls(1))[1]) == set(urls(1))
+    assert set(add(known, urls(1))[1]) == set(urls(1))
     assert [known.packed(url) for url in urls(1)] == keys(1)
 
 
 def test_the_generation_before_is_still_known_and_the_one_before_that_is_not() -> None:
-    known = KnownUrls(SEED, most=3)
-    known.add(urls(1, 2, 3))
-    assert known.add(urls(2, 4)) == (keys(2, 4), {url: key_of(url, SEED) for url in urls(4)})
-    known.add(urls(5))  # the third of its generation: now 2, 4 and 5 are the old ones
-    assert set(known.add(urls(1, 2))[1]) == set(urls(1))
+    known = KnownUrls(SEED, inside=3)
+    add(known, urls(1, 2, 3))
+    assert add(known, urls(2, 4)) == (keys(2, 4), {url: key_of(url, SEED) for url in urls(4)})
+    add(known, urls(5))  # the third of its generation: now 2, 4 and 5 are the old ones
+    assert set(add(known, urls(1, 2))[1]) == set(urls(1))
+
+
+def test_what_is_outside_pushes_nothing_out_that_is_inside() -> None:
+    known = KnownUrls(SEED, inside=3, outside=3)
+    add(known, urls(1, 2))
+    add(known, urls(*range(10, 30)), inside=False)
+    assert add(known, urls(1, 2)) == (keys(1, 2), {})
+    found = urls(2, 29, 10)
+    assert known.add(found, [True, False, False]) == (keys(2, 29, 10), {})
+    add(known, urls(*range(30, 40)), inside=False)
+    add(known, urls(*range(40, 50)), inside=False)
+    assert set(known.add(found, [True, False, False])[1]) == set(urls(29, 10))

@@ -175,13 +175,13 @@ class Canonicalizer:
         for place, href in enumerate(hrefs):
             if found[place] is None:
                 text = glue(href)
-                if text in proven:
+                if text in proven or self._is_canonical(text):
                     found[place] = text
-                    if (href[0] == "/" or text is href) and len(href) <= _CACHED_LENGTH:
+                    if (href[0] == "/" or text is href) and len(href) <= _CACHED_LENGTH and "?" not in href:
                         links[href] = text
                         self._link_count += 1
                 else:
-                    found[place] = text if self._is_canonical(text) else self._parse_link(href, base, links)
+                    found[place] = self._parse_link(href, base, links)
 
     def _is_canonical(self, text: str) -> bool:
         """Whether the text is provably canonical; if not, only the parser can tell."""

@@ -32,20 +32,18 @@ class Fate(IntEnum):
         return self >= Fate.SKIPPED_DEPTH
 
     @property
-    def reopens(self) -> bool:
-        """Whether the URL is fetched after all when it is found in another way."""
-        return self in REOPENING
-
-    @property
     def waits(self) -> bool:
         """Whether the frontier keeps the URL itself, not only its hash."""
-        return self in (Fate.OPEN, Fate.QUARANTINED)
+        return self in WAITING
 
     @property
     def word(self) -> str:
         """The reason as records, summaries and people name it."""
         return self.name.removeprefix("SKIPPED_").lower()
 
+
+WAITING = frozenset({Fate.OPEN, Fate.QUARANTINED})
+"""Those whose URLs the frontier keeps."""
 
 REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_NOT_IN_SITEMAP})
 """Skipped for the way that led there, not for what they are."""

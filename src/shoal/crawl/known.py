@@ -4,57 +4,73 @@ store.
 A page has sixty links and about one of them is new; looking the others up here costs a tenth of hashing them.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from typing import cast
 
 from shoal.base.url import Url
 from shoal.crawl.frontier import digest_of, key_in
 
-MOST = 100_000  # URLs of one generation: about 20 MB
+MOST_INSIDE = 50_000  # URLs of one generation: about 10 MB
+MOST_OUTSIDE = 10_000  # most of them are met once, the others on every page
 PACKED = 8  # bytes at the head of a digest: its key, packed
 
 Key = tuple[int, int]
 
 
+class Generations:
+    """Two of them: when the young one is full it becomes the old one, and the old one is forgotten."""
+
+    __slots__ = ("_most", "old", "young")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.young: dict[Url, bytes] = {}
+        self.old: dict[Url, bytes] = {}
+
+    def grow_old(self) -> None:
+        if len(self.young) >= self._most:
+            self.old, self.young = self.young, {}
+
+
 class KnownUrls:
-    """Two generations: when the young one is full it becomes the old one, and the old one is forgotten.
+    """URLs inside the crawl and outside of it apart, so that the many that are met only once push no others out.
 
     Only URLs that were reported to the store are here, so "known" is never wrong; "unknown" only costs a question. Keys
     are kept packed, as the link blob of a page holds them.
     """
 
-    def __init__(self, key_seed: int, most: int = MOST) -> None:
+    def __init__(self, key_seed: int, inside: int = MOST_INSIDE, outside: int = MOST_OUTSIDE) -> None:
         self._key_seed = key_seed
-        self._most = most
-        self._young: dict[Url, bytes] = {}
-        self._old: dict[Url, bytes] = {}
+        self._inside = Generations(inside)
+        self._outside = Generations(outside)
 
     @property
     def texts(self) -> Container[str]:
         """Texts that are canonical URLs."""
-        return self._young
+        return self._inside.young
 
-    def add(self, urls: Collection[Url]) -> tuple[list[bytes], dict[Url, Key]]:
+    def add(self, urls: Collection[Url], insides: Sequence[bool]) -> tuple[list[bytes], dict[Url, Key]]:
         """The packed keys of distinct URLs, and those of them that were unknown: they are known from now on."""
-        keys = list(map(self._young.get, urls))
-        unknown = self._fill(urls, keys) if None in keys else {}
+        keys = list(map(self._inside.young.get, urls))
+        unknown = self._fill(urls, insides, keys) if None in keys else {}
         return cast("list[bytes]", keys), unknown
 
     def packed(self, url: Url) -> bytes:
         """The packed key of a URL, known or not; it stays what it is."""
-        return self._young.get(url) or self._old.get(url) or digest_of(url, self._key_seed)[:PACKED]
+        return digest_of(url, self._key_seed)[:PACKED]
 
-    def _fill(self, urls: Collection[Url], keys: list[bytes | None]) -> dict[Url, Key]:
-        young, old, seed = self._young, self._old, self._key_seed
+    def _fill(self, urls: Collection[Url], insides: Sequence[bool], keys: list[bytes | None]) -> dict[Url, Key]:
+        sides, seed = (self._outside, self._inside), self._key_seed
         unknown: dict[Url, Key] = {}
         for place, url in enumerate(urls):
             if keys[place] is None:
-                packed = old.get(url) if old else None
+                side = sides[insides[place]]
+                packed = side.young.get(url) or side.old.get(url)
                 if packed is None:
                     digest = digest_of(url, seed)
                     unknown[url] = key_in(digest)
                     packed = digest[:PACKED]
-                young[url] = keys[place] = packed
-        if len(young) >= self._most:
-            self._old, self._young = young, {}
+                side.young[url] = keys[place] = packed
+        for side in sides:
+            side.grow_old()
         return unknown

@@ -10,7 +10,7 @@ from shoal.crawl.earlier import Recalled
 from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.gate import NoRobots
-from shoal.crawl.known import MOST, KnownUrls
+from shoal.crawl.known import KnownUrls
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
@@ -40,6 +40,7 @@ KEPT_FACTS = (
 """What an unchanged page has of its earlier record."""
 
 ROBOTS_RETRY = 5_000_000  # microseconds
+MOST_REMEMBERED = 50_000  # links that are no URLs, or URLs to be looked at again
 
 REFUSED: dict[Refusal, Fate] = {
     Refusal.INVALID_URL: Fate.SKIPPED_INVALID_URL,
@@ -200,23 +201,22 @@ class PageReader:
         marked_from = len(facts.links) if self._obey else len(written)
         followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
         insides = self._scope.insides(followed)
-        inside = list(compress(followed, insides))
-        page.links_internal = len(inside)
-        page.links_external = len(followed) - len(inside)
+        page.links_internal = sum(insides)
+        page.links_external = len(followed) - page.links_internal
         why_not = self._why_not(page)
         if why_not is not None:
             page.links = self._passed_over(followed, why_not, known)
         elif known is None:
             page.links = pack(map(self._known.packed, followed), bytes(insides))  # true is the flag INTERNAL
         else:
-            page.links = pack(self._find(followed, inside, task.depth + 1, task.key, known), bytes(insides))
+            page.links = pack(self._find(followed, insides, task.depth + 1, task.key, known), bytes(insides))
         if marked := [url for url in resolved[marked_from:] if isinstance(url, str) and url not in followed]:
             passed_over = self._passed_over(dict.fromkeys(marked), why_not or Fate.SKIPPED_NOFOLLOW, known)
             page.links = join(page.links, passed_over)
 
     def _refuse(self, links: list[str], resolved: list[Url | Refusal], report: Report) -> None:
         """Links that are no URL of any crawl are known by how they were written: that is all there is of them."""
-        if len(self._refused) >= MOST:
+        if len(self._refused) >= MOST_REMEMBERED:
             self._refused.clear()
         for written, why in zip(links, resolved, strict=True):
             if isinstance(why, Refusal):
@@ -235,10 +235,11 @@ class PageReader:
         """The blob of links that are only recorded, in the report if there is one. What belongs to the crawl may still
         be found in another way."""
         mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
-        flags = bytes([mark | inside for inside in self._scope.insides(urls)])
+        insides = self._scope.insides(urls)
+        flags = bytes([mark | inside for inside in insides])
         if report is None:
             return pack(map(self._known.packed, urls), flags)
-        keys, unknown = self._known.add(urls)
+        keys, unknown = self._known.add(urls, insides)
         for url, known_by in unknown.items():
             judged = self._scope.judge(url, 0)
             fate = why_not if judged is Fate.OPEN else judged
@@ -248,11 +249,11 @@ class PageReader:
 
     def find(self, urls: dict[Url, None], depth: int, parent: int, report: Report) -> None:
         """URLs that something else than a page led to."""
-        self._find(urls, list(compress(urls, self._scope.insides(urls))), depth, parent, report)
+        self._find(urls, self._scope.insides(urls), depth, parent, report)
 
     def _remember(self, url: Url, fate: Fate) -> None:
         if fate in REOPENING:
-            if len(self._again) >= MOST:
+            if len(self._again) >= MOST_REMEMBERED:
                 self.forget()
             self._again.add(url)
 
@@ -262,13 +263,15 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(self, urls: dict[Url, None], inside: list[Url], depth: int, parent: int, report: Report) -> list[bytes]:
+    def _find(
+        self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, report: Report
+    ) -> list[bytes]:
         """Report what is new; the packed keys of all."""
-        keys, unknown = self._known.add(urls)
+        keys, unknown = self._known.add(urls, insides)
         if self._again and self._scope.deep_enough(depth):  # found again, nearer to a seed, or where it may be followed
             unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._again}
         if unknown:
-            for url in inside:  # in the page's order
+            for url in compress(urls, insides):  # in the page's order
                 if url in unknown:
                     self._find_inside(url, unknown.pop(url), depth, parent, report)
             report.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]

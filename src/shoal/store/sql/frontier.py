@@ -8,7 +8,7 @@ from typing import Any
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.failures import FailedPage
-from shoal.crawl.fates import REOPENING, Fate
+from shoal.crawl.fates import REOPENING, WAITING, Fate
 from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, SkippedUrl, Task, key_of
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
@@ -156,7 +156,7 @@ class SqlFrontier:
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
     async def _numbers(self, tx: Tx, waiting: dict[Key, NewUrl]) -> dict[str, int]:
-        return await self._hosts.numbers(tx, sorted({origin(url.url) for url in waiting.values()}))
+        return await self._hosts.numbers(tx, sorted(set(map(origin, [url.url for url in waiting.values()]))))
 
     async def _add(
         self,
@@ -167,8 +167,8 @@ class SqlFrontier:
         numbers: dict[str, int],
     ) -> Added:
         """Record URLs that were not known. What waits is told apart one by one; what is skipped is only counted."""
-        new, reopened = await self._fresh(tx, crawl, [(*key, url.fate) for key, url in waiting.items()])
-        fresh = [waiting[key] for key in reversed(waiting) if key in new]
+        new, reopened = await self._fresh(tx, crawl, waiting)
+        fresh = [waiting[key] for key in reversed(waiting) if key in new] if new else []
         opened = await self._line_up(tx, crawl, fresh, numbers)
         if len(opened) < len(fresh):
             await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
@@ -246,23 +246,22 @@ class SqlFrontier:
         await tx.many("count_host_pages", [(crawl, host, count) for host, count in sorted(per_host.items())])
 
 
-async def _fresh_by_reading(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], Counter[Fate]]:
+async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
     """Record what is not known; what that was, and why those of it had been skipped that are open from now on.
 
     SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
-    rows = await tx.all("known_keys", crawl=crawl, keys=[url[0] for url in urls])
+    rows = await tx.all("known_keys", crawl=crawl, keys=[key for key, _ in waiting])
     known = {(key, chk): fate for key, chk, fate in rows}
-    fresh = [url for url in urls if (url[0], url[1]) not in known] if known else urls
-    again = [url for url in urls if known.get((url[0], url[1])) in REOPENING] if known else []
-    await tx.many("insert_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in fresh])
-    await tx.many("set_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in again])
-    reopened = Counter(Fate(known[key, chk]) for key, chk, _ in again)
-    return {(key, chk) for key, chk, _ in [*fresh, *again]}, reopened
+    again = {key: Fate(fate) for key, fate in known.items() if fate in REOPENING and key in waiting}
+    new = waiting.keys() - known.keys()
+    await tx.many("insert_fates", [(*key, crawl, int(waiting[key].fate)) for key in new])
+    await tx.many("set_fates", [(*key, crawl, int(waiting[key].fate)) for key in again])
+    return new | again.keys(), Counter(again.values())
 
 
-async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tuple[set[Key], Counter[Fate]]:
+async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
     """The same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
-    rows = await tx.batch("add_fates", [(key, chk, crawl, int(fate)) for key, chk, fate in urls])
+    rows = await tx.batch("add_fates", [(*key, crawl, int(url.fate)) for key, url in waiting.items()])
     reopened = [row["was"] for row in rows if row["reopened"]]
     if None in reopened:  # another walker skipped it just now: why, only a new snapshot tells
         raise Conflict
@@ -271,7 +270,7 @@ async def _fresh_by_inserting(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> tup
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
     """Those that shall wait, the last one first; of two that are the same, the first counts."""
-    return {(url.key, url.chk): url for url in reversed(urls) if not url.fate.skipped}
+    return {(url.key, url.chk): url for url in reversed(urls) if url.fate in WAITING}
 
 
 def _skipped(urls: list[NewUrl]) -> list[SkippedUrl]:

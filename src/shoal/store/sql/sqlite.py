@@ -28,7 +28,7 @@ BUSY_TIMEOUT_MS = 10_000
 WAL_RESET_FIX = (3, 51, 3)
 # Keys are random: a large cache keeps their tree at hand, and a long log is worth it, because most pages that a commit
 # writes are written again by the next ones.
-CACHE_KB = 65_536
+CACHE_KB = 40_960
 READER_CACHE_KB = 8_192
 CHECKPOINT_PAGES = 16_000  # 64 MB
 NO_ROOM = 65_536  # bytes

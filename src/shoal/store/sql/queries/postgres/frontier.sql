@@ -1,11 +1,14 @@
 -- name: add_fates
 -- Record new URLs, in key order so that two batches never wait for each other; which were new. One that was skipped
 -- for the way that led there (its depth 16, nofollow 21, not in a sitemap 31) and is found in another waits after all;
--- `was` is what it had been, as this statement's snapshot knows it.
+-- `was` is what it had been, as this statement's snapshot knows it. What is known is left out before the insert: a
+-- conflict would lock its row, and that is a write.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
 FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
+WHERE NOT EXISTS (SELECT 1 FROM fate AS k
+                  WHERE k.crawl = g.crawl AND k.chk = g.chk AND k.key = g.key AND k.fate NOT IN (16, 21, 31))
 ORDER BY g.chk, g.key
 ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate IN (16, 21, 31)
 RETURNING key, chk, xmax <> 0 AS reopened,
