@@ -1,10 +1,9 @@
 """Facts of awkward pages, encodings nobody declared, and proof that foreign bytes raise nothing."""
 
-import dataclasses
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from shoal.extract.encoding import decode
 from shoal.extract.flags import NO_FLAGS, Flag
@@ -301,7 +300,7 @@ CONTENT_TYPES = st.none() | LABELS.map("text/html; charset={}".format) | st.text
 @example(b"\x1b$B", "text/html; charset=iso-2022-jp")
 def test_foreign_bytes_never_raise_and_facts_can_always_be_stored(body: bytes, content_type: str | None) -> None:
     facts = extract(body, content_type, ExtractOptions(max_links=5, max_text=10))
-    texts = [value for value in dataclasses.astuple(facts) if isinstance(value, str)] + facts.links + facts.nofollow
+    texts = [value for value in astuple(facts) if isinstance(value, str)] + facts.links + facts.nofollow
     assert not any("\0" in text for text in texts)
     assert all(text.encode() is not None for text in texts)
     assert extract(body, content_type, ExtractOptions(max_links=5, max_text=10)) == facts

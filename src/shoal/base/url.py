@@ -7,12 +7,12 @@ others.
 
 import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NewType
 
 from ada_url import idna, join_url, normalize_url
+from msgspec import Struct
 
 from shoal.base.params import SESSION, TRACKING
 
@@ -56,8 +56,7 @@ _PROBLEMS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class UrlRules:
+class UrlRules(Struct, frozen=True):
     """What counts as the same page. Names are compared without regard to case; a final `*` is any rest.
 
     Tracking, session and dropped parameters go, wherever they stand in the query, and session parameters also out of

@@ -7,7 +7,8 @@ stored, and a link that it did not fetch it knows by its key alone.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shoal.base.database import Database, Tx
 from shoal.base.url import Url
@@ -32,8 +33,7 @@ READING = ("analyze", "rules", "hooks")
 MOST_URLS = 100_000  # remembered by key, since most links of a site are on most of its pages
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(Struct, frozen=True):
     """A page of the earlier crawl, and the URLs that its links are followed to."""
 
     page: Page

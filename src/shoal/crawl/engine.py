@@ -8,10 +8,11 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
@@ -94,8 +95,7 @@ class Ending(Enum):
     HANDED_BACK = "handed_back"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """How much may be in flight: in all, and at one host."""
 
     size: int

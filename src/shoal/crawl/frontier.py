@@ -1,10 +1,10 @@
 """The values that pass between a walker and the frontier of its crawl."""
 
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from struct import Struct
 
+from msgspec import Struct, field
 from xxhash import xxh3_128_digest
 
 from shoal.base.url import Url
@@ -38,7 +38,7 @@ def digest_of(text: str, key_seed: int) -> bytes:
     return xxh3_128_digest(text.encode(), key_seed)
 
 
-key_in: Callable[[bytes], tuple[int, int]] = Struct("<qi4x").unpack
+key_in: Callable[[bytes], tuple[int, int]] = struct.Struct("<qi4x").unpack
 """The key that begins a digest: 64 bits, and 32 more as its check."""
 
 
@@ -47,8 +47,7 @@ SkippedUrl = tuple[int, int, Fate]
 that is carried."""
 
 
-@dataclass(slots=True)
-class NewUrl:
+class NewUrl(Struct):
     """A URL to add: open if its fate is OPEN, else recorded as skipped or held in quarantine."""
 
     key: int
@@ -60,8 +59,7 @@ class NewUrl:
     kind: Kind = Kind.PAGE
 
 
-@dataclass(slots=True)
-class Task:
+class Task(Struct):
     """A URL that was taken: this holder, and nobody else, fetches it."""
 
     key: int
@@ -93,8 +91,7 @@ class Task:
         return self.crashes >= SUSPECT_FROM + CRASHES_ALONE
 
 
-@dataclass(frozen=True, slots=True)
-class SitemapRecord:
+class SitemapRecord(Struct, frozen=True):
     """What is kept of one sitemap: what it listed, and what was wrong with it, to follow its name."""
 
     url: str
@@ -104,8 +101,7 @@ class SitemapRecord:
     problem: str | None = None
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(Struct):
     """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least. One that
     was not fetched at all (`untried`) waits in its old place again, and no attempt is counted."""
 
@@ -129,8 +125,7 @@ class Control(Enum):
     STOP = "stop"
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """What a walker brings to one commit."""
 
     settled: list[Settled] = field(default_factory=list)
@@ -150,8 +145,7 @@ class Report:
         return bool(self.settled or self.found or self.skipped or self.traps or self.hosts)
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct):
     """What one commit answers: go on or not, what was taken, and if nothing, why.
 
     An empty `work` is not the end: `wait_seconds` says when to ask again; only `drained` means that all is settled.

@@ -161,7 +161,7 @@ def line_of(item: Item) -> bytes:
         case Trap():
             return orjson.dumps({"trap": asdict(item)})
         case SitemapRecord():
-            return orjson.dumps({"sitemap": asdict(item)})
+            return orjson.dumps({"sitemap": to_builtins(item)})
         case Page():
             return orjson.dumps({"page": _page(item)})
 

@@ -263,9 +263,7 @@ class PageReader:
             if trap is not None:
                 report.traps[trap] = task.url
 
-    def _find(
-        self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, report: Report
-    ) -> list[bytes]:
+    def _find(self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, report: Report) -> list[bytes]:
         """Report what is new; the packed keys of all."""
         keys, unknown = self._known.add(urls, insides)
         if self._again and self._scope.deep_enough(depth):  # found again, nearer to a seed, or where it may be followed

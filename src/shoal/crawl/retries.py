@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.fetch.fetch import Fetched
@@ -16,8 +17,7 @@ LONGEST: Final = timedelta(minutes=10)
 AFTER_TIMEOUT: Final = 2  # tries in all of a page that takes all the time there is
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(Struct, frozen=True):
     """How often a page is tried in all; the wait doubles with each try."""
 
     attempts: int

@@ -1,9 +1,10 @@
 """The crawl room's store contracts: crawls, and the frontier of one crawl."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
@@ -17,8 +18,7 @@ from shoal.hosts.pace import HeldHost, Standing
 from shoal.queue.job import Holder
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlFilter:
+class CrawlFilter(Struct, frozen=True):
     """Which crawls are looked for: those that have all that is named here."""
 
     state: str | None = None
@@ -71,8 +71,7 @@ class CrawlStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How takes may ask one host. The delay that the host itself asks for, and its holds, come first."""
 
     delay: timedelta

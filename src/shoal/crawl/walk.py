@@ -1,7 +1,7 @@
 """The commits of one walker: attach, turn after turn, and the last one. Every one of them is fenced, settles what the
 walker brings, takes what it fetches next, and answers whether to go on."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
@@ -28,8 +28,7 @@ WORTH_COUNTING = 500_000  # microseconds of work without a result
 IDLE_SECONDS = 1.0  # how often a walker with nothing to do asks whether others found something
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What a walker wants of one turn. `in_flight` counts what it still has after this report; `slice_over`: it has
     walked for as long as it may when others wait."""
 

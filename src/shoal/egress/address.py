@@ -1,7 +1,6 @@
 """The address rule: which address and port may be dialled. Pure; names are resolved and dialled elsewhere."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -11,6 +10,8 @@ from ipaddress import (
     ip_network,
 )
 from typing import Final
+
+from msgspec import Struct
 
 from shoal.base.url import Url, authority, hostname
 
@@ -67,8 +68,7 @@ FIRST_FREE_PORT: Final = 1024
 WEB_PORTS: Final = frozenset({80, 443})
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why an address is not dialled. The detail names the address and is for operators only."""
 
     code: str
@@ -80,8 +80,7 @@ def nowhere(_address: Address) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class AddressRule:
+class AddressRule(Struct, frozen=True):
     """What one user of the network may reach.
 
     `allow`: ranges that the operator opened, every port. `named`: endpoints that a person or a setting named;

@@ -6,16 +6,16 @@ Brotli and Zstandard are offered to servers only where their libraries are insta
 import importlib
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 _STEP: Final = 1 << 18
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _MOST_MEMBERS: Final = 1_000  # what is left is copied for each: millions of empty ones would take minutes
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingFault:
+class DecodingFault(Struct, frozen=True):
     """Why a body cannot be decoded."""
 
     code: str

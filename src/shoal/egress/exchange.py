@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from shoal.egress.decode import DecodingFault, decode
 
 if TYPE_CHECKING:
@@ -132,8 +134,7 @@ class Headers:
         return values
 
 
-@dataclass(slots=True)
-class Response:
+class Response(Struct):
     """An answer of a server, whatever its status. `raw` is the body as it was sent, still encoded."""
 
     url: str
@@ -168,8 +169,7 @@ class Response:
         return decoded
 
 
-@dataclass(slots=True)
-class Failure:
+class Failure(Struct):
     """Why there is no answer. `message` is for anybody; `operator_detail` names addresses and is not."""
 
     code: str

@@ -1,12 +1,11 @@
 """The way to one origin: the addresses that were judged good, and the check that no other is dialled."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from shoal.egress.address import AddressRule, Refusal, plain_address
 
 
-@dataclass(slots=True, eq=False)
-class Route:
+class Route(Struct, eq=False):
     """Where the connections of an origin lead until the route expires. Behind a proxy, to the proxy."""
 
     host: str

@@ -6,8 +6,10 @@ Only options that differ from the last request are set, since that is most of wh
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.egress import curl
 from shoal.egress.address import Refusal
@@ -53,8 +55,7 @@ class Transfer(Protocol):
     def finish(self, outcome: Outcome) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TransportOptions:
+class TransportOptions(Struct, frozen=True):
     """What all handles of a transport have in common."""
 
     ca_file: str | None = None

@@ -9,10 +9,10 @@ with rel next or prev, and the target of a `<meta>` refresh. Not followed is wha
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from msgspec import Struct, field
 from turbohtml import Document, Element, Namespace
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
@@ -21,8 +21,7 @@ from shoal.extract.flags import NO_FLAGS, Flag
 from shoal.extract.tree import MAX_TAGS, parse
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractOptions:
+class ExtractOptions(Struct, frozen=True):
     """How much of one page is read."""
 
     max_links: int = 10_000
@@ -31,8 +30,7 @@ class ExtractOptions:
     agent: str = "robots"  # a second name for which `<meta>` may say something to robots: our product token
 
 
-@dataclass(slots=True)
-class Facts:
+class Facts(Struct):
     """What was read from one page. None means that the page does not say it."""
 
     content_hash: str  # of the body's bytes

@@ -1,8 +1,9 @@
 """One page: ask for it, follow its redirects, decode its body, read its facts. Failures are values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
@@ -24,8 +25,7 @@ LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
 
 
-@dataclass(slots=True)
-class Fetched:
+class Fetched(Struct):
     """What one fetch gave: an answer (`status`), or a failure, or both when the body could not be read."""
 
     final_url: str

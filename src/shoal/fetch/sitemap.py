@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response
@@ -23,7 +25,6 @@ PATIENCE: Final = timedelta(minutes=5)  # for up to 50 MB
 GZIPPED: Final = ("gzip", "x-gzip")
 
 
-@dataclass(slots=True)
 class FetchedSitemap(Fetched):
     """What one fetch gave: what the sitemap lists, or a failure."""
 
@@ -39,8 +40,7 @@ class FetchedSitemap(Fetched):
         return self.sitemap.problem
 
 
-@dataclass(slots=True, eq=False)
-class _Errand:
+class _Errand(Struct, eq=False):
     """One sitemap on its way."""
 
     url: Url

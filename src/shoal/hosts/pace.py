@@ -1,8 +1,9 @@
 """How hard a host may be asked: how it stands, what a holder wishes of it, what it is granted. Pure; the rows are the
 store's, and how many connections are open at once is each holder's own business."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from shoal.base.clock import moment
 
@@ -10,8 +11,7 @@ AHEAD = 2.0
 """Seconds: how far ahead of their time slots are reserved. A kill wastes no more, and others wait no longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How a host stands, as its row said a moment ago. Times are seconds from then."""
 
     busy_for: float = 0.0  # until its next free slot, its hold included
@@ -26,8 +26,7 @@ class Standing:
         return self.busy_for if delay else self.held_for
 
 
-@dataclass(frozen=True, slots=True)
-class HeldHost:
+class HeldHost(Struct, frozen=True):
     """A host that asked everybody to wait: until when, and by which answer."""
 
     origin: str
@@ -39,8 +38,7 @@ class HeldHost:
         return {"origin": self.origin, "held_until": moment(self.until), "status": self.status}
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """Requests to one host, `delay` seconds apart."""
 
     host: int
@@ -48,8 +46,7 @@ class Wish:
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """What became of a wish: so many slots, the first of them in so many seconds."""
 
     slots: int = 0

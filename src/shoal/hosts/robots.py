@@ -8,12 +8,12 @@ characters for line ends than the RFC knows, lets records that the RFC wants ign
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from urllib.parse import quote
 
 import xxhash
+from msgspec import Struct, field
 from protego import Protego
 
 from shoal.base.url import Url
@@ -44,8 +44,7 @@ class RobotsState(StrEnum):
     UNREACHABLE = "unreachable"  # 5xx, or no answer: nothing is allowed until there is one
 
 
-@dataclass(frozen=True, slots=True)
-class RobotsRecord:
+class RobotsRecord(Struct, frozen=True):
     """What is kept of one host's robots.txt: the file, or in words why there is none, below the code of a failure."""
 
     state: RobotsState
@@ -59,16 +58,14 @@ class RobotsRecord:
         return xxhash.xxh3_64_hexdigest(self.body.encode("utf-8", "replace"))
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(Struct, frozen=True):
     """An answer that asks us to wait."""
 
     status: int
     retry_after: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One line of a group: what it says of URLs whose path begins with `path`."""
 
     allow: bool
@@ -79,8 +76,7 @@ class Rule:
         return f"{'Allow' if self.allow else 'Disallow'}: {self.path}"
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """Rules, and the agents that they are for: product tokens in lower case, or `*`."""
 
     agents: list[str] = field(default_factory=list)
@@ -88,8 +84,7 @@ class Group:
     complete: bool = False  # a rule was read: the next agent begins another group
 
 
-@dataclass(slots=True)
-class RobotsFile:
+class RobotsFile(Struct):
     """A file, read."""
 
     groups: list[Group] = field(default_factory=list)
@@ -135,8 +130,7 @@ class RobotsFile:
         return [rule for group in self.groups if agent in group.agents for rule in group.rules]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Whether a URL may be fetched, and what decided it. No rule: nothing in our group speaks of the URL."""
 
     allowed: bool

@@ -6,8 +6,11 @@ decides how long a back-off is, for others may have heard the same.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shoal.base.clock import Clock, span
 from shoal.base.retry_after import wait_of
@@ -23,8 +26,7 @@ SLACK = 0.1  # seconds by which a slot may seem to come before the end of the ho
 MOST_HOSTS = 10_000  # that are remembered
 
 
-@dataclass(slots=True)
-class HostNews:
+class HostNews(Struct):
     """What one commit tells about a host. Durations are microseconds, as they are stored."""
 
     origin: str
@@ -43,8 +45,7 @@ def throttle_news(origin: str, status: int, asked: timedelta | None, settings: H
     return HostNews(origin, status, span(asked) if asked else 0, first, most, grows=asked is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What the watch needs of one fetch. `attempts`: how often this page was tried before."""
 
     origin: str
@@ -57,8 +58,7 @@ class Answer:
     retry_after: str | None = None
 
 
-@dataclass(slots=True)
-class _Bout:
+class _Bout(Struct):
     """Answers that ask us to wait, with no good one between them."""
 
     until: float = 0.0

@@ -10,10 +10,11 @@ not fetched has no page. Nine bytes a link, no header: the keys can be read in p
 import sys
 from array import array
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from shoal.base.database import Database, Tx
@@ -29,8 +30,7 @@ class LinkFlag(IntFlag):
     NOFOLLOW = 2  # the page asked not to follow it, so it was not
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """Where a page leads to: `flags[i]` is about `keys[i]`."""
 
     keys: "array[int]"
@@ -44,8 +44,7 @@ class Links:
         return [key for key, flags in zip(self.keys, self.flags, strict=True) if flags & 3 == LinkFlag.INTERNAL]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A page in the graph of its crawl: `number` is its place in the store, `key` what links to it name it by."""
 
     number: int

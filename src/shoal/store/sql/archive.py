@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId, JobId
@@ -114,7 +115,7 @@ class SqlArchive:
 
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
         kept = [
-            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **asdict(record))
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
             for (key, chk), record in sitemaps
         ]
         return sum(kept)

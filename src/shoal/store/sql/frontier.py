@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
@@ -25,8 +26,7 @@ from shoal.store.sql.take import KINDS, Take
 Key = tuple[int, int]
 
 
-@dataclass(slots=True)
-class Added:
+class Added(Struct):
     """What an addition came to."""
 
     new: int
@@ -205,7 +205,7 @@ class SqlFrontier:
         pages = [(done.task.key, done.task.chk, done.page) for done in done_now if done.page is not None]
         await self._pages.insert(tx, crawl, pages)
         for (key, chk), record in [(_key(done), done.sitemap) for done in done_now if done.sitemap is not None]:
-            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **asdict(record))
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
         return done_now
 
     async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:

@@ -12,18 +12,18 @@ path says `-- rows: key chk fate`: its rows are tuples of these values, in both 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 # A parameter, but not a `::cast`, and not inside a string or a comment.
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::\w+|:([a-z_][a-z0-9_]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """One named query, ready for its dialect."""
 
     name: str

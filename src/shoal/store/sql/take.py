@@ -2,8 +2,9 @@
 number. How hard a host may be asked is the host store's to say; what becomes of what was taken, the frontier's."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
@@ -26,8 +27,7 @@ LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
 AWAITED = 1.0  # seconds after which a host whose answer is awaited is looked at again, unless the answer comes before
 
 
-@dataclass(slots=True, eq=False)
-class Stop:
+class Stop(Struct, eq=False):
     """A host on the round, and what was found there: `again` of them were tried before."""
 
     host: int
