@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.extract.rules import read_rules
-from tests.support.fleet import clean_environment
+from tests.support.fleet import Fleet, clean_environment
 from tests.support.site import Site
 
 ROOT = Path(__file__).parents[2]
@@ -96,3 +96,13 @@ def test_the_programs_of_the_library_guide_work(site: Site, tmp_path: Path, plac
 
 def test_the_commands_of_the_guide_on_tokens_work(site: Site, tmp_path: Path) -> None:
     assert run_commands("tokens.md", site, tmp_path) == 4
+
+
+def test_the_commands_of_the_guide_on_http_work(site: Site, sqlite_url: str, tmp_path: Path) -> None:
+    script = "".join(blocks("http.md", "sh"))
+    with Fleet(tmp_path, sqlite_url) as fleet:
+        fleet.controller(workers=1)
+        script = script.replace(EXAMPLE, site.address).replace("127.0.0.1:8700", f"127.0.0.1:{fleet.port}")
+        said = run(["sh", "-eu", "-c", script], tmp_path)
+    assert "event: end" in said
+    assert len(json.loads((tmp_path / "pages.json").read_text())["items"]) >= 2
