@@ -37,7 +37,9 @@ async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
     signals, _ = watched(settings)
     async with opened(settings, signals) as app:
         holder = holder_of(worker, os.getpid())
-        await PageChild(settings, pages(app, lanes), app.queue, holder, app.clock, signals).serve()
+        child = PageChild(settings, pages(app, lanes), app.queue, holder, app.clock, signals)
+        app.wake.subscribe(child.nudge, lambda: True)
+        await child.serve()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from shoal.work.talk import (
     Holding,
     Leave,
     Message,
-    Nudge,
     Renewed,
     Stored,
     Tick,
@@ -156,10 +155,12 @@ class PageChild(Generic[R]):
             ticking.cancel()
             working.cancel()
 
+    def nudge(self) -> None:
+        """A job may wait."""
+        self._desk.nudge()
+
     def _hear(self, message: Message) -> None:
         match message:
-            case Nudge():
-                self._desk.nudge()
             case Renewed():
                 self._desk.renewed()
             case Drop(leases):

@@ -41,11 +41,6 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Nudge:
-    """Parent to page child: a job may wait."""
-
-
-@dataclass(frozen=True, slots=True)
 class Drop:
     """Parent to page child: these leases are no longer ours; let go of their jobs."""
 
@@ -98,7 +93,7 @@ class Alone:
     lease: Pair | None = None
 
 
-Message = Work | Renewed | Leave | Nudge | Drop | Tick | Done | Stored | Held | Holding | Alone
+Message = Work | Renewed | Leave | Drop | Tick | Done | Stored | Held | Holding | Alone
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 
