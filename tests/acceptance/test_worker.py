@@ -365,3 +365,47 @@ def test_a_worker_under_a_name_that_is_taken_says_so_and_ends(store_url: str, tm
         rival = fleet.worker("same")
         assert rival.wait() == 4
         assert 'names "same", under which another worker of this machine runs' in rival.said()
+
+
+def test_a_stop_by_force_kills_the_child_that_does_not_leave_and_ends_the_crawl(store_url: str, tmp_path: Path) -> None:
+    times = TENTH | {"SHOAL_FORCE_GRACE": "1s", "SHOAL_CHILD_SILENCE": "10m"}
+    with Site(pages=50, delay=0.05) as site, Fleet(tmp_path, store_url, **times) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        crawl_id = fleet.submit(site, concurrency=2)
+        site.wait_for_pages(10)
+        stuck = put_to_sleep_between_commits(worker.children, store_url)
+        fleet.post(f"/api/v1/crawls/{crawl_id}/stop", force=True)
+        assert fleet.crawl(crawl_id)["state"] == "stopping"
+        fleet.wait_for_state(crawl_id, "stopped")
+        assert not [pid for pid in worker.children() if pid in stuck]
+        job = only_job(store_url, crawl_id)
+        assert (job["state"], job["attempts"], job["crash_count"]) == ("cancelled", 0, 0)
+        assert ledger.read(store_url, crawl_id).ends == ["cancelled"]
+        assert worker.alive
+
+
+def put_to_sleep_between_commits(pids: Callable[[], list[int]], store_url: str) -> list[int]:
+    stopped: list[int] = []
+
+    def caught() -> bool:
+        stopped[:] = pids()
+        send_all(stopped, signal.SIGSTOP)
+        if ledger.can_be_written(store_url):
+            return True
+        send_all(stopped, signal.SIGCONT)
+        return False
+
+    wait_for(caught, "a child asleep between commits")
+    return stopped
+
+
+def test_pages_of_a_job_group_are_fetched_by_a_worker(store_url: str, tmp_path: Path) -> None:
+    with Site(pages=12) as site, Fleet(tmp_path, store_url, SHOAL_PAGE_SPEED="max") as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        group = fleet.post("/api/v1/jobs", urls=sorted(site.urls))
+        wait_for(lambda: site.pages_asked >= 12, "every page")
+        wait_for(lambda: fleet.get(f"/api/v1/groups/{group['id']}")["state"] == "completed", "the end of the group")
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0

@@ -153,6 +153,16 @@ class Fleet:
         assert answer is not None, "the controller did not answer"
         return str(answer["id"])
 
+    def get(self, path: str) -> dict[str, Any]:
+        answer = self._ask(path)
+        assert answer is not None, f"the controller did not answer {path}"
+        return answer
+
+    def post(self, path: str, **values: Any) -> dict[str, Any]:
+        answer = self._ask(path, json.dumps(values).encode())
+        assert answer is not None, f"the controller did not take {path}"
+        return answer
+
     def crawl(self, crawl_id: str) -> dict[str, Any]:
         answer = self._ask(f"/api/v1/crawls/{crawl_id}")
         return answer if answer is not None else {"state": "unknown"}

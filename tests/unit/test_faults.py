@@ -11,10 +11,13 @@ import pytest
 TESTS = Path(__file__).parents[1]
 FAULTS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "faults.toml").read_text())
 RANGES = (
-    ("F", 1, 12),
-    ("F", 19, 19),
+    ("F", 1, 13),
+    ("F", 18, 19),
     ("F", 21, 21),
+    ("F", 26, 28),
     ("F", 30, 33),
+    ("F", 45, 45),
+    ("F", 50, 50),
     ("W", 1, 6),
     ("B", 1, 62),
     ("B", 70, 72),
