@@ -136,15 +136,21 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sq
     )
 
 
-async def test_a_crawl_is_removed_only_by_an_admin_and_stands_in_the_log(shop: Served, person: Person) -> None:
+async def test_a_crawl_is_removed_only_by_an_admin_and_force_and_removal_stand_in_the_log(
+    shop: Served, person: Person
+) -> None:
     boss, operator = await shop.token("admin"), await shop.token("operator")
     made = await shop.ask(token=operator, method="POST", body=b'{"seeds": ["https://example.com/"]}')
     crawl_id = made.said["id"]
-    assert (await person.types("crawls", "stop", crawl_id, *at(shop, operator)))[0] == 0
+    assert (await person.types("crawls", "pause", crawl_id, *at(shop, operator)))[0] == 0
+    assert (await person.types("crawls", "stop", crawl_id, "--force", *at(shop, operator)))[0] == 0
     assert (await person.types("crawls", "rm", crawl_id, *at(shop, operator)))[0] == 7
     assert (await person.types("crawls", "rm", crawl_id, *at(shop, boss)))[0] == 0
-    [entry] = (await person.told("tokens", "log", "--subject", crawl_id, *at(shop, boss)))["items"]
-    assert (entry["act"], entry["who"]) == ("crawl.removed", f"tok_{boss.split('_')[1]}")
+    log = (await person.told("tokens", "log", "--subject", crawl_id, *at(shop, boss)))["items"]
+    assert [(entry["act"], entry["who"]) for entry in log] == [
+        ("crawl.removed", f"tok_{boss.split('_')[1]}"),
+        ("crawl.stopped_by_force", f"tok_{operator.split('_')[1]}"),
+    ]
 
 
 @pytest.mark.parametrize("token", [None, "shl_x", "unknown"])

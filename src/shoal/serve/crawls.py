@@ -21,7 +21,7 @@ from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.serve import examples, shapes
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.endpoint import Ask, Nothing, endpoint, note_act
 from shoal.serve.once import answer_once
 from shoal.serve.problems import Json
 
@@ -85,6 +85,7 @@ class CrawlApi:
         query=CrawlsWanted,
         answer=shapes.CrawlList,
         answers={"items": [examples.CRAWL], "next": "MTI"},
+        problems=[NotFound],
     )
     async def list_crawls(self, ask: Ask[Nothing, CrawlsWanted]) -> Json:
         query = ask.query
@@ -198,8 +199,11 @@ class CrawlApi:
     async def stop_crawl(self, ask: Ask[Stopping, Nothing]) -> Json:
         """Its walkers settle what they have first; then it is `stopped`. Stopping it again changes nothing. By force:
         who has not settled after `SHOAL_FORCE_GRACE` is killed."""
-        force = ask.body.force
-        return await self._moved(ask.part("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force))
+        crawl_id, force = ask.part("crawl_id"), ask.body.force
+        answer = await self._moved(crawl_id, lambda crawl_id: self._crawls.stop(crawl_id, force=force))
+        if force:
+            await note_act(ask.request, "crawl.stopped_by_force", crawl_id)
+        return answer
 
     @endpoint(
         "POST",

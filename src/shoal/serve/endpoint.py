@@ -158,16 +158,15 @@ class EndpointRoute(Route):
         body = parse(self.line.body, text) if text or self.line.needs_body else self.line.body()
         answer: Response = await self._handler(Ask(request, body, query))
         if self.line.act is not None:
-            await _note(request, self.line.act, answer)
+            made = answer.headers.get("location", "").rpartition("/")[2]
+            await note_act(request, self.line.act, next(iter(request.path_params.values()), made))
         return answer
 
 
-async def _note(request: Request, act: str, answer: Response) -> None:
-    """Log what an administrator did to what the path names, or to what was made."""
+async def note_act(request: Request, act: str, subject: str) -> None:
+    """Log what an administrator did, if this application keeps a log."""
     acts: Acts | None = getattr(request.app.state, "acts", None)
     if acts is not None:
-        made = answer.headers.get("location", "").rpartition("/")[2]
-        subject = next(iter(request.path_params.values()), made)
         await acts.note(caller_of(request), Act(act, subject))
 
 
