@@ -1,0 +1,190 @@
+"""A run's state shows its first attempt and its end, and nothing of the tries between: scenarios 1 to 3 of the workers'
+design, for crawls and for analyses, with the number of attempts and the pauses that were set."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import pytest
+
+from shoal.audit.analyses import KIND as ANALYSIS
+from shoal.audit.states import AnalysisState
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawls import KIND as CRAWL
+from shoal.crawl.states import CrawlState
+from shoal.queue.job import Lease
+from shoal.queue.states import JobState
+from shoal.settings import QueueSettings
+from tests.contract.conftest import SITE, Bench, Walker
+from tests.contract.test_analyses import attempt as analyse
+from tests.contract.test_analyses import completed, only
+
+J = JobState
+ATTEMPTS, BACKOFF = 3, 5.0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a person sees of a run."""
+
+    state: str
+    started_at: int | None
+    finished_at: int | None
+
+
+class Run(Protocol):
+    """A run of one kind, with one job."""
+
+    kind: str
+    success: str
+
+    async def shown(self) -> Shown: ...
+
+    async def begin(self, lease: Lease) -> None:
+        """An attempt gets as far as showing that the run has begun."""
+        ...
+
+    async def succeed(self, lease: Lease) -> None: ...
+
+
+class CrawlRun:
+    kind, success = CRAWL, CrawlState.COMPLETED
+
+    def __init__(self, bench: Bench, crawl: Crawl) -> None:
+        self.bench, self.crawl = bench, crawl
+
+    async def shown(self) -> Shown:
+        crawl = (await self.bench.crawls.get(self.crawl.id)).crawl
+        return Shown(crawl.state, crawl.started_at, crawl.finished_at)
+
+    async def begin(self, lease: Lease) -> None:
+        await Walker(self.bench, self.crawl, lease).attach()
+
+    async def succeed(self, lease: Lease) -> None:
+        walker = Walker(self.bench, self.crawl, lease)
+        await walker.attach()
+        await walker.take()
+        assert (await walker.fetch_all()).drained
+
+
+class AnalysisRun:
+    kind, success = ANALYSIS, AnalysisState.SUCCESS
+
+    def __init__(self, bench: Bench, analysis_id: str) -> None:
+        self.bench, self.id = bench, analysis_id
+
+    async def shown(self) -> Shown:
+        analysis = await self.bench.analyses.get(self.id)
+        return Shown(analysis.state, analysis.started_at, analysis.finished_at)
+
+    async def begin(self, lease: Lease) -> None:
+        run = analyse(self.bench, lease)
+        await self.bench.database.run(run._attach)
+
+    async def succeed(self, lease: Lease) -> None:
+        await analyse(self.bench, lease).run()
+
+
+@pytest.fixture
+async def patient(bench: Bench) -> Bench:
+    """Rooms with other numbers than the defaults: WORKER_JOB_ATTEMPTS=3, WORKER_BACKOFF_MS=5000."""
+    settings = QueueSettings(job_attempts=ATTEMPTS, backoff=timedelta(seconds=BACKOFF))
+    return Bench(bench.url, bench.database, bench.clock, bench.dialect, settings)
+
+
+@pytest.fixture(params=["crawl", "analysis"])
+async def run(request: pytest.FixtureRequest, patient: Bench) -> AsyncIterator[Run]:
+    if request.param == "crawl":
+        yield CrawlRun(patient, await patient.submit())
+    else:
+        await completed(patient)
+        yield AnalysisRun(patient, (await only(patient)).id)
+    if patient._own is not None:
+        closing = patient._own.close()
+        if patient.dialect == "postgres":
+            await closing
+
+
+async def fail(bench: Bench, run: Run) -> JobState:
+    lease = await bench.lease(kind=run.kind)
+    await run.begin(lease)
+    return await bench.queue.fail(lease, "a temporary error")
+
+
+async def test_success_at_once(patient: Bench, run: Run) -> None:
+    before = await run.shown()
+    assert (before.state in ("pending", "queued"), before.started_at) == (True, None)
+    await run.succeed(await patient.lease(kind=run.kind))
+    after = await run.shown()
+    assert after.state == run.success
+    assert after.started_at is not None
+    assert after.finished_at is not None
+
+
+async def test_failures_and_then_success_show_one_run(patient: Bench, run: Run) -> None:
+    seen = []
+    for tries in (1, 2):
+        assert await fail(patient, run) is J.PENDING
+        seen.append(await run.shown())
+        await patient.jump(1.1 * BACKOFF * 2 ** (tries - 1))
+    await run.succeed(await patient.lease(kind=run.kind))
+    assert [one.state for one in seen] == ["running", "running"]
+    assert {one.started_at for one in [*seen, await run.shown()]} == {seen[0].started_at}
+    assert {one.finished_at for one in seen} == {None}
+    assert (await run.shown()).state == run.success
+
+
+async def test_only_the_last_of_all_attempts_fails_it(patient: Bench, run: Run) -> None:
+    for _ in range(ATTEMPTS - 1):
+        assert await fail(patient, run) is J.PENDING
+        assert (await run.shown()).state == "running"
+        await patient.jump(3600)
+    assert await fail(patient, run) is J.FAILED
+    after = await run.shown()
+    assert (after.state, after.finished_at is not None) == ("failed", True)
+
+
+async def test_the_pause_doubles_and_nobody_gets_the_job_before(patient: Bench, run: Run) -> None:
+    for tries in (1, 2):
+        await fail(patient, run)
+        await patient.jump(BACKOFF * 2 ** (tries - 1) - 0.1)
+        assert await patient.queue.lease("w1", [run.kind], ["shared"], 1) == []
+        await patient.jump(0.1 * BACKOFF * 2 ** (tries - 1) + 0.2)
+    assert len(await patient.queue.lease("w1", [run.kind], ["shared"], 1)) == 1
+
+
+async def test_lost_workers_and_failures_together_change_nothing_that_can_be_seen(patient: Bench, run: Run) -> None:
+    first = await patient.lease(kind=run.kind)
+    await run.begin(first)
+    began = await run.shown()
+    await patient.queue.lose(first, "its child died")
+    assert await run.shown() == began
+    await fail(patient, run)
+    assert await run.shown() == began
+    await patient.jump(60)
+    await run.begin(await patient.lease(kind=run.kind))
+    await patient.lose()
+    assert await run.shown() == began
+
+
+async def test_runs_are_retried_independently_of_each_other(patient: Bench) -> None:
+    crawls = [await patient.submit(f"{SITE}/{name}", project=name) for name in "abc"]
+    runs = {crawl.id: CrawlRun(patient, crawl) for crawl in crawls}
+    leases = {lease.run_id: lease for lease in await patient.queue.lease("w1", [CRAWL], ["shared"], 3)}
+    assert set(leases) == set(runs)
+    for run_id, lease in leases.items():
+        await runs[run_id or ""].begin(lease)
+    lucky, unlucky, hopeless = crawls
+    await runs[lucky.id].succeed(leases[lucky.id])
+    await patient.queue.fail(leases[unlucky.id], "once")
+    await patient.queue.fail(leases[hopeless.id], "again and again")
+    await patient.jump(60)
+    again = {lease.run_id: lease for lease in await patient.queue.lease("w1", [CRAWL], ["shared"], 3)}
+    assert {run_id: lease.attempts for run_id, lease in again.items()} == {unlucky.id: 1, hopeless.id: 1}
+    await runs[unlucky.id].succeed(again[unlucky.id])
+    assert await patient.queue.fail(again[hopeless.id], "again and again") is J.PENDING
+    await patient.jump(60)
+    await fail(patient, runs[hopeless.id])
+    states = [(await runs[crawl.id].shown()).state for crawl in crawls]
+    assert states == ["completed", "completed", "failed"]
