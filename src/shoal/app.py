@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from shoal.fetch.jobs import PageJobs
     from shoal.pages.groups import Groups
     from shoal.pages.ingest import Ingest
+    from shoal.queue.jobs import Jobs
     from shoal.serve.live import Live
     from shoal.store.sql.postgres import PostgresDatabase
     from shoal.work.child import Run
@@ -83,6 +84,23 @@ class App:
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock, wary=True)
+
+    @property
+    def jobs(self) -> "Jobs":
+        from shoal.queue.jobs import Jobs
+        from shoal.store.sql.jobbook import SqlJobBook
+
+        return Jobs(self.database, self.queue, SqlJobBook(self.settings.queue.ageing))
+
+    def pruner(self, holder: str) -> "Chore":
+        """The chore that removes what is old, on one controller at a time."""
+        from shoal.base.leader import Led
+        from shoal.queue.pruner import Pruner, job_shelves
+        from shoal.store.sql.jobbook import SqlJobBook
+        from shoal.store.sql.leader import SqlLeaderStore
+
+        shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
+        return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
     @property
     def archive(self) -> "FrontierArchive":

@@ -193,8 +193,14 @@ class QueueSettings(Slice):
         "A job that settles nothing for this long while work is due is killed.",
     )
     keep_finished: Patience = setting(
-        "SHOAL_JOB_RETENTION", "7d", "How long finished jobs and their history are kept.", planned=True
+        "SHOAL_JOB_RETENTION",
+        "7d",
+        "How long jobs that are done or cancelled are kept, with their history and results; a run's stay with it.",
     )
+    keep_dead: Patience = setting(
+        "SHOAL_DEAD_RETENTION", "30d", "How long jobs that failed or expired, the dead letters, are kept."
+    )
+    prune_every: Duration = setting("SHOAL_PRUNE", "10m", "How often what is too old is looked for and removed.")
     lanes: Backend = setting("SHOAL_LANES", "sql", "What carries the lanes that workers take jobs from.")
 
 

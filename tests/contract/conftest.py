@@ -33,6 +33,7 @@ from shoal.pages.ingest import Ingest
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease, NewJob
+from shoal.queue.jobs import Jobs
 from shoal.queue.queue import Queue
 from shoal.settings import CrawlSettings, DatabaseSettings, PageSettings, QueueSettings
 from shoal.store.sql.analyses import SqlAnalysisStore
@@ -40,6 +41,7 @@ from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.groups import SqlGroupStore
 from shoal.store.sql.hosts import SqlHostStore
+from shoal.store.sql.jobbook import SqlJobBook
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.journal import SqlJournalStore
 from shoal.store.sql.outbox import SqlOutbox
@@ -79,6 +81,8 @@ class Bench:
         self.queue = Queue(self.database, self.jobs, self.settings, signals)
         crawls = SqlCrawlStore()
         self.journal = Journal(self.database, SqlJournalStore(), crawls, CrawlSettings().journal_lines)
+        self.book = SqlJobBook(self.settings.ageing)
+        self.desk = Jobs(self.database, self.queue, self.book)
         self.crawls = Crawls(
             self.database, crawls, self.frontier, self.queue, SqlOutbox(), AddressRule(), signals, self.journal
         )

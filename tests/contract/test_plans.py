@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,7 @@ import pytest
 from shoal.app import database_of
 from shoal.base.clock import FakeClock
 from shoal.base.database import Database, Rows, Tx, Work
+from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Report, Settled, SitemapRecord
@@ -29,6 +31,9 @@ from shoal.crawl.traps import pattern_of
 from shoal.hosts.pace import Wish
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
+from shoal.queue.book import JobFilter
+from shoal.queue.job import NewJob
+from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings
 from shoal.store.sql.queries import Query, load
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
@@ -145,7 +150,10 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
 
 
 # Lists that we brought ourselves, the table of one row, and what is read by steps of its own.
-SMALL = r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery|SCAN (t|w)$"
+SMALL = (
+    r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery"
+    r"|SCAN (t|w|j|p|ahead|quota\b.*|job USING INDEX job_dead)$"
+)
 
 
 def _steps(connection: sqlite3.Connection, query: Query, rows: list[tuple[Any, ...]]) -> int:
@@ -308,6 +316,37 @@ async def work_on(bench: Bench) -> None:
     await bench.database.run(lambda tx: bench.jobs.set_priority(tx, "run_9", 60))
     await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run_9", timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
+    await bench.database.run(lambda tx: bench.jobs.kill(tx, "run_1", timedelta(0)))
+    await ask_desk(bench)
+
+
+async def ask_desk(bench: Bench) -> None:
+    """All that people ask of jobs: lists, replay, cancel, purge, quotas, why."""
+    for scope in ("project:a", "project:b"):
+        await bench.desk.set_quota(scope, 1)
+        jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]
+        await bench.queue.enqueue([*jobs, NewJob(JobId(new_id("job")), "page", None, lane="n2")])
+    leases = await bench.queue.lease("w9", ["page"], ["n2"], 4)
+    assert len(leases) == 4
+    await bench.queue.lose_all(leases[1:3], "gone")
+    await bench.queue.finish(leases[0])
+    await bench.lose()
+    leases = await bench.queue.lease("w9", ["page"], ["n2"], 4)
+    await bench.desk.quotas()
+    await bench.desk.remove_quota("project:b")
+    failing = replace(leases[0], attempts=leases[0].max_attempts - 1)
+    await bench.queue.fail(failing, "no")
+    lists = (JobFilter(), JobFilter(kind="rare"), JobFilter(JobState.LOCKED), JobFilter(dead=True))
+    for which in (*lists, JobFilter(run_id="run_9")):
+        await bench.desk.newest(which, limit=20)
+    parked = await bench.sql("SELECT id FROM job WHERE due = 2 LIMIT 1")
+    for job_id in ("job_49000", "later_49000", *[row["id"] for row in parked]):
+        await bench.desk.explain(job_id)
+    await bench.desk.retry(leases[0].holder.job_id)
+    await bench.desk.cancel("job_49000")
+    await bench.jump(1)
+    for which in (JobFilter(dead=True), JobFilter(dead=False)):
+        await bench.desk.purge(which, limit=50)
 
 
 async def ask_hosts(bench: Bench, crawl: Crawl) -> None:

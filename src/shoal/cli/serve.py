@@ -1,6 +1,7 @@
 """`shoal serve`: the controller. REST, console, janitor, and workers in the same process if asked for."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -108,6 +109,8 @@ class Controller:
         self._workers = workers
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
         self._chores.append(Service(app.filer(), FILE_EVERY, app.clock, app.signals))
+        pruner = app.pruner(f"{app.settings.grpc.node_id}/{os.getpid()}")
+        self._chores.append(Service(pruner, app.settings.queue.prune_every, app.clock, app.signals))
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
         self._live = Live(app.crawls, app.clock)

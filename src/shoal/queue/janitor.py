@@ -1,10 +1,12 @@
-"""The janitor: puts back what a lost worker held. Several may run at once; each change is a compare-and-set."""
+"""The janitor: puts back what a lost worker held, what nobody took, and what has room again. Several may run at once;
+each change is a compare-and-set."""
 
 from datetime import timedelta
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost, TimeError
+from shoal.base.ids import JobId
 from shoal.base.service import Pass
 from shoal.queue.job import Holder, LostJob
 from shoal.queue.queue import Queue
@@ -43,15 +45,17 @@ class Janitor:
             if self._wary:
                 self._outage = bool(lost) and await self._database.read(self._nobody_extends)
                 self._wary = False
+            tidied = await self._database.run(self._tidy_in)
             if self._in_grace(began):
-                return Pass()
-            moved = [job.id for job in lost if await self._expire(job)]
+                return Pass(did=tidied)
+            moved = await self._expire_all(lost)
         except TimeError:
             self._last_pass = None
             self._outage = True
             raise
         again = timedelta(0) if len(lost) == BATCH and moved else None
-        return Pass(did=f"gave back {len(moved)} of {len(lost)} expired leases" if lost else "", again_in=again)
+        swept = f"gave back {moved} of {len(lost)} expired leases" if lost else ""
+        return Pass(did=", ".join(filter(None, (swept, tidied))), again_in=again)
 
     def _in_grace(self, now: float) -> bool:
         """Whether leases get the benefit of the doubt: the store, or this process, was away and has just come back."""
@@ -61,6 +65,31 @@ class Janitor:
             self._outage = False
             self._hold_until = now + lease
         return now < self._hold_until
+
+    async def _tidy_in(self, tx: Tx) -> str:
+        """The floor below what others do at once: offers that nobody took, and jobs for which there is room again."""
+        offers = await self._queue.store.give_up_offers(tx, BATCH)
+        freed = await self._queue.store.unpark(tx, BATCH)
+        done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]
+        return ", ".join(words.format(count) for count, words in done if count)
+
+    async def _expire_all(self, lost: list[LostJob]) -> int:
+        """Jobs that belong to no run, all in one commit; those of a run each with it."""
+        alone = [job for job in lost if job.run_id is None]
+        moves = await self._database.run(lambda tx: self._expire_alone(tx, alone)) if alone else {}
+        for job in alone:
+            if job.id in moves:
+                await self._queue.tell_moved(moves[job.id], job.kind, None)
+        return len(moves) + sum([await self._expire(job) for job in lost if job.run_id is not None])
+
+    async def _expire_alone(self, tx: Tx, seen: list[LostJob]) -> dict[JobId, Move]:
+        lost = await self._queue.store.lost_in(tx, [Holder(job.id, job.epoch) for job in seen], expired=True)
+        moves = {job.id: self._verdict(job) for job in lost}
+        turned = await self._queue.finish_and_lease_in(tx, list(moves.values()), None)
+        return {job_id: move for job_id, move in moves.items() if move not in turned.refused}
+
+    def _verdict(self, lost: LostJob) -> Move:
+        return self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
 
     async def _look(self, tx: Tx) -> tuple[list[LostJob], int]:
         return await self._queue.store.expired(tx, BATCH), await tx.value("now")
@@ -92,6 +121,6 @@ class Janitor:
         lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
         if lost is None:
             raise LeaseLost(seen.id, seen.epoch)
-        move = self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
+        move = self._verdict(lost)
         await self._queue.move_in(tx, move, lost.kind, lost.run_id)
         return move

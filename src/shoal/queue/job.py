@@ -1,17 +1,23 @@
 """What a job is, and the values that its verbs take and give."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import orjson
+
+from shoal.base.clock import moment
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
+from shoal.base.text import redact_url
 from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
 HTTP = "http"
 KEY_SCOPE = "key:"  # what begins so is a concurrency key: one job at a time, unless a quota says otherwise
+RUN_KINDS = ("crawl", "analysis")  # jobs that are the work of a run: retried, stopped and removed with it
 
 
 def node_of(holder: str) -> str:
@@ -27,6 +33,11 @@ def local_lane(run_id: str) -> str:
 
 def is_local(lane: str) -> bool:
     return lane.startswith(LOCAL)
+
+
+def most_in(scope: str, quota: int | None) -> int | None:
+    """How many jobs of a scope may be locked at once; None: any number."""
+    return 1 if quota is None and scope.startswith(KEY_SCOPE) else quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +113,12 @@ class Extended:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """What one commit did: the moves that were refused, for somebody else was first, and the jobs granted."""
+    """What one commit did: the moves that were refused, for somebody else was first, the jobs granted, and how many
+    found no room in their scopes and left the line."""
 
     refused: list[Move]
     leases: list[Lease]
+    parked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,7 @@ class Job:
     run_id: str | None
     payload: str
     lane: str
+    dedupe_key: str | None
     scopes: tuple[str, ...]
     parked: str | None  # the scope that had no room for it
     priority: int
@@ -137,6 +151,42 @@ class Job:
     line_at: int
     finished_at: int | None
 
+    def answer(self) -> dict[str, Any]:
+        """What the API and the command line show of it. Of what it carries only the URL: headers may hold secrets."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "state": self.state.value,
+            "state_reason": self.state_reason,
+            "url": self.url,
+            "run_id": self.run_id,
+            "lane": self.lane,
+            "capability": self.capability,
+            "priority": self.priority,
+            "scopes": list(self.scopes),
+            "dedupe_key": self.dedupe_key,
+            "attempts": self.attempts,
+            "max_attempts": self.max_attempts,
+            "crash_count": self.crash_count,
+            "lease_epoch": self.lease_epoch,
+            "lease_holder": self.lease_holder,
+            "lease_until": moment(self.lease_until),
+            "not_before": moment(self.not_before),
+            "error": self.error,
+            "created_at": moment(self.created_at),
+            "granted_at": moment(self.granted_at),
+            "finished_at": moment(self.finished_at),
+        }
+
+    @property
+    def url(self) -> str | None:
+        """The page that the job is about, if it is about one and its payload can be read."""
+        with suppress(orjson.JSONDecodeError):
+            payload = orjson.loads(self.payload)
+            found = payload.get("url") if isinstance(payload, dict) else None
+            return redact_url(found) if isinstance(found, str) else None
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -152,6 +202,19 @@ class Grant:
     node: str | None
     pid: int | None
     config: str | None
+
+    def answer(self) -> dict[str, Any]:
+        """What the API and the command line show of it."""
+        return {
+            "epoch": self.epoch,
+            "holder": self.holder,
+            "node": self.node,
+            "pid": self.pid,
+            "granted_at": moment(self.granted_at),
+            "ended_at": moment(self.ended_at),
+            "ended": None if self.ended is None else self.ended.value,
+            "error": self.error,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 JITTER = 0.1
 LONGEST_NAME = 500  # characters of a dedupe key or a scope
+ROUNDS = 20  # of a lease that finds only jobs for which there is no room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +134,19 @@ class Queue:
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
-        taker, ttl = Taker(holder, kinds, lanes, capabilities), self.settings.lease
-        leases = await self._database.run(lambda tx: self.store.lease(tx, taker, limit, ttl))
+        """Grant up to `limit` jobs. Those that find no room in their scopes are put aside, and others looked for."""
+        taker, leases = Taker(holder, kinds, lanes, capabilities), list[Lease]()
+        for _ in range(ROUNDS):
+            turned = await self._lease(taker, limit - len(leases))
+            leases += turned.leases
+            if not turned.parked or len(leases) == limit:
+                break
         for lease in leases:
             self._tell_leased(lease, holder)
         return leases
+
+    async def _lease(self, taker: Taker, limit: int) -> Turned:
+        return await self._database.run(lambda tx: self.store.turn(tx, (), taker, limit, self.settings.lease))
 
     async def finish_and_lease(self, moves: Sequence[Move], taker: Taker, limit: int) -> Turned:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no keeper."""
@@ -221,6 +230,25 @@ class Queue:
         await self.tell_moved(move, lease.kind, lease.run_id)
         return move.to
 
+    async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
+        """Our child died with all of these: they go back, or past the poison limit are buried, in one commit; how many
+        were still ours."""
+
+        async def commit(tx: Tx) -> list[tuple[Move, LostJob]]:
+            for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
+                await self.lock_run(tx, kind, run_id or None)
+            lost = await self.store.lost_in(tx, [lease.holder for lease in leases], expired=False)
+            moves = [(self.verdict(job, GrantEnd.CRASHED, error), job) for job in lost]
+            await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
+            for move, job in moves:
+                await self.job_moved_in(tx, move, job.kind, job.run_id)
+            return moves
+
+        moves = await self._database.run(commit)
+        for move, job in moves:
+            await self.tell_moved(move, job.kind, job.run_id)
+        return len(moves)
+
     def verdict(self, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST) -> Move:
         """What becomes of a job whose worker is gone: back to its lane, or, past the poison limit, a dead letter."""
         crashes = 1 if lost.settled else lost.crash_count + 1
@@ -233,6 +261,10 @@ class Queue:
         await self.lock_run(tx, kind, run_id)
         if not await self.store.apply(tx, move):
             raise LeaseLost(move.job_id, move.epoch)
+        await self.job_moved_in(tx, move, kind, run_id)
+
+    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
+        """Let the keeper of a run, which is locked, decide what a move means for it."""
         if run_id is not None and kind in self._keepers:
             await self._keepers[kind].job_moved(tx, run_id, move)
 

@@ -88,6 +88,23 @@ class JobStore(Protocol):
         """Locked jobs whose lease ran out, oldest first. A candidate list: each must still be moved by `apply`."""
         ...
 
+    async def lost_in(self, tx: Tx, holders: Sequence[Holder], *, expired: bool) -> list[LostJob]:
+        """Those of the grants that still are, as they are now, locked against any other move; with `expired`, only
+        those whose lease is over."""
+        ...
+
+    async def give_up_offers(self, tx: Tx, limit: int) -> int:
+        """Jobs that were offered to a node which did not take them in time go to the shared lane; how many."""
+        ...
+
+    async def unpark(self, tx: Tx, limit: int) -> int:
+        """For so many scopes in which jobs found no room: let as many stand in line as there is room now; how many."""
+        ...
+
+    async def kill(self, tx: Tx, run_id: str, grace: timedelta) -> int:
+        """Ask for the end of a run's locked jobs: whoever extends one after the grace is told to kill it; how many."""
+        ...
+
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         """How long the lease that ends last still has; negative if it is over, None if there is none."""
         ...

@@ -1,6 +1,7 @@
 """The queue's store on SQL."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -9,13 +10,26 @@ import orjson
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.job import SHARED_LANE, Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
 from shoal.queue.states import GrantEnd, JobState, Move
+from shoal.store.sql.seats import SCOPES, Seats
 
 T = TypeVar("T")
 
 DUE_AT_ONCE = 1000
 NOBODY = Taker("", (), (), ())
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a turn did: the jobs moved, the scopes in which they sat, the jobs granted; whether the time of others has
+    come, and whether any scope is limited."""
+
+    moved: set[str]
+    freed: set[str]
+    rows: list[Any]
+    ripe: bool
+    limited: bool
 
 
 class SqlJobStore:
@@ -24,6 +38,7 @@ class SqlJobStore:
     def __init__(self, dialect: str, ageing: timedelta) -> None:
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
+        self._seats = Seats()
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         first_of = {job.dedupe_key: job.id for job in reversed(jobs) if job.dedupe_key is not None}
@@ -46,14 +61,16 @@ class SqlJobStore:
 
     async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
-        moved, rows, ripe = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
-        refused = [] if len(moved) == len(moves) else _refused(moves, moved)
-        if ripe and taker is not None:
+        said = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
+        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
+        if said.ripe and taker is not None:
             await tx.execute("make_due", limit=DUE_AT_ONCE)
-            if len(rows) < limit:
-                _, more, _ = await turn(tx, (), taker, limit - len(rows), ttl)
-                rows += more
-        return Turned(refused, _leases(rows, taker or NOBODY))
+            if len(said.rows) < limit:
+                said.rows += (await turn(tx, (), taker, limit - len(said.rows), ttl)).rows
+        rows, parked = _in_order(said.rows, taker or NOBODY), 0
+        if said.freed or any(row[SCOPES] is not None for row in rows):
+            rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited)
+        return Turned(refused, [_lease(row) for row in rows], parked)
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
@@ -108,6 +125,30 @@ class SqlJobStore:
         rows = await tx.all("expired_jobs", limit=limit)
         return [_lost(row) for row in rows]
 
+    async def lost_in(self, tx: Tx, holders: Sequence[Holder], *, expired: bool) -> list[LostJob]:
+        # Two statements: the second sees what commits that we had to wait for have settled.
+        epochs = {holder.job_id: holder.epoch for holder in holders}
+        ids, known = list(epochs), list(epochs.values())
+        query, more = ("lock_expired", {"epochs": known}) if expired else ("lock_jobs", {})
+        locked = [row["id"] for row in await tx.all(query, ids=ids, **more)]
+        rows = await tx.all("lost_jobs", ids=locked) if locked else []
+        return [lost for lost in map(_lost, rows) if lost.epoch == epochs[lost.id]]
+
+    async def give_up_offers(self, tx: Tx, limit: int) -> int:
+        return await tx.execute("give_up_offers", lane=SHARED_LANE, limit=limit)
+
+    async def unpark(self, tx: Tx, limit: int) -> int:
+        scope, freed = "", 0
+        for _ in range(limit):
+            scope = await tx.value("first_parked", after=scope)
+            if scope is None:
+                break
+            freed += await self._seats.unpark(tx, scope)
+        return freed
+
+    async def kill(self, tx: Tx, run_id: str, grace: timedelta) -> int:
+        return await tx.execute("kill_jobs", run_id=run_id, grace=span(grace))
+
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         left = await tx.value("freshest_lease")
         return None if left is None else timedelta(microseconds=left)
@@ -123,11 +164,11 @@ class SqlJobStore:
         return await tx.one("still_expired", id=holder.job_id, epoch=holder.epoch) is not None
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]:
-        return [_job(row) for row in await tx.all("jobs_of_run", run_id=run_id)]
+        return [job_of(row) for row in await tx.all("jobs_of_run", run_id=run_id)]
 
     async def get(self, tx: Tx, job_id: JobId) -> Job | None:
         row = await tx.one("job", id=job_id)
-        return None if row is None else _job(row)
+        return None if row is None else job_of(row)
 
     async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
         row = await tx.one("live_jobs_of_run", run_id=run_id)
@@ -138,9 +179,7 @@ class SqlJobStore:
         what = (job.id, job.kind, job.capability, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
         return (*what, job.priority, job.not_before, job.max_attempts, place, self._ageing)
 
-    async def _turn_at_once(
-        self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
-    ) -> tuple[set[str], list[Any], bool]:
+    async def _turn_at_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
         ordered = sorted(moves, key=lambda move: move.job_id)
         columns = list(map(list, zip(*map(_columns, ordered), strict=True))) or [[] for _ in MOVE]
         said, *rows = await tx.all(
@@ -154,14 +193,13 @@ class SqlJobStore:
             ttl=span(ttl),
             ageing=self._ageing,
         )
-        return set(said["moved"] or ()), rows, said["ripe"]
+        return _Said(set(said["moved"] or ()), set(said["seats"] or ()), rows, said["ripe"], said["limited"])
 
-    async def _turn_by_steps(
-        self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
-    ) -> tuple[set[str], list[Any], bool]:
-        moved = await self._move(tx, moves) if moves else set()
+    async def _turn_by_steps(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
+        moved, freed = await self._move(tx, moves) if moves else (set(), set())
+        limited = await tx.one("any_quota") is not None
         if not limit:
-            return moved, [], False
+            return _Said(moved, freed, [], False, limited)
         leased = await tx.all(
             "lease_jobs",
             holder=taker.holder,
@@ -171,9 +209,9 @@ class SqlJobStore:
             limit=limit,
             ttl=span(ttl),
         )
-        return moved, leased, await tx.one("any_ripe") is not None
+        return _Said(moved, freed, leased, await tx.one("any_ripe") is not None, limited)
 
-    async def _move(self, tx: Tx, moves: Sequence[Move]) -> set[str]:
+    async def _move(self, tx: Tx, moves: Sequence[Move]) -> tuple[set[str], set[str]]:
         """Carry out moves where nobody can come between: look who is locked, then move them, alike ones together."""
         rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
         held = {(row[0], row[1]): row[2] for row in rows}
@@ -187,7 +225,9 @@ class SqlJobStore:
         if len(done) < len(made):
             ended_so = {move.job_id for move in done}
             await tx.many("move_jobs", [self._step(move, now) for move in made if move.job_id not in ended_so])
-        return {move.job_id for move in made}
+        scoped = [row[0] for row in rows if row[3] is not None]
+        seats = await tx.all("seats_of_jobs", ids=scoped) if scoped else []
+        return {move.job_id for move in made}, {row[0] for row in seats}
 
     def _step(self, move: Move, now: int) -> tuple[Any, ...]:
         job_id, _, state, _, *rest = _columns(move)
@@ -223,11 +263,11 @@ def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
     return Enqueued(found, duplicate=found != job.id)
 
 
-def _leases(rows: list[Any], taker: Taker) -> list[Lease]:
+def _in_order(rows: list[Any], taker: Taker) -> list[Any]:
     if len(rows) > 1:
         lanes = {lane: place for place, lane in enumerate(taker.lanes)}
         rows.sort(key=lambda row: (lanes[row[10]], row[11], row[0]))
-    return [_lease(row) for row in rows]
+    return rows
 
 
 def _lease(row: Any) -> Lease:
@@ -247,7 +287,7 @@ def _grant(row: Any) -> Grant:
     return Grant(**(values | {"settled": bool(values["settled"]), "ended": ended}))
 
 
-def _job(row: Any) -> Job:
+def job_of(row: Any) -> Job:
     values = {name: row[name] for name in Job.__slots__}
     values["state"] = JobState(values["state"])
     values["scopes"] = tuple(orjson.loads(values["scopes"] or "[]"))

@@ -84,14 +84,14 @@ LIMIT 1;
 
 -- name: job
 -- One job.
-SELECT id, kind, capability, state, state_reason, run_id, payload, lane, scopes, parked, priority, not_before, due,
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job WHERE id = :id;
 
 -- name: jobs_of_run
 -- The jobs of a run, oldest first.
-SELECT id, kind, capability, state, state_reason, run_id, payload, lane, scopes, parked, priority, not_before, due,
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job WHERE run_id = :run_id ORDER BY created_at, id;
@@ -106,3 +106,86 @@ FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
+
+-- name: newest_jobs
+-- Jobs, newest first, older than one: those that match among the next :scan.
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
+FROM (SELECT * FROM job WHERE id < :before ORDER BY id DESC LIMIT :scan) AS j
+WHERE (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+      AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: end_of_scan
+-- How far `newest_jobs` looks.
+SELECT count(*) AS count, min(id) AS last FROM (SELECT id FROM job WHERE id < :before ORDER BY id DESC LIMIT :scan) AS j;
+
+-- name: newest_of_run
+-- The jobs of a run that match, newest first, older than one.
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
+FROM job
+WHERE run_id = :run_id AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+      AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: newest_dead
+-- Dead letters that match, newest first, older than one.
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
+FROM job
+WHERE state IN ('failed', 'expired') AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+      AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: cancel_job
+-- Cancel a pending job.
+UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now(), offered_session = NULL, offered_until = NULL
+WHERE id = :id AND state = 'pending';
+
+-- name: kill_jobs
+-- The workers of a run's locked jobs are to kill them after a while, if they are still at it.
+UPDATE job SET kill_at = shoal_now() + :grace
+WHERE run_id = :run_id AND state = 'locked' AND (kill_at IS NULL OR kill_at > shoal_now() + :grace);
+
+-- name: set_quota
+-- So many jobs of a scope may be locked at once.
+INSERT INTO quota (scope, most) VALUES (:scope, :most) ON CONFLICT (scope) DO UPDATE SET most = excluded.most;
+
+-- name: remove_quota
+-- A scope is not limited any more.
+DELETE FROM quota WHERE scope = :scope;
+
+-- name: quotas
+-- Every quota after a scope, and how many jobs sit and wait in its scope.
+SELECT q.scope, q.most, (SELECT count(*) FROM job_seat AS s WHERE s.scope = q.scope) AS taken,
+       (SELECT count(*) FROM (SELECT 1 FROM job AS j
+                              WHERE j.state = 'pending' AND j.due = 2 AND j.parked = q.scope LIMIT 1000) AS p) AS parked
+FROM quota AS q WHERE q.scope > :after ORDER BY q.scope LIMIT :limit;
+
+-- name: locked_with_scope
+-- Locked jobs that have scopes.
+SELECT id, scopes FROM job WHERE state = 'locked' AND lease_until > 0 AND scopes IS NOT NULL;
+
+-- name: first_parked
+-- The first scope after another in which jobs found no room.
+SELECT parked FROM job WHERE state = 'pending' AND due = 2 AND parked > :after ORDER BY parked LIMIT 1;
+
+-- name: place_in_line
+-- How many jobs stand before one in its line, as far as that is worth counting.
+SELECT count(*) FROM (
+    SELECT 1 FROM job AS other JOIN job AS mine ON mine.id = :id
+    WHERE other.state = 'pending' AND other.due = 1 AND other.lane = mine.lane AND other.kind = mine.kind
+          AND other.capability = mine.capability AND other.rank < mine.rank
+    LIMIT :most) AS ahead;
+
+-- name: taken_like
+-- How many jobs of a kind and capability are worked on, and when the last one of them was granted.
+SELECT count(*) AS locked, max(granted_at) AS last FROM job
+WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = :capability;

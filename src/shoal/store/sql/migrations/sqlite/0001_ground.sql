@@ -110,7 +110,7 @@ CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
 CREATE INDEX job_parked ON job (parked, rank, id) WHERE state = 'pending' AND due = 2;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
 CREATE INDEX job_offered ON job (offered_until) WHERE offered_until IS NOT NULL;
-CREATE INDEX job_run ON job (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX job_run ON job (run_id, id) WHERE run_id IS NOT NULL;
 CREATE INDEX job_finished ON job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_dead ON job (id) WHERE state IN ('failed', 'expired');
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
@@ -132,7 +132,7 @@ CREATE TABLE job_grant (
     CHECK ((ended IS NULL) = (ended_at IS NULL))
 ) WITHOUT ROWID;
 
--- How many jobs of a scope may be locked at once, and which are: a job takes a seat in each of its scopes.
+-- How many jobs of a scope may be locked at once, and which are: a job takes a seat in each of its scopes that is limited.
 CREATE TABLE quota (
     scope TEXT PRIMARY KEY,
     most  INTEGER NOT NULL CHECK (most >= 0)
@@ -140,8 +140,9 @@ CREATE TABLE quota (
 CREATE TABLE job_seat (
     scope  TEXT NOT NULL,
     job_id TEXT NOT NULL,
-    PRIMARY KEY (scope, job_id)
+    PRIMARY KEY (job_id, scope)
 ) WITHOUT ROWID;
+CREATE INDEX job_seat_scope ON job_seat (scope);
 
 -- Who does a chore that only one controller does, until when; the term rises with each new one.
 CREATE TABLE leader (

@@ -22,7 +22,7 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
 -- row; then, lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then the
--- next, up to :limit. The first row says which moves were made, the scopes of those jobs, and whether the time of jobs
+-- next, up to :limit. The first row says which moves were made, the scopes in which those jobs had seats, and whether the time of jobs
 -- that wait for one has come. What is leased is named by a list: whatever the planner thinks of how many :limit are, it
 -- looks up these and no others.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
@@ -79,16 +79,17 @@ leased AS (
         lease_until = t.now + :ttl, granted_at = t.now, offered_session = NULL, offered_until = NULL
     FROM t WHERE job.id = ANY(ARRAY(SELECT picked.id FROM picked))
     RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
-              t.now - job.created_at AS waited, job.scopes, job.lane, job.rank
+              t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability
 )
 SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NULL AS payload, NULL::int AS attempts,
        NULL::int AS max_attempts, NULL::int AS crash_count, NULL::bigint AS waited, NULL AS scopes, NULL AS lane,
-       NULL::bigint AS rank,
+       NULL::bigint AS rank, NULL AS capability,
        (SELECT array_agg(moved.id) FROM moved) AS moved,
-       (SELECT array_agg(moved.scopes) FROM moved WHERE moved.scopes IS NOT NULL) AS moved_scopes,
-       (SELECT array_agg(moved.id) FROM moved WHERE moved.scopes IS NOT NULL) AS moved_scoped,
+       (SELECT array_agg(s.scope) FROM job_seat AS s
+        WHERE s.job_id = ANY(ARRAY(SELECT moved.id FROM moved WHERE moved.scopes IS NOT NULL))) AS seats,
        :limit > 0 AND EXISTS (SELECT 1 FROM job AS j WHERE j.state = 'pending' AND j.due = 0
-                              AND j.not_before <= (SELECT t.now FROM t)) AS ripe
+                              AND j.not_before <= (SELECT t.now FROM t)) AS ripe,
+       EXISTS (SELECT 1 FROM quota) AS limited
 UNION ALL
 SELECT leased.*, NULL, NULL, NULL, NULL FROM leased;
 
@@ -118,3 +119,127 @@ WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 0 AND 
 -- name: lock_job
 -- Whether a grant is still locked, under the lock that a move needs.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch FOR UPDATE;
+
+-- name: lock_scopes
+-- One commit at a time counts the seats of these scopes; in their order, so that nobody waits in a circle.
+SELECT count(pg_advisory_xact_lock(hashtextextended(s.scope, 7346019)))
+FROM (SELECT scope FROM unnest(:scopes::text[]) AS g (scope) ORDER BY scope) AS s;
+
+-- name: seats_taken
+-- How many jobs sit in these scopes, and how many may.
+SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS taken, q.most
+FROM unnest(:scopes::text[]) AS g (scope) LEFT JOIN quota AS q ON q.scope = g.scope;
+
+-- name: leave_seats
+-- Jobs give up their seats.
+DELETE FROM job_seat WHERE job_id = ANY(:ids::text[]);
+
+-- name: take_seats
+-- Jobs sit down.
+-- rows: scope job_id
+INSERT INTO job_seat (scope, job_id) SELECT * FROM unnest(:scope::text[], :job_id::text[]) AS g (scope, job_id)
+ON CONFLICT DO NOTHING;
+
+-- name: park_jobs
+-- Take back grants that nobody has seen: there is no room for these jobs, and they leave the line.
+-- rows: id scope
+UPDATE job
+SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
+    granted_at = NULL, due = 2, parked = g.scope
+FROM unnest(:id::text[], :scope::text[]) AS g (id, scope) WHERE job.id = g.id;
+
+-- name: end_of_look
+-- The rank of the job in a line up to which a look ahead goes, if there are so many.
+SELECT rank FROM job
+WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+ORDER BY rank, id OFFSET :ahead LIMIT 1;
+
+-- name: park_ahead
+-- The jobs at the head of a line that would find no room in a scope leave the line, too.
+UPDATE job SET state_reason = 'quota', due = 2, parked = :scope
+WHERE id = ANY(ARRAY(SELECT id FROM job
+                     WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+                           AND rank <= :rank AND strpos(scopes, :needle) > 0
+                     ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED));
+
+-- name: unpark_jobs
+-- The best of the jobs that found no room in a scope stand in line again.
+UPDATE job SET due = 1, parked = NULL, state_reason = NULL
+WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope
+                     ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED));
+
+-- name: give_up_offers
+-- Jobs that were offered to a node which did not take them in time are anybody's.
+UPDATE job SET lane = :lane, offered_session = NULL, offered_until = NULL
+WHERE id = ANY(ARRAY(SELECT id FROM job WHERE offered_until < shoal_now() AND offered_until IS NOT NULL
+                     ORDER BY offered_until LIMIT :limit FOR UPDATE SKIP LOCKED))
+      AND state = 'pending';
+
+-- name: retry_jobs
+-- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
+UPDATE job
+SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, finished_at = NULL, due = 1, parked = NULL,
+    not_before = t.now, line_at = t.now, rank = t.now - priority * :ageing::bigint
+FROM (SELECT shoal_now() AS now) AS t
+WHERE id = ANY(:ids::text[]) AND state IN ('failed', 'expired')
+      AND NOT EXISTS (SELECT 1 FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL)
+RETURNING id;
+
+-- name: lock_jobs
+-- These jobs, locked one after the other by their ids.
+SELECT id FROM job WHERE id = ANY(:ids::text[]) ORDER BY id FOR UPDATE;
+
+-- name: lock_expired
+-- Those of these grants that are still locked and over, under the lock that a move needs, one after the other by their ids.
+SELECT job.id FROM job
+JOIN unnest(:ids::text[], :epochs::bigint[]) AS g (id, epoch) ON g.id = job.id AND g.epoch = job.lease_epoch
+WHERE job.state = 'locked' AND job.lease_until < shoal_now()
+ORDER BY job.id
+FOR UPDATE OF job;
+
+-- name: lost_jobs
+-- These jobs, as whoever gives them back must see them.
+SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+       (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
+FROM job WHERE id = ANY(:ids::text[]) AND state = 'locked'
+ORDER BY id;
+
+-- name: end_of_purge
+-- When the last of the next :skip + 1 jobs ended that ended between two times; nothing if there are fewer.
+SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
+ORDER BY finished_at LIMIT 1 OFFSET :skip;
+
+-- name: purge_jobs
+-- Remove jobs that ended within a time and in one of these ways; never one that lives. `kind`: NULL for any.
+DELETE FROM job
+WHERE id = ANY(ARRAY(SELECT id FROM job
+                     WHERE finished_at > :after AND finished_at <= :until AND state = ANY(:states::text[])
+                           AND kind <> ALL(:spared::text[]) AND (:kind::text IS NULL OR kind = :kind)
+                     FOR UPDATE SKIP LOCKED))
+      AND finished_at IS NOT NULL
+RETURNING id;
+
+-- name: purge_dead
+-- Remove dead letters that ended before a time. `kind`: NULL for any.
+DELETE FROM job
+WHERE id = ANY(ARRAY(SELECT id FROM job
+                     WHERE state IN ('failed', 'expired') AND finished_at < :before AND state = ANY(:states::text[])
+                           AND kind <> ALL(:spared::text[]) AND (:kind::text IS NULL OR kind = :kind)
+                     ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED))
+      AND state IN ('failed', 'expired')
+RETURNING id;
+
+-- name: purge_grants
+-- Remove the history of jobs that are gone.
+DELETE FROM job_grant WHERE job_id = ANY(:ids::text[]);
+
+-- name: newest_locked
+-- Locked jobs that match, newest first, older than one.
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
+FROM job
+WHERE state = 'locked' AND lease_until > 0 AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+      AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
+ORDER BY id DESC
+LIMIT :limit;

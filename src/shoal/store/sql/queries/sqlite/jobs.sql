@@ -32,7 +32,7 @@ WHERE rowid IN (
           AND j.capability = w.capability
     LIMIT :limit)
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, granted_at - created_at AS waited,
-          scopes, lane, rank;
+          scopes, lane, rank, capability;
 
 -- name: held_jobs
 -- Those of these jobs that are locked.
@@ -97,3 +97,130 @@ WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_befo
 -- name: lock_job
 -- Whether a grant is still locked, under the lock that a move needs; the write lock is held already.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
+
+-- name: lock_scopes
+-- The write lock is held already: nobody else counts seats.
+SELECT count(*) FROM json_each(:scopes);
+
+-- name: seats_of_jobs
+-- The scopes in which these jobs have seats.
+SELECT s.scope FROM json_each(:ids) AS i CROSS JOIN job_seat AS s ON s.job_id = i.value;
+
+-- name: seats_taken
+-- How many jobs sit in these scopes, and how many may.
+SELECT i.value AS scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = i.value) AS taken,
+       (SELECT q.most FROM quota AS q WHERE q.scope = i.value) AS most
+FROM json_each(:scopes) AS i;
+
+-- name: leave_seats
+-- Jobs give up their seats.
+DELETE FROM job_seat WHERE job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: take_seats
+-- Jobs sit down.
+-- rows: scope job_id
+INSERT OR IGNORE INTO job_seat (scope, job_id) VALUES (:scope, :job_id);
+
+-- name: park_jobs
+-- Take back grants that nobody has seen: there is no room for these jobs, and they leave the line.
+-- rows: id scope
+UPDATE job
+SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
+    granted_at = NULL, due = 2, parked = :scope
+WHERE id = :id;
+
+-- name: end_of_look
+-- The rank of the job in a line up to which a look ahead goes, if there are so many.
+SELECT rank FROM job
+WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+ORDER BY rank, id LIMIT 1 OFFSET :ahead;
+
+-- name: park_ahead
+-- The jobs at the head of a line that would find no room in a scope leave the line, too.
+UPDATE job SET state_reason = 'quota', due = 2, parked = :scope
+WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_waiting
+                WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+                      AND rank <= :rank AND instr(scopes, :needle) > 0
+                ORDER BY rank, id LIMIT :limit);
+
+-- name: unpark_jobs
+-- The best of the jobs that found no room in a scope stand in line again.
+UPDATE job SET due = 1, parked = NULL, state_reason = NULL
+WHERE rowid IN (SELECT rowid FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope ORDER BY rank, id LIMIT :limit);
+
+-- name: give_up_offers
+-- Jobs that were offered to a node which did not take them in time are anybody's.
+UPDATE job SET lane = :lane, offered_session = NULL, offered_until = NULL
+WHERE rowid IN (SELECT rowid FROM job WHERE offered_until < shoal_now() AND offered_until IS NOT NULL
+                ORDER BY offered_until LIMIT :limit)
+      AND state = 'pending';
+
+-- name: retry_jobs
+-- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
+UPDATE job
+SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, finished_at = NULL, due = 1, parked = NULL,
+    not_before = (SELECT shoal_now()), line_at = (SELECT shoal_now()),
+    rank = (SELECT shoal_now()) - priority * :ageing
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('failed', 'expired')
+      AND NOT EXISTS (SELECT 1 FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL)
+RETURNING id;
+
+-- name: lock_jobs
+-- These jobs; the write lock is held already.
+SELECT j.id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
+
+-- name: lock_expired
+-- Those of these grants that are still locked and over; the write lock is held already.
+SELECT j.id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value
+WHERE j.state = 'locked' AND j.lease_until < (SELECT shoal_now())
+      AND j.lease_epoch = (SELECT e.value FROM json_each(:epochs) AS e WHERE e.key = i.key)
+ORDER BY j.id;
+
+-- name: lost_jobs
+-- These jobs, as whoever gives them back must see them.
+SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.crash_count, j.lease_holder,
+       (SELECT g.settled FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch) AS settled
+FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked'
+ORDER BY j.id;
+
+-- name: end_of_purge
+-- When the last of the next :skip + 1 jobs ended that ended between two times; nothing if there are fewer.
+SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
+ORDER BY finished_at LIMIT 1 OFFSET :skip;
+
+-- name: purge_jobs
+-- Remove jobs that ended within a time and in one of these ways; never one that lives. `kind`: NULL for any.
+DELETE FROM job
+WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_finished
+                WHERE finished_at > :after AND finished_at <= :until AND state IN (SELECT value FROM json_each(:states))
+                      AND kind NOT IN (SELECT value FROM json_each(:spared)) AND (:kind IS NULL OR kind = :kind))
+RETURNING id;
+
+-- name: purge_dead
+-- Remove dead letters that ended before a time. `kind`: NULL for any.
+DELETE FROM job
+WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_dead
+                WHERE state IN ('failed', 'expired') AND finished_at < :before
+                      AND state IN (SELECT value FROM json_each(:states))
+                      AND kind NOT IN (SELECT value FROM json_each(:spared)) AND (:kind IS NULL OR kind = :kind)
+                ORDER BY id LIMIT :limit)
+RETURNING id;
+
+-- name: purge_grants
+-- Remove the history of jobs that are gone.
+DELETE FROM job_grant WHERE job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: any_quota
+-- Whether any scope is limited.
+SELECT 1 FROM quota LIMIT 1;
+
+-- name: newest_locked
+-- Locked jobs that match, newest first, older than one.
+SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
+       attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
+       line_at, finished_at
+FROM job INDEXED BY job_leased
+WHERE state = 'locked' AND lease_until > 0 AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+      AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
+ORDER BY id DESC
+LIMIT :limit;

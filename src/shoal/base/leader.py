@@ -1,0 +1,50 @@
+"""The lead of a chore: of several controllers one does it, by a short lease in the store. What it does is
+compare-and-set anyway, so that two who both believe to lead for a moment do no harm."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from shoal.base.database import Database, Tx
+from shoal.base.service import Chore, Pass
+
+LEAD = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The right to do a chore; a later term of the same chore ends it. Fence commits with it where two would harm."""
+
+    chore: str
+    holder: str
+    number: int
+
+
+class LeaderStore(Protocol):
+    async def claim(self, tx: Tx, chore: str, holder: str, ttl: timedelta) -> Term | None:
+        """Lead from now on, or go on leading; None while somebody else does. The number rises whenever the lead changed
+        hands, or was let go by."""
+        ...
+
+    async def holds(self, tx: Tx, term: Term) -> bool:
+        """Whether the term is still the one, and not over."""
+        ...
+
+    async def give_up(self, tx: Tx, term: Term) -> None:
+        """Let the next one take over at once."""
+        ...
+
+
+class Led:
+    """A chore that only its leader does: a pass of the others does nothing."""
+
+    def __init__(self, chore: Chore, database: Database, store: LeaderStore, holder: str) -> None:
+        self.name = chore.name
+        self._chore = chore
+        self._database = database
+        self._store = store
+        self._holder = holder
+
+    async def run_once(self) -> Pass:
+        term = await self._database.run(lambda tx: self._store.claim(tx, self.name, self._holder, LEAD))
+        return Pass() if term is None else await self._chore.run_once()

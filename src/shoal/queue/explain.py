@@ -1,0 +1,99 @@
+"""Why a job is where it is, in words. Pure: the job and what is around it go in."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.base.clock import from_micros
+from shoal.queue.book import Crowd
+from shoal.queue.job import LOCAL, Job
+from shoal.queue.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a job is and why: a reason with a stable name, a sentence, and the facts behind it."""
+
+    job: Job
+    reason: str
+    sentence: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def answer(self) -> dict[str, Any]:
+        """What the API and the command line show of it."""
+        return {
+            "job_id": self.job.id,
+            "state": self.job.state.value,
+            "reason": self.reason,
+            "explanation": self.sentence,
+            **self.facts,
+        }
+
+
+def explain(job: Job, crowd: Crowd, room: tuple[int, int | None] | None) -> Explanation:
+    """`room`: of the scope that a parked job waits for, how many are locked and how many may be."""
+    if job.state is JobState.PENDING:
+        return _waiting(job, crowd, room)
+    return _locked(job, crowd) if job.state is JobState.LOCKED else _ended(job)
+
+
+def _waiting(job: Job, crowd: Crowd, room: tuple[int, int | None] | None) -> Explanation:
+    if job.parked is not None and room is not None:
+        locked, most = room
+        says = f"{job.parked} may have {_many(most)} at once and has {locked}: it waits for one of them to end."
+        return Explanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
+    if job.not_before > crowd.now:
+        seconds = (job.not_before - crowd.now) / 1e6
+        why = f"it failed ({job.error}) and is tried again" if job.attempts else "it is not to begin before"
+        return Explanation(job, "not_before", f"{why} in {seconds:.0f} s.".capitalize(), {"in_seconds": seconds})
+    if job.lane.startswith(LOCAL):
+        says = (
+            "It waits in the lane of one process, which no worker takes from: `shoal crawl --resume` goes on with it."
+        )
+        return Explanation(job, "local_lane", says, {"lane": job.lane})
+    return _in_line(job, crowd)
+
+
+def _in_line(job: Job, crowd: Crowd) -> Explanation:
+    facts = {
+        "ahead": crowd.ahead,
+        "running": crowd.locked,
+        "lane": job.lane,
+        "priority": job.priority,
+        "waited_seconds": (crowd.now - job.line_at) / 1e6,
+    }
+    like = f"{job.kind} jobs that need {job.capability}"
+    if not crowd.locked:
+        says = f"Nobody works on {like} just now: start a worker that takes them from the {job.lane} lane."
+        return Explanation(job, "no_worker", says, facts)
+    stand = (
+        f"{crowd.ahead} {'stands' if crowd.ahead == 1 else 'stand'} before it" if crowd.ahead else "It is the next one"
+    )
+    return Explanation(job, "in_line", f"{stand}; {crowd.locked} {like} are worked on.", facts)
+
+
+def _locked(job: Job, crowd: Crowd) -> Explanation:
+    left = ((job.lease_until or 0) - crowd.now) / 1e6
+    facts = {"holder": job.lease_holder, "lease_seconds": left, "epoch": job.lease_epoch}
+    if left < 0:
+        says = f"The lease of {job.lease_holder} ran out {-left:.0f} s ago: the next sweep gives the job back."
+        return Explanation(job, "lease_over", says, facts)
+    if job.kill_at is not None:
+        return Explanation(job, "to_be_killed", f"{job.lease_holder} has it and is told to kill it.", facts)
+    return Explanation(job, "worked_on", f"{job.lease_holder} has it for another {left:.0f} s, if not extended.", facts)
+
+
+def _ended(job: Job) -> Explanation:
+    at = from_micros(job.finished_at or 0).isoformat(timespec="seconds").replace("+00:00", "Z")
+    why = f" ({job.state_reason})" if job.state_reason else ""
+    error = f": {job.error}" if job.error and job.state is not JobState.DONE else ""
+    tail = (
+        f"; `shoal jobs retry {job.id}` lets it run again" if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
+    )
+    facts = {"attempts": job.attempts, "crash_count": job.crash_count, "error": job.error}
+    return Explanation(
+        job, job.state_reason or job.state.value, f"It is {job.state.value}{why} since {at}{error}{tail}.", facts
+    )
+
+
+def _many(most: int | None) -> str:
+    return "any number" if most is None else str(most)

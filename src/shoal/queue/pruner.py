@@ -1,0 +1,79 @@
+"""The pruner: removes what is old, a batch a commit. Rooms that keep rows for a time bring a shelf of their own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from shoal.base.clock import span
+from shoal.base.database import Database
+from shoal.base.service import Pass
+from shoal.queue.book import JobBook, JobFilter
+from shoal.queue.job import RUN_KINDS
+from shoal.settings import QueueSettings
+
+BATCH = 500
+BATCHES = 20  # of one shelf in one pass: others want their turn
+
+
+class Shelf(Protocol):
+    """Rows that are kept for a time. `keep`: how long; `timedelta.max` for ever."""
+
+    name: str
+    keep: timedelta
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        """Remove, in one commit, of about `limit` rows those that are older than that time; how many, and whether there
+        may be more. Must not wait for anybody, nor touch what is not final."""
+        ...
+
+
+@dataclass(slots=True)
+class OldJobs:
+    """Jobs that ended, dead letters or all others. Those of runs are kept as long as their run."""
+
+    name: str
+    keep: timedelta
+    book: JobBook
+    dead: bool
+    _after: int = 0  # what ended before is done with, until the end is reached: runs' jobs may be many
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        which, after = JobFilter(dead=self.dead), self._after
+        purged = await database.run(lambda tx: self.book.purge(tx, which, after, before, limit, RUN_KINDS))
+        self._after = purged.after or 0
+        return purged.count, purged.after is not None
+
+
+def job_shelves(book: JobBook, settings: QueueSettings) -> list[Shelf]:
+    """What the queue itself keeps: jobs that are done or were cancelled, and dead letters, which people want longer."""
+    return [
+        OldJobs("ended jobs", settings.keep_finished, book, dead=False),
+        OldJobs("dead letters", settings.keep_dead, book, dead=True),
+    ]
+
+
+class Pruner:
+    """Empties shelves. Goes on at once while there is more."""
+
+    name = "pruner"
+
+    def __init__(self, database: Database, shelves: Sequence[Shelf]) -> None:
+        self._database = database
+        self._shelves = list(shelves)
+
+    async def run_once(self) -> Pass:
+        now: int = await self._database.read(lambda tx: tx.value("now"))
+        passes = {shelf.name: await self._prune(shelf, now) for shelf in self._shelves if shelf.keep != timedelta.max}
+        told = ", ".join(f"{count} {name}" for name, (count, _) in passes.items() if count)
+        more = any(more for _, more in passes.values())
+        return Pass(did=f"removed {told}" if told else "", again_in=timedelta(0) if more else None)
+
+    async def _prune(self, shelf: Shelf, now: int) -> tuple[int, bool]:
+        removed, more, before = 0, True, now - span(shelf.keep)
+        for _ in range(BATCHES):
+            count, more = await shelf.prune(self._database, before, BATCH)
+            removed += count
+            if not more:
+                break
+        return removed, more

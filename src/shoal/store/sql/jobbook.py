@@ -1,0 +1,94 @@
+"""What people look up and change of jobs by hand, on SQL."""
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+
+import orjson
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.base.ids import JobId
+from shoal.queue.book import Crowd, JobFilter, Purged, Quota
+from shoal.queue.job import Job, most_in
+from shoal.queue.states import JobState
+from shoal.store.sql.jobs import job_of
+from shoal.store.sql.seats import Seats
+
+SCAN = 1_000  # rows that one page of a list looks at
+AFTER_ALL = "\U0010ffff"  # sorts behind every id
+WORTH_COUNTING = 1_000
+
+
+class SqlJobBook:
+    """Answers `queue.book.JobBook`."""
+
+    def __init__(self, ageing: timedelta) -> None:
+        self._ageing = span(ageing)
+        self._seats = Seats()
+
+    async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
+        before = before or AFTER_ALL
+        asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
+        if which.run_id is not None:
+            rows = await tx.all("newest_of_run", **asked, run_id=which.run_id, limit=limit + 1)
+        elif which.is_dead:
+            rows = await tx.all("newest_dead", **asked, limit=limit + 1)
+        elif which.state is JobState.LOCKED:
+            rows = await tx.all("newest_locked", **asked, limit=limit + 1)
+        else:
+            rows = await tx.all("newest_jobs", **asked, scan=SCAN, limit=limit + 1)
+            if len(rows) <= limit:
+                return [job_of(row) for row in rows], await self._end_of_scan(tx, before)
+        jobs = [job_of(row) for row in rows[:limit]]
+        return jobs, jobs[-1].id if len(rows) > limit else None
+
+    async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
+        return [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
+
+    async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
+        return await tx.execute("cancel_job", id=job_id, reason=reason) == 1
+
+    async def purge(
+        self, tx: Tx, which: JobFilter, after: int, before: int, limit: int, spared: Collection[str] = ()
+    ) -> Purged:
+        values = {"kind": which.kind, "states": which.ended_states, "spared": list(spared)}
+        if which.is_dead:
+            rows = await tx.all("purge_dead", before=before, limit=limit, **values)
+            following = after if len(rows) == limit else None
+        else:
+            following = await tx.value("end_of_purge", after=after, before=before, skip=limit - 1)
+            until = before - 1 if following is None else following
+            rows = await tx.all("purge_jobs", after=after, until=until, **values)
+        if rows:
+            await tx.execute("purge_grants", ids=[row["id"] for row in rows])
+        return Purged(len(rows), following)
+
+    async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
+        await tx.value("lock_scopes", scopes=[scope])
+        await tx.execute("set_quota", scope=scope, most=most)
+        locked = [row["id"] for row in await tx.all("locked_with_scope") if scope in orjson.loads(row["scopes"])]
+        await tx.many("take_seats", [(scope, job_id) for job_id in locked])
+        await self._seats.unpark(tx, scope)
+
+    async def remove_quota(self, tx: Tx, scope: str) -> bool:
+        removed = await tx.execute("remove_quota", scope=scope) == 1
+        await self._seats.unpark(tx, scope)
+        return removed
+
+    async def quotas(self, tx: Tx, after: str, limit: int) -> list[Quota]:
+        rows = await tx.all("quotas", after=after, limit=limit)
+        return [Quota(row["scope"], row["most"], row["taken"], row["parked"]) for row in rows]
+
+    async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+        [row] = await tx.all("seats_taken", scopes=[scope])
+        return row["taken"], most_in(scope, row["most"])
+
+    async def around(self, tx: Tx, job: Job) -> Crowd:
+        ahead = await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING)
+        row = await tx.one("taken_like", kind=job.kind, capability=job.capability)
+        now = await tx.value("now")
+        return Crowd(now, ahead, row["locked"] if row else 0, row["last"] if row else None)
+
+    async def _end_of_scan(self, tx: Tx, before: str) -> str | None:
+        row = await tx.one("end_of_scan", before=before, scan=SCAN)
+        return row["last"] if row is not None and row["count"] == SCAN else None

@@ -1,0 +1,21 @@
+"""The lead of chores on SQL."""
+
+from datetime import timedelta
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.base.leader import Term
+
+
+class SqlLeaderStore:
+    """Answers `base.leader.LeaderStore`."""
+
+    async def claim(self, tx: Tx, chore: str, holder: str, ttl: timedelta) -> Term | None:
+        number = await tx.value("claim_lead", chore=chore, holder=holder, ttl=span(ttl))
+        return None if number is None else Term(chore, holder, number)
+
+    async def holds(self, tx: Tx, term: Term) -> bool:
+        return await tx.one("lead_holds", chore=term.chore, holder=term.holder, term=term.number) is not None
+
+    async def give_up(self, tx: Tx, term: Term) -> None:
+        await tx.execute("give_up_lead", chore=term.chore, holder=term.holder, term=term.number)

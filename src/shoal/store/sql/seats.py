@@ -1,0 +1,91 @@
+"""Seats on SQL: how many jobs of a scope are locked, which of those just granted find room, and who may come next."""
+
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Tx
+from shoal.queue.job import most_in
+
+ID, KIND, SCOPES, LANE, CAPABILITY = 0, 2, 9, 10, 12  # places in a granted row
+AHEAD = 1000  # jobs of a line that are looked at for others of a scope that is full
+LAST = 1 << 62  # the rank that is behind all
+UNPARK_AT_ONCE = 1000
+
+
+class Seats:
+    """One scope has so many seats. A job sits in every scope of its own that is limited while it is locked."""
+
+    async def settle(
+        self, tx: Tx, left: Collection[str], freed: Collection[str], granted: list[Any], *, quotas: bool
+    ) -> tuple[list[Any], int]:
+        """The jobs in `left` stand up from the scopes `freed`; of those granted, the ones that find room sit down and
+        are given, the others are parked, and counted. Then others that wait for room in what was freed may come."""
+        wishes = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
+        scopes = sorted({*freed, *(scope for wish in wishes.values() for scope in wish)})
+        if not scopes:
+            return granted, 0
+        await tx.value("lock_scopes", scopes=scopes)
+        if freed:
+            await tx.execute("leave_seats", ids=list(left))
+        room = await self._room(tx, scopes)
+        kept, seats, parked = _seated(granted, wishes, room)
+        await tx.many("take_seats", seats)
+        await tx.many("park_jobs", parked)
+        lines = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
+        ahead = [await self._park_ahead(tx, *line) for line in sorted({(scope, *lines[one]) for one, scope in parked})]
+        for scope in sorted(freed):
+            await self._unpark(tx, scope, room[scope])
+        return kept, len(parked) + sum(ahead)
+
+    async def unpark(self, tx: Tx, scope: str) -> int:
+        """Let as many jobs stand in line as there is room in their scope; how many did."""
+        await tx.value("lock_scopes", scopes=[scope])
+        return await self._unpark(tx, scope, (await self._room(tx, [scope]))[scope])
+
+    async def _park_ahead(self, tx: Tx, scope: str, lane: str, kind: str, capability: str) -> int:
+        """Clear the head of a line of others that would find no room either: they must not hide who comes next."""
+        line = {"lane": lane, "kind": kind, "capability": capability}
+        end = await tx.value("end_of_look", **line, ahead=AHEAD)
+        needle = orjson.dumps(scope).decode()
+        rank = LAST if end is None else end
+        return await tx.execute("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
+
+    async def _unpark(self, tx: Tx, scope: str, room: int | None) -> int:
+        limit = UNPARK_AT_ONCE if room is None else min(room, UNPARK_AT_ONCE)
+        return await tx.execute("unpark_jobs", scope=scope, limit=limit) if limit > 0 else 0
+
+    async def _room(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
+        """How many more may sit in each scope; None: as many as like."""
+        rows = await tx.all("seats_taken", scopes=scopes)
+        most = {row["scope"]: most_in(row["scope"], row["most"]) for row in rows}
+        taken = {row["scope"]: row["taken"] for row in rows}
+        return {scope: None if limit is None else limit - taken[scope] for scope, limit in most.items()}
+
+
+def _limited(scopes: str, quotas: bool) -> list[str]:
+    """The scopes of a job that may be limited."""
+    if not quotas and '"key:' not in scopes:
+        return []
+    return [scope for scope in orjson.loads(scopes) if quotas or most_in(scope, None) is not None]
+
+
+def _seated(
+    granted: list[Any], wishes: dict[str, list[str]], room: dict[str, int | None]
+) -> tuple[list[Any], list[tuple[str, str]], list[tuple[str, str]]]:
+    """Who keeps the grant, in the order of their ranks; the seats that they take; and who found no room, and where."""
+    kept: list[Any] = []
+    seats: list[tuple[str, str]] = []
+    parked: list[tuple[str, str]] = []
+    for row in granted:
+        limited = [scope for scope in wishes.get(row[ID], ()) if room[scope] is not None]
+        full = next((scope for scope in limited if (room[scope] or 0) <= 0), None)
+        if full is not None:
+            parked.append((row[ID], full))
+            continue
+        kept.append(row)
+        for scope in limited:
+            seats.append((scope, row[ID]))
+            room[scope] = (room[scope] or 0) - 1
+    return kept, seats, parked

@@ -1,0 +1,187 @@
+"""The chores of the queue: offers that nobody took, batches of lost jobs, old rows, and who leads."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from shoal.base.leader import LEAD, Led, Term
+from shoal.base.service import Pass
+from shoal.queue.job import Lease
+from shoal.queue.pruner import Pruner, job_shelves
+from shoal.queue.states import JobState
+from shoal.settings import QueueSettings
+from shoal.store.sql.leader import SqlLeaderStore
+from tests.contract.conftest import Bench
+
+J = JobState
+
+
+async def test_an_offer_that_nobody_took_is_anybodys(bench: Bench) -> None:
+    job_id = await bench.enqueue(lane="node:a")
+    until = await bench.number("SELECT shoal_now()") + 5_000_000
+    await bench.sql(f"UPDATE job SET offered_until = {until}, offered_session = 's' WHERE id = '{job_id}'")
+    await bench.janitor().run_once()
+    assert (await bench.job(job_id)).lane == "node:a"
+    await bench.jump(6)
+    await bench.janitor().run_once()
+    assert (await bench.job(job_id)).lane == "shared"
+    assert (await bench.lease()).holder.job_id == job_id
+
+
+async def test_jobs_without_a_run_go_back_in_one_commit(bench: Bench) -> None:
+    for _ in range(20):
+        await bench.enqueue()
+    await bench.queue.lease("w1", ["page"], ["shared"], 20)
+    await bench.jump(11)
+    commits = 0
+    run = bench.database.run
+
+    async def counted(work: Any) -> Any:
+        nonlocal commits
+        commits += 1
+        return await run(work)
+
+    bench.database.run = counted  # type: ignore[method-assign]
+    assert "20 of 20" in (await bench.janitor().run_once()).did
+    assert commits == 2  # and one to tidy up
+    assert await bench.number("SELECT count(*) FROM job WHERE crash_count = 1 AND state = 'pending'") == 20
+
+
+async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) -> None:
+    for _ in range(5):
+        await bench.enqueue()
+    leases: list[Lease] = await bench.queue.lease("w1", ["page"], ["shared"], 5)
+    await bench.queue.finish(leases[0])
+    assert await bench.queue.lose_all(leases, "signal 9") == 4
+    found = [await bench.job(lease.holder.job_id) for lease in leases]
+    assert [(job.state, job.crash_count) for job in found] == [(J.DONE, 0)] + [(J.PENDING, 1)] * 4
+    assert (await bench.grants(found[1].id))[0]["ended"] == "crashed"
+
+
+async def test_one_that_was_lost_too_often_is_buried_and_its_company_is_not(bench: Bench) -> None:
+    """F13: only the guilty one reaches the limit."""
+    guilty = await bench.enqueue()
+    for _ in range(3):
+        await bench.lease()
+        await bench.lose()
+    innocent = await bench.enqueue()
+    leases = await bench.queue.lease("w1", ["page"], ["shared"], 2)
+    await bench.queue.lose_all(leases, "signal 9")
+    assert [(await bench.job(job_id)).state for job_id in (guilty, innocent)] == [J.EXPIRED, J.PENDING]
+
+
+# Pruning
+
+
+def pruner(bench: Bench, **settings: Any) -> Pruner:
+    return Pruner(bench.database, job_shelves(bench.book, QueueSettings(**settings)))
+
+
+async def test_jobs_are_kept_for_a_time_and_dead_letters_for_longer(bench: Bench) -> None:
+    done = await bench.enqueue()
+    await bench.queue.finish(await bench.lease())
+    dead = await bench.enqueue(max_attempts=1)
+    await bench.queue.fail(await bench.lease(), "boom")
+    waiting = await bench.enqueue(kind="audit")
+    chore = pruner(bench, keep_finished="7d", keep_dead="30d")
+    await bench.jump(6 * 86_400)
+    assert (await chore.run_once()).did == ""
+    await bench.jump(2 * 86_400)
+    assert (await chore.run_once()).did == "removed 1 ended jobs"
+    await bench.jump(23 * 86_400)
+    assert (await chore.run_once()).did == "removed 1 dead letters"
+    left = await bench.sql("SELECT id FROM job")
+    assert [row["id"] for row in left] == [waiting]
+    assert {done, dead} & {row["job_id"] for row in await bench.sql("SELECT job_id FROM job_grant")} == set()
+
+
+async def test_what_is_kept_for_ever_is_not_looked_at(bench: Bench) -> None:
+    await bench.enqueue()
+    await bench.queue.finish(await bench.lease())
+    await bench.jump(10_000 * 86_400)
+    assert (await pruner(bench, keep_finished="inf", keep_dead="inf").run_once()).did == ""
+    assert await bench.number("SELECT count(*) FROM job") == 1
+
+
+async def test_pruners_and_takers_at_once_remove_only_what_has_ended(bench: Bench) -> None:
+    """F59."""
+    for number in range(60):
+        await bench.enqueue(key=f"k{number}")
+    for lease in await bench.queue.lease("w1", ["page"], ["shared"], 30):
+        await bench.queue.finish(lease)
+    await bench.jump(8 * 86_400)
+    passes = [pruner(bench).run_once() for _ in range(3)]
+    leases, *_ = await asyncio.gather(bench.queue.lease("w2", ["page"], ["shared"], 30), *passes)
+    await pruner(bench).run_once()
+    assert len(leases) + await bench.number("SELECT count(*) FROM job WHERE state = 'pending'") == 30
+    assert await bench.number("SELECT count(*) FROM job") == 30
+
+
+# Leading
+
+
+class Counting:
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    async def run_once(self) -> Pass:
+        self.passes += 1
+        return Pass()
+
+
+async def claim(bench: Bench, holder: str) -> Term | None:
+    return await bench.database.run(lambda tx: SqlLeaderStore().claim(tx, "c", holder, LEAD))
+
+
+async def test_one_leads_and_goes_on_leading_while_it_claims(bench: Bench) -> None:
+    first = await claim(bench, "a")
+    assert await claim(bench, "b") is None
+    await bench.jump(4)
+    assert await claim(bench, "a") == first
+    await bench.jump(4)
+    assert await claim(bench, "b") is None
+
+
+async def test_another_takes_over_with_a_new_term_when_the_time_is_up(bench: Bench) -> None:
+    """F16: the one that slept through its lead does not hold it any more."""
+    first = await claim(bench, "a")
+    assert first is not None
+    await bench.jump(6)
+    second = await claim(bench, "b")
+    assert second == Term("c", "b", first.number + 1)
+    holds = [await bench.database.read(lambda tx, t=t: SqlLeaderStore().holds(tx, t)) for t in (first, second)]
+    assert holds == [False, True]
+    assert await claim(bench, "a") is None
+
+
+async def test_a_lead_that_lapsed_is_a_new_term_also_for_the_same_holder(bench: Bench) -> None:
+    first = await claim(bench, "a")
+    await bench.jump(6)
+    again = await claim(bench, "a")
+    assert first is not None
+    assert again is not None
+    assert again.number == first.number + 1
+
+
+async def test_who_gives_the_lead_up_is_followed_at_once(bench: Bench) -> None:
+    first = await claim(bench, "a")
+    assert first is not None
+    await bench.database.run(lambda tx: SqlLeaderStore().give_up(tx, first))
+    assert await claim(bench, "b") is not None
+
+
+async def test_of_many_that_claim_at_once_one_leads(bench: Bench) -> None:
+    terms = await asyncio.gather(*[claim(bench, f"h{number}") for number in range(8)])
+    assert sum(term is not None for term in terms) == 1
+
+
+async def test_a_led_chore_is_done_by_its_leader_alone(bench: Bench) -> None:
+    chores = [Counting(), Counting()]
+    led = [Led(chore, bench.database, SqlLeaderStore(), f"h{n}") for n, chore in enumerate(chores)]
+    for _ in range(3):
+        for one in led:
+            await one.run_once()
+        await bench.jump(timedelta(seconds=4).total_seconds())
+    assert [chore.passes for chore in chores] == [3, 0]

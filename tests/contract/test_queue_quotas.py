@@ -1,0 +1,203 @@
+"""Quotas and concurrency keys: how many jobs of a scope run at once, and that others do not wait for them."""
+
+import asyncio
+
+from shoal.base.ids import JobId, new_id
+from shoal.queue import states
+from shoal.queue.job import Lease, NewJob, Taker
+from shoal.queue.states import JobState
+from tests.contract.conftest import Bench
+
+J = JobState
+
+
+def new(*scopes: str, **more: object) -> NewJob:
+    return NewJob(JobId(new_id("job")), "page", None, scopes=scopes, **more)  # type: ignore[arg-type]
+
+
+async def lease(bench: Bench, limit: int = 10, holder: str = "w1") -> list[Lease]:
+    return await bench.queue.lease(holder, ["page"], ["shared"], limit)
+
+
+def ids(leases: list[Lease]) -> list[str]:
+    return [one.holder.job_id for one in leases]
+
+
+async def test_a_scope_never_has_more_than_its_quota(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 2)
+    jobs = [new("project:a") for _ in range(5)]
+    await bench.queue.enqueue(jobs)
+    first = await lease(bench)
+    assert ids(first) == [job.id for job in jobs[:2]]
+    assert await lease(bench, holder="w2") == []
+    await bench.queue.finish(first[0])
+    assert ids(await lease(bench)) == [jobs[2].id]
+    [quota] = await bench.desk.quotas()
+    assert (quota.most, quota.locked, quota.parked) == (2, 2, 2)
+
+
+async def test_blocked_jobs_at_the_head_do_not_hide_others(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 1)
+    blocked = [new("project:a", priority=90) for _ in range(50)]
+    free = new(priority=10)
+    await bench.queue.enqueue([*blocked, free])
+    assert ids(await lease(bench, 2)) == [blocked[0].id, free.id]
+
+
+async def test_a_crowd_that_may_not_run_is_put_aside_by_few_statements(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a%", 0)
+    free = [new("project:ab"), new()]
+    await bench.queue.enqueue([*[new("project:a%", priority=90) for _ in range(2_500)], *free])
+    assert ids(await lease(bench, 5)) == [job.id for job in free]
+    assert await bench.number("SELECT count(*) FROM job WHERE due = 2") == 2_500
+
+
+async def test_a_key_runs_one_job_at_a_time_in_the_order_of_the_line(bench: Bench) -> None:
+    jobs = [new("key:host-1"), new("key:host-1"), new("key:host-2"), new("key:host-1")]
+    await bench.queue.enqueue(jobs)
+    got = await lease(bench)
+    assert ids(got) == [jobs[0].id, jobs[2].id]
+    for following in (jobs[1], jobs[3]):
+        mine = next(one for one in got if one.holder.job_id != jobs[2].id)
+        await bench.queue.finish(mine)
+        got = await lease(bench)
+        assert ids(got) == [following.id]
+
+
+async def test_a_quota_may_widen_a_key(bench: Bench) -> None:
+    await bench.desk.set_quota("key:k", 3)
+    await bench.queue.enqueue([new("key:k") for _ in range(5)])
+    assert len(await lease(bench)) == 3
+
+
+async def test_a_job_needs_room_in_all_its_scopes(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 5)
+    await bench.desk.set_quota("label:team=x", 1)
+    jobs = [new("project:a", "label:team=x"), new("project:a", "label:team=x"), new("project:a")]
+    await bench.queue.enqueue(jobs)
+    assert ids(await lease(bench)) == [jobs[0].id, jobs[2].id]
+    assert (await bench.job(jobs[1].id)).parked == "label:team=x"
+
+
+async def test_whatever_ends_a_grant_makes_room(bench: Bench) -> None:
+    ends = ("finish", "fail", "release", "lose", "expire", "cancel")
+    for end in ends:
+        jobs = [new(f"key:{end}"), new(f"key:{end}")]
+        await bench.queue.enqueue(jobs)
+        [got] = await lease(bench)
+        if end == "finish":
+            await bench.queue.finish(got)
+        elif end == "fail":
+            await bench.queue.fail(got, "boom")
+        elif end == "release":
+            await bench.desk.cancel(jobs[1].id)
+            await bench.queue.release(got, "slice")
+        elif end == "lose":
+            await bench.queue.lose(got, "died")
+        elif end == "expire":
+            await bench.lose()
+        else:
+            await bench.desk.cancel(got.holder.job_id)
+        assert await bench.number("SELECT count(*) FROM job_seat") == 0, end
+        for one in await lease(bench):
+            await bench.queue.finish(one)
+        await bench.jump(60)
+        for one in await lease(bench):
+            await bench.queue.finish(one)
+    assert await bench.number("SELECT count(*) FROM job WHERE finished_at IS NULL") == 0
+
+
+async def test_finish_and_lease_hands_the_seat_on_in_one_commit(bench: Bench) -> None:
+    jobs = [new("key:k") for _ in range(3)]
+    await bench.queue.enqueue(jobs)
+    taker, leases, order = Taker("w1", ["page"]), list[Lease](), list[str]()
+    for _ in range(5):
+        moves = [states.finish(one.holder.job_id, one.holder.epoch) for one in leases]
+        leases = (await bench.queue.finish_and_lease(moves, taker, 10)).leases
+        order += ids(leases)
+    assert order == [job.id for job in jobs]
+
+
+async def test_a_parked_job_was_never_granted(bench: Bench) -> None:
+    jobs = [new("key:k"), new("key:k")]
+    await bench.queue.enqueue(jobs)
+    await lease(bench)
+    parked = await bench.job(jobs[1].id)
+    assert (parked.state, parked.lease_epoch, parked.parked, parked.lease_holder) == (J.PENDING, 0, "key:k", None)
+    assert await bench.grants(parked.id) == []
+    said = await bench.desk.explain(parked.id)
+    assert (said.reason, said.facts) == ("quota", {"scope": "key:k", "most": 1, "locked": 1})
+
+
+async def test_a_quota_counts_what_runs_already_and_stops_none_of_it(bench: Bench) -> None:
+    await bench.queue.enqueue([new("project:a") for _ in range(6)])
+    running = await lease(bench, 3)
+    assert (await bench.desk.set_quota("project:a", 2)).locked == 3
+    assert await lease(bench) == []
+    await bench.queue.finish(running[0])
+    assert await lease(bench) == []
+    await bench.queue.finish(running[1])
+    assert len(await lease(bench)) == 1
+
+
+async def test_a_quota_of_none_stops_a_scope_and_its_end_lets_it_go_on(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 0)
+    await bench.queue.enqueue([new("project:a") for _ in range(3)])
+    assert await lease(bench) == []
+    await bench.desk.remove_quota("project:a")
+    assert len(await lease(bench)) == 3
+
+
+async def test_a_raised_quota_lets_more_in_at_once(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 1)
+    await bench.queue.enqueue([new("project:a") for _ in range(5)])
+    assert len(await lease(bench)) == 1
+    await bench.desk.set_quota("project:a", 3)
+    assert len(await lease(bench)) == 2
+
+
+async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench) -> None:
+    jobs = [new("key:k") for _ in range(3)]
+    await bench.queue.enqueue(jobs)
+    [got] = await lease(bench)
+    await bench.queue.finish(got)
+    await bench.desk.cancel(jobs[1].id)  # the one that was let into the line goes away
+    assert await lease(bench) == []
+    assert "no room" in (await bench.janitor().run_once()).did
+    assert ids(await lease(bench)) == [jobs[2].id]
+
+
+async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 3)
+    await bench.queue.enqueue([new("project:a") for _ in range(40)])
+    held, most, done = 0, 0, 0
+
+    async def work(name: str) -> None:
+        nonlocal held, most, done
+        for _ in range(60):
+            leases = await lease(bench, 2, name)
+            held += len(leases)
+            most = max(most, held)
+            for one in leases:
+                held -= 1  # before it is: what is counted is never more than what is
+                await bench.queue.finish(one)
+                done += 1
+            if done == 40:
+                return
+
+    await asyncio.wait_for(asyncio.gather(*[work(f"w{number}") for number in range(4)]), 90)
+    await bench.janitor().run_once()
+    done += len(await lease(bench, 40))
+    assert most <= 3
+    assert done == 40
+
+
+async def test_a_cancelled_parked_job_leaves_nothing_behind(bench: Bench) -> None:
+    jobs = [new("key:k"), new("key:k")]
+    await bench.queue.enqueue(jobs)
+    [got] = await lease(bench)
+    await bench.desk.cancel(jobs[1].id)
+    await bench.queue.finish(got)
+    await bench.janitor().run_once()
+    assert await bench.number("SELECT count(*) FROM job_seat") == 0
+    assert await lease(bench) == []
