@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.extract.rules import read_rules
+from shoal.pages.group import GroupConfig
 from tests.support.fleet import Fleet, clean_environment
 from tests.support.site import Site
 
@@ -32,9 +33,9 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def run(words: list[str], folder: Path) -> str:
+def run(words: list[str], folder: Path, **more: str) -> str:
     path = f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    env = clean_environment(folder) | {"PYTHONPATH": path}
+    env = clean_environment(folder) | {"PYTHONPATH": path, **more}
     done = subprocess.run(
         words, cwd=folder, env=env, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
@@ -42,13 +43,13 @@ def run(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def run_commands(page: str, site: Site, tmp_path: Path) -> int:
+def run_commands(page: str, site: Site, tmp_path: Path, **env: str) -> int:
     """Run each of them; how many there were."""
     (tmp_path / "shoal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shoal "$@"\n')
     (tmp_path / "shoal").chmod(0o755)
     commands = "".join(blocks(page, "sh")).splitlines()
     for command in commands:
-        run(["sh", "-c", command.replace(EXAMPLE, site.address)], tmp_path)
+        run(["sh", "-c", command.replace(EXAMPLE, site.address)], tmp_path, **env)
     return len(commands)
 
 
@@ -72,6 +73,21 @@ def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_
     assert all(record["data"]["title"] == record["h1"] and record["data"]["links"] for record in records)
     again = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
     assert {line["url"]: line["data"] for line in again} == {record["url"]: record["data"] for record in records}
+
+
+def test_the_commands_of_the_guide_on_single_pages_work(site: Site, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/jobs.db"
+    (tmp_path / "urls.txt").write_text(f"# two pages\n{site.url(0)}\n{site.url(1)}\n")
+    (tmp_path / "rules.toml").write_text('[fields.title]\ncss = "title"\nrequired = true\n')
+    with Fleet(tmp_path, store, SHOAL_PAGE_SPEED="max") as fleet:
+        fleet.worker()
+        env = {"DATABASE_URL": store, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
+        assert run_commands("single-pages.md", site, tmp_path, **env) == 4
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert sorted(result["url"] for result in results) == [site.url(0), site.url(1)]
+    assert all(result["data"]["title"] for result in results)
+    [body] = blocks("single-pages.md", "json")
+    assert GroupConfig.read(json.loads(body)).group == "monday"
 
 
 def test_the_commands_of_the_guide_on_outputs_work(site: Site, tmp_path: Path) -> None:
