@@ -193,7 +193,9 @@ async def test_who_may_write_writes(lite: Served) -> None:
 
 async def test_a_body_of_ten_megabytes_gets_an_answer_whoever_sends_it(lite: Served) -> None:
     body = b"x" * 10_000_000
-    assert (await lite.ask(token=await lite.token("operator"), method="POST", body=body)).status == 413
+    operator, viewer = await lite.token("operator"), await lite.token("viewer")
+    for token, status in ((operator, 413), (viewer, 403), (None, 401), (mint()[1], 401)):
+        assert (await lite.ask(token=token, method="POST", body=body)).status == status
 
 
 async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: Served) -> None:
@@ -358,7 +360,9 @@ async def test_a_person_is_led_to_the_login_and_in_by_a_cookie_that_scripts_neve
     assert (entered.status, entered.headers["location"]) == (303, "/")
     cookie, *marks = [part.strip() for part in entered.headers["set-cookie"].split(";")]
     assert {mark.lower() for mark in marks} == {"httponly", "path=/", "samesite=strict"}
-    assert (await lite.ask("/", headers={"Cookie": cookie})).status == 200
+    console = await lite.ask("/", headers={"Cookie": cookie})
+    assert console.status == 200
+    assert '<form class="leave" method="post" action="/logout">' in console.text
 
 
 async def test_a_wrong_token_at_the_login_is_told_and_counted(lite: Served) -> None:
@@ -473,6 +477,14 @@ async def test_beyond_loopback_only_its_own_names_are_answered(sqlite_url: str) 
             ("evil.test", 403),
         ):
             assert (await shop.ask(token=token, headers={"Host": host})).status == status, host
+
+
+async def test_a_page_of_the_public_address_is_ours_whatever_host_a_proxy_puts_in_its_place(sqlite_url: str) -> None:
+    async with served(sqlite_url, SHOAL_PUBLIC_URL="https://shoal.example.org/") as shop:
+        body = f"token={await shop.token()}".encode()
+        for origin, status in (("https://shoal.example.org", 303), ("http://shoal.example.org", 403), ("null", 403)):
+            headers = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
+            assert (await shop.ask("/login", method="POST", body=body, headers=headers)).status == status
 
 
 async def test_a_proxy_is_believed_only_if_it_was_named(sqlite_url: str) -> None:

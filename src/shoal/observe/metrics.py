@@ -37,6 +37,7 @@ class Metrics:
         self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
         self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
+        self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
         self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
         self.heard: Mapping[str, Callable[[Any], None]] = {
@@ -51,6 +52,7 @@ class Metrics:
             "ChildLost": self._child_lost,
             "StoreOutOfReach": self._store_out_of_reach,
             "CrawlMoved": self._crawl_moved,
+            "CallerRefused": self._caller_refused,
             "RequestServed": self._request_served,
         }
 
@@ -115,6 +117,9 @@ class Metrics:
     def _crawl_moved(self, signal: Any) -> None:
         if str(signal.state) in FINAL:
             self._crawls.labels(str(signal.state)).inc()
+
+    def _caller_refused(self, signal: Any) -> None:
+        self._refusals.inc()
 
     def _request_served(self, signal: Any) -> None:
         self._requests.labels(signal.method, signal.route, str(signal.status)).inc()

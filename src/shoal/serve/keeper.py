@@ -59,6 +59,7 @@ class Loopback:
 
     def __init__(self, listen: str = "127.0.0.1", public_url: str = "") -> None:
         self._public_host = urlsplit(public_url).hostname
+        self._public_origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url)).lower()
         self._is_local = is_loopback(listen)
 
     async def admit(self, request: Request, needed: Scope | None) -> Caller | None:
@@ -100,7 +101,8 @@ class Loopback:
         fetched_from = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
         foreign = fetched_from not in (None, "none", "same-origin")
-        foreign |= origin is not None and origin.partition("//")[2] != request.headers.get("host")
+        ours = origin is None or origin.partition("//")[2] == request.headers.get("host")
+        foreign |= not ours and origin != self._public_origin  # which a proxy may have put another host in place of
         visit = request.method in SAFE_METHODS and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if foreign and not (visit and origin is None):
             raise NotAllowed("this request comes from another site", "send it from this server's own pages")
