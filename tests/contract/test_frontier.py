@@ -1011,6 +1011,21 @@ async def test_what_a_walker_quarantines_after_the_release_waits(bench: Bench) -
     assert await bench.fate(crawl, f"{pattern}1") is Fate.OPEN
     assert await bench.fate(crawl, f"{pattern}2") is Fate.OPEN
     assert [trap.count for trap in await bench.crawls.traps(crawl.id)] == [0]
+    again = {task.url: task.attempts for task in await walker.take()}
+    assert again == {f"{pattern}1": 0, f"{pattern}2": 0}  # neither was tried
+
+
+async def test_what_another_walker_has_claimed_is_not_what_we_wait_for(bench: Bench) -> None:
+    crawl = await grown(bench, *(f"/{number}" for number in range(5)))
+    walker = await bench.walker(crawl)
+    await walker.take(want=1)
+
+    async def next_in(job_id: str) -> float | None:
+        return await bench.database.run(lambda tx: bench.frontier.next_in(tx, crawl.number, job_id))
+
+    assert await next_in(walker.lease.holder.job_id) == 0
+    assert await next_in("another") is None
+    assert await next_in("") == 0
 
 
 async def test_a_release_while_a_walker_quarantines_loses_nothing(postgres_bench: Bench) -> None:

@@ -220,6 +220,25 @@ async def test_a_gate_asks_again_when_its_rules_are_old(bench: Bench) -> None:
     gate.close()
 
 
+async def test_a_gate_that_is_asked_twice_asks_once_and_tells_both(bench: Bench) -> None:
+    asked: list[str] = []
+
+    class Slow:
+        async def rules_of(self, origin: str) -> Rules:
+            asked.append(origin)
+            return await bench.desk.rules_of(origin)
+
+    gate, told = RobotsGate(Slow()), [asyncio.Event(), asyncio.Event()]
+    async with serving(site((200, {}, NOTHING))) as host:
+        for event in told:
+            gate.ask(Url(f"{host.url}/x"), event.set)
+        for event in told:
+            await event.wait()
+        assert asked == [host.url]
+        assert gate.judge(Url(f"{host.url}/x")) is Verdict.DENIED
+    gate.close()
+
+
 async def test_a_gate_tells_that_the_store_did_not_give_the_rules() -> None:
     class Away:
         async def rules_of(self, origin: str) -> Rules:

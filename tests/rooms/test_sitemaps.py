@@ -226,6 +226,19 @@ async def test_a_guess_that_robots_txt_forbids_is_not_made(crawler: Crawler) -> 
     assert seen.counts.skipped == {"robots": 1}
 
 
+async def test_what_robots_txt_names_is_no_guess_wherever_it_lies(crawler: Crawler, told: list[SitemapSettled]) -> None:
+    answers: dict[str, Answer] = {}
+    async with serving(with_pages(answers)) as site:
+        site.robots = robots("User-agent: *", "Disallow: /sitemap", f"Sitemap: {site.url}/sitemap.xml")
+        answers["/sitemap.xml"] = urlset(site, "/a")
+        seen = await crawler.crawl(site, sitemap="on")
+        assert set(await crawler.pages(seen)) == {"/", "a"}
+        answers["/sitemap.xml"] = (404, {}, "")
+        await crawler.crawl(site, sitemap="on")
+    assert site.times("/sitemap.xml") == 2
+    assert [one.how for one in told] == ["read", "failed"]
+
+
 @pytest.mark.parametrize(
     ("answer", "how", "problem"),
     [

@@ -25,7 +25,7 @@ from shoal.crawl.gate import NoRobots, Verdict
 from shoal.crawl.narrator import Narrator
 from shoal.crawl.reader import PageReader
 from shoal.crawl.sitemap_reader import SitemapReader
-from shoal.crawl.sitemaps import is_guess
+from shoal.crawl.sitemaps import is_first_guess
 from shoal.crawl.walk import Ask, Walk
 from shoal.fetch.fetch import Fetched
 from shoal.fetch.sitemap import FetchedSitemap
@@ -371,10 +371,9 @@ class Engine:
         if verdict is Verdict.UNREACHABLE:
             self._add(self._sitemap_reader.without_robots(task, self._gate.why(task.url)))
             return
-        guessed = is_guess(task)
-        if guessed:
+        if is_first_guess(task):
             self._sitemap_reader.add_named(self._gate.sitemaps(task.url), self._report)
-        if verdict is Verdict.DENIED and guessed:
+        if verdict is Verdict.DENIED and self._sitemap_reader.is_guess(task):
             self._add(Settled(task, Fate.SKIPPED_ROBOTS))
         else:
             self._line_up(task)

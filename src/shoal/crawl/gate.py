@@ -71,6 +71,7 @@ class RobotsGate:
         self._rules: dict[str, Rules | None] = {}
         self._lost: dict[str, Rules | None] = {}  # what the last ones who were held back met
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, list[Callable[[], None]]] = {}  # who is told when the rules of a host are known
 
     def judge(self, url: Url) -> Verdict:
         home = origin(url)
@@ -98,7 +99,10 @@ class RobotsGate:
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         """Get the rules of the URL's host; `then` is called when they are known."""
         home = origin(url)
-        self._asking[home] = asyncio.create_task(self._learn(home, then))
+        waiting = self._waiting.setdefault(home, [])
+        waiting.append(then)
+        if home not in self._asking:  # a walker that begins again may ask while its first question is under way
+            self._asking[home] = asyncio.create_task(self._learn(home))
         if self._clearing is None:
             self._clearing = asyncio.get_running_loop().call_later(self._shelf_life, self.forget)
 
@@ -118,11 +122,12 @@ class RobotsGate:
 
     def close(self) -> None:
         self.forget()
+        self._waiting.clear()
         for task in self._asking.values():
             task.cancel()
         self._asking.clear()
 
-    async def _learn(self, home: str, then: Callable[[], None]) -> None:
+    async def _learn(self, home: str) -> None:
         try:
             rules = await self._desk.rules_of(home)
             self._make_room(1 + len(rules.rules))
@@ -133,4 +138,5 @@ class RobotsGate:
         finally:
             self._asking.pop(home, None)
             self._rules.setdefault(home, None)
-            then()
+            for then in self._waiting.pop(home, []):
+                then()

@@ -10,7 +10,7 @@ from shoal.crawl.gate import NoRobots
 from shoal.crawl.reader import ROBOTS_RETRY, PageReader
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
-from shoal.crawl.sitemaps import FIRST_DEPTH, PAGE_DEPTH, guesses, new_sitemap
+from shoal.crawl.sitemaps import FIRST_DEPTH, PAGE_DEPTH, guesses, is_first_guess, new_sitemap
 from shoal.fetch.sitemap import FetchedSitemap
 
 DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
@@ -28,6 +28,7 @@ class SitemapReader:
         self._clock = clock
         self._pages = pages
         self._retries = retries
+        self._named: set[Url] = set()  # that we had guessed, and a robots.txt names
 
     def add_guess(self, url: Url, report: Report) -> None:
         """A host that a seed redirects to may have a sitemap as well."""
@@ -38,7 +39,14 @@ class SitemapReader:
         for written in named:
             url = self._urls.canonical(written)
             if not isinstance(url, Refusal):
-                report.found.append(new_sitemap(url, FIRST_DEPTH, self._key_seed))
+                new = new_sitemap(url, FIRST_DEPTH, self._key_seed)
+                report.found.append(new)
+                if is_first_guess(new):
+                    self._named.add(url)
+
+    def is_guess(self, task: Task) -> bool:
+        """Whether nobody but us said that there is a sitemap."""
+        return is_first_guess(task) and task.url not in self._named
 
     def read(self, task: Task, fetched: FetchedSitemap, report: Report) -> Settled:
         """The task settled; what the sitemap lists is added to the report."""

@@ -27,9 +27,9 @@ def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:
     return [new_sitemap(Url(home + GUESS), FIRST_DEPTH, key_seed) for home in dict.fromkeys(map(origin, urls))]
 
 
-def is_guess(task: Task) -> bool:
-    """Whether nobody but us said that there is a sitemap."""
-    return task.depth == FIRST_DEPTH and task.url == origin(task.url) + GUESS
+def is_first_guess(sitemap: Task | NewUrl) -> bool:
+    """Whether it is where we look for the sitemap of a host, whoever else may name it."""
+    return sitemap.depth == FIRST_DEPTH and sitemap.url == origin(sitemap.url) + GUESS
 
 
 def new_sitemap(url: Url, depth: int, key_seed: int, parent: int | None = None) -> NewUrl:

@@ -157,6 +157,7 @@ class FrontierStore(Protocol):
         host of the crawl."""
         ...
 
-    async def next_in(self, tx: Tx, crawl: int) -> float | None:
-        """Seconds until something that waits becomes due; None if nothing waits."""
+    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+        """Seconds until something that waits becomes due; None if nothing waits. With a job: at hosts that it, or
+        nobody, has claimed; what another walker has claimed comes due for that one."""
         ...

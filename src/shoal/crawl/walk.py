@@ -188,7 +188,7 @@ class Walk:
                 await self._narrate(tx, news, turn)
             await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
             return
-        next_in = await self._frontier.next_in(tx, self._crawl.number)
+        next_in = await self._frontier.next_in(tx, self._crawl.number, self.holder.job_id)
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
@@ -223,6 +223,8 @@ class Walk:
         for one in trapped:
             if pattern_of(one.url) in released:
                 one.fate = Fate.OPEN
+                if isinstance(one, Settled):
+                    one.untried = True
 
     @property
     def _shares_a_budget(self) -> bool:

@@ -18,13 +18,13 @@ from shoal.crawl.credentials import cookies_for
 from shoal.crawl.earlier import EarlierCrawl, is_whole
 from shoal.crawl.engine import Engine, Window
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Settled
+from shoal.crawl.frontier import Settled, Task
 from shoal.crawl.gate import OpenGate, RobotsGate
 from shoal.crawl.reader import PageReader
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.sitemap_reader import SitemapReader
-from shoal.crawl.sitemaps import is_guess, wants_sitemaps
+from shoal.crawl.sitemaps import wants_sitemaps
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.walk import Walk
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
@@ -145,6 +145,7 @@ class Walker:
         self._engine: Engine | None = None
         self._leaving: str | None = None
         self._hooks: Sequence[Hook] = ()
+        self._is_guess: Callable[[Task], bool] = lambda sitemap: False
 
     async def run(self) -> str:
         """Walk until the job has left our hands; how it ended."""
@@ -200,6 +201,7 @@ class Walker:
         options = ExtractOptions(max_links=self._settings.crawl.max_links, agent=token)
         headers = self._crawl_headers()
         pages, sitemaps = self._make_readers()
+        self._is_guess = sitemaps.is_guess
         return Engine(
             self._walk,
             PageFetcher(
@@ -275,7 +277,7 @@ class Walker:
             return
         how = "read" if record.problem is None else "partly"
         if done.fate is Fate.FAILED:
-            how = "absent" if is_guess(done.task) else "failed"
+            how = "absent" if self._is_guess(done.task) else "failed"
         self._signals.emit(
             SitemapSettled(
                 crawl_id=self._crawl.id, url=record.url, how=how, listed=record.listed, problem=record.problem

@@ -151,8 +151,8 @@ class SqlFrontier:
         place = await tx.value("shallowest_open", crawl=crawl)
         return None if place is None else depth_at(place)
 
-    async def next_in(self, tx: Tx, crawl: int) -> float | None:
-        row = await tx.one("next_ready", crawl=crawl)
+    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+        row = await tx.one("next_ready", crawl=crawl, job_id=job_id)
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 
     async def _numbers(self, tx: Tx, waiting: dict[Key, NewUrl]) -> dict[str, int]:

@@ -19,9 +19,12 @@ WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch
 RETURNING host;
 
 -- name: next_ready
--- When the next host of a crawl is ready, and the time now.
+-- When the next host of a crawl is ready, and the time now; with a job, only of hosts that it, or nobody, has claimed.
 SELECT ready_at, shoal_now() AS now FROM frontier_host
-WHERE crawl = :crawl AND ready_at IS NOT NULL ORDER BY ready_at LIMIT 1;
+WHERE crawl = :crawl AND ready_at IS NOT NULL 
+      AND (:job_id = '' OR job_id IS NULL OR job_id = :job_id)
+ORDER BY ready_at
+LIMIT 1;
 
 -- name: insert_sitemap
 -- A sitemap was asked for.
