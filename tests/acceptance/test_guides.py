@@ -110,6 +110,10 @@ def test_the_programs_of_the_library_guide_work(site: Site, tmp_path: Path, plac
     assert run([sys.executable, "-W", "error", "-c", program], tmp_path)
 
 
+def test_the_commands_of_the_guide_on_jobs_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("jobs.md", site, tmp_path) == 10
+
+
 def test_the_commands_of_the_guide_on_tokens_work(site: Site, tmp_path: Path) -> None:
     assert run_commands("tokens.md", site, tmp_path) == 4
 

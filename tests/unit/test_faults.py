@@ -12,12 +12,15 @@ TESTS = Path(__file__).parents[1]
 FAULTS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "faults.toml").read_text())
 RANGES = (
     ("F", 1, 13),
+    ("F", 16, 16),
     ("F", 18, 19),
     ("F", 21, 21),
-    ("F", 26, 28),
+    ("F", 24, 28),
     ("F", 30, 33),
-    ("F", 45, 45),
-    ("F", 50, 50),
+    ("F", 43, 46),
+    ("F", 48, 50),
+    ("F", 59, 59),
+    ("F", 61, 61),
     ("W", 1, 6),
     ("B", 1, 62),
     ("B", 70, 72),

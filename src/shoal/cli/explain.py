@@ -15,12 +15,13 @@ from shoal.cli.summary import print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.crawls import SEED_FIX
 from shoal.crawl.explain import Explanation
+from shoal.queue.explain import Explanation as JobExplanation
 from shoal.settings import load
 
 
 @click.group(cls=Group)
 def explain() -> None:
-    """Say why: why a URL waits, was skipped, or failed."""
+    """Say why: why a URL or a job waits, was skipped, or failed."""
 
 
 @explain.command()
@@ -37,6 +38,31 @@ def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
         print_json(answer(crawl_id, said))
     else:
         print_rows(_rows(said), to_stdout=True)
+
+
+@explain.command()
+@click.argument("job_id", metavar="ID")
+@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def job(job_id: str, store: str | None, as_json: bool) -> None:
+    """Say why a job waits, who has it, or why it ended."""
+    said = asyncio.run(_explain_job(store, job_id))
+    if as_json:
+        print_json(said.answer())
+        return
+    facts = [
+        (name.replace("_", " ").capitalize(), str(value)) for name, value in said.facts.items() if value is not None
+    ]
+    print_rows(
+        [("Job", said.job.id), ("State", f"{said.job.state} ({said.reason})"), ("Why", said.sentence), *facts],
+        to_stdout=True,
+    )
+
+
+async def _explain_job(store: str | None, job_id: str) -> JobExplanation:
+    settings = load({"DATABASE_URL": store}).settings
+    async with opened(settings, quiet(settings), existing=True) as app:
+        return await app.jobs.explain(job_id)
 
 
 async def _explain(store: str | None, crawl_id: str, url: str) -> Explanation:

@@ -1,0 +1,136 @@
+"""`shoal jobs` and `shoal explain job`: lists, history, replay, cancel, purge and quotas from the command line."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.app import App, opened
+from shoal.base.ids import JobId
+from shoal.cli.main import main
+from shoal.queue.job import NewJob
+from shoal.settings import load
+
+
+@pytest.fixture(autouse=True)
+def _a_few_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failed, one waits, one is leased."""
+    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+    asyncio.run(_prepare())
+
+
+async def _prepare() -> None:
+    async with opened(load().settings) as app:
+        for number, name in enumerate(("job_failed", "job_leased", "job_waits")):
+            payload = json.dumps({"url": f"https://example.com/{number}"})
+            await app.queue.enqueue([NewJob(JobId(name), "page", None, payload, max_attempts=1)])
+        failed, _ = await app.queue.lease("node-a/1", ["page"], ["shared"], 2)
+        await app.queue.fail(failed, "connect: refused")
+
+
+async def _with_app(work: Any) -> Any:
+    async with opened(load().settings) as app:
+        return await work(app)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command says as JSON."""
+    assert main(["jobs", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_jobs_are_listed_newest_first_with_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "ls"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["ID", "KIND", "STATE", "ATTEMPTS", "PRIORITY", "CREATED", "ABOUT"]
+    assert [row.split()[0] for row in rows] == ["job_waits", "job_leased", "job_failed"]
+    assert rows[0].endswith("https://example.com/2")
+
+
+def test_a_list_goes_on_after_its_last_job(capsys: pytest.CaptureFixture[str]) -> None:
+    first = told(capsys, "ls", "--limit", "2")
+    rest = told(capsys, "ls", "--limit", "2", "--after", first["next"])
+    assert [job["id"] for job in first["items"] + rest["items"]] == ["job_waits", "job_leased", "job_failed"]
+    assert rest["next"] is None
+
+
+def test_dead_letters_are_listed_and_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [job["id"] for job in told(capsys, "ls", "--dead")["items"]] == ["job_failed"]
+    assert told(capsys, "retry", "--dead", "--kind", "page") == {"retried": 1}
+    assert told(capsys, "ls", "--dead")["items"] == []
+
+
+def test_one_job_is_replayed_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "retry", "job_failed")["state"] == "pending"
+    assert main(["jobs", "retry", "job_failed"]) == 7
+    assert "pending" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["job_failed", "--dead"]])
+def test_replay_takes_one_job_or_all_dead_letters(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(["jobs", "retry", *words]) == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
+def test_the_history_of_a_job_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, "show", "job_failed")
+    [grant] = shown["history"]
+    assert (grant["holder"], grant["ended"], grant["error"]) == ("node-a/1", "failed", "connect: refused")
+    assert main(["jobs", "show", "job_leased"]) == 0
+    assert "node-a/1" in capsys.readouterr().out
+
+
+def test_a_job_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "cancel", "job_waits")["state"] == "cancelled"
+    assert main(["jobs", "cancel", "job_failed"]) == 7
+
+
+def test_what_has_ended_is_purged_when_told_what(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "purge"]) == 2
+    assert main(["jobs", "purge", "--state", "locked"]) == 2
+    assert main(["jobs", "purge", "--dead", "--older-than", "soon"]) == 2
+    capsys.readouterr()
+    assert told(capsys, "purge", "--dead", "--older-than", "1d") == {"purged": 0}
+    assert told(capsys, "purge", "--dead") == {"purged": 1}
+
+
+def test_quotas_are_set_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "quota", "set", "project:acme", "5")["most"] == 5
+    assert [one["scope"] for one in told(capsys, "quota", "ls")["items"]] == ["project:acme"]
+    assert told(capsys, "quota", "rm", "project:acme")["removed"]
+    assert main(["jobs", "quota", "rm", "project:acme"]) == 5
+    assert main(["jobs", "quota", "set", "acme", "5"]) == 2
+    assert "project:NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job_id", "reason"), [("job_waits", "in_line"), ("job_leased", "worked_on"), ("job_failed", "attempts_exhausted")]
+)
+def test_explain_says_why_a_job_is_where_it_is(capsys: pytest.CaptureFixture[str], job_id: str, reason: str) -> None:
+    assert main(["explain", "job", job_id, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["job_id"], said["reason"]) == (job_id, reason)
+    assert main(["explain", "job", job_id]) == 0
+    assert said["explanation"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["jobs", "show"], ["jobs", "cancel"], ["jobs", "retry"], ["explain", "job"]])
+def test_a_job_that_does_not_exist_is_said_so(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main([*words, "job_no"]) == 5
+    assert "job_no" in capsys.readouterr().err
+
+
+def test_a_replayed_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "retry", "job_failed")
+
+    async def lease(app: App) -> list[str]:
+        leases = await app.queue.lease("w", ["page"], ["shared"], 5)
+        return [one.holder.job_id for one in leases]
+
+    assert sorted(asyncio.run(_with_app(lease))) == ["job_failed", "job_waits"]
