@@ -62,6 +62,10 @@ def test_the_commands_of_the_guide_on_crawling_again_work(site: Site, tmp_path: 
     assert run_commands("crawl-again.md", site, tmp_path) == 2
 
 
+def test_the_commands_of_the_guide_on_watching_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("watching-a-crawl.md", site, tmp_path) == 6
+
+
 def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_path: Path) -> None:
     rules, *others = [text for text in blocks("take-data.md", "toml") if "fields" in text]
     for text in others:
