@@ -13,6 +13,7 @@ from shoal.base.database import Tx
 from shoal.queue.job import Grant
 from shoal.settings import load
 from tests.support.fleet import PATIENCE_SECONDS, Fleet, clean_environment, wait_for
+from tests.support.servers import free_port
 from tests.support.site import Site
 
 SLOW = 0.5  # seconds that each answer takes, until nobody has to be quick
@@ -74,6 +75,31 @@ def test_a_wait_that_ends_before_the_crawl_says_so_and_leaves_it_alone(store_url
         assert (code, out) == (6, "")
         assert "did not happen within 0.1 s" in err
         assert fleet.crawl(crawl_id)["state"] == "queued"
+
+
+def test_a_crawl_that_fails_for_its_seeds_says_why_and_can_be_tried_again(store_url: str, tmp_path: Path) -> None:
+    quick = {"SHOAL_PAGE_ATTEMPTS": "1", "SHOAL_CONNECT_TIMEOUT": "2s"}
+    with Fleet(tmp_path, store_url, **quick) as fleet:
+        fleet.controller(workers=1)
+        with Site(pages=3) as site:
+            crawl_id = fleet.submit(site, seeds=[f"http://127.0.0.1:{free_port()}/"], robots="ignore")
+        failed = fleet.wait_for_state(crawl_id, "failed")
+        assert (failed["state_reason"], failed["error"]["code"]) == ("no_seed_gave_a_page", "no_seed_gave_a_page")
+        assert failed["seeds"][0] in failed["error"]["message"]
+        code, _, err = Command(fleet, "wait", crawl_id).finish()
+        assert code == 3
+        assert failed["error"]["message"] in err
+        assert Command(fleet, "retry", crawl_id).finish()[0] == 0
+        wait_for(lambda: journal(fleet, crawl_id)[-1].startswith("Failed"), "the second end")
+        assert fleet.crawl(crawl_id)["errors"] == 1
+        [again] = [line for line in journal(fleet, crawl_id) if "fetched again" in line]
+        assert again == "1 failed URLs are fetched again"
+
+
+def journal(fleet: Fleet, crawl_id: str) -> list[str]:
+    code, out, err = Command(fleet, "logs", crawl_id, "--json").finish()
+    assert code == 0, err
+    return [json.loads(line)["msg"] for line in out.splitlines()]
 
 
 def test_with_a_concurrency_of_one_runs_take_their_turns(store_url: str, tmp_path: Path) -> None:

@@ -366,6 +366,24 @@ async def test_only_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
     assert await bench.live(crawl) == (1, 0)
 
 
+async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
+    """Say because there was no room to write that it is paused. Only whoever resumes it walks it again."""
+    config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
+    crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
+    lease = await bench.lease(kind=KIND, lane="local/here")
+    await Walker(bench, crawl, lease).attach()
+    assert await bench.reason(crawl) is None
+    await bench.jump(10.5)
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "process_gone")
+    await bench.queue.extend([lease.holder])
+    assert await bench.reason(crawl) is None
+    await bench.lose()
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "process_gone")
+    again = await bench.lease(kind=KIND, lane="local/here")
+    assert await bench.reason(crawl) is None
+    assert again.run_id == crawl.id
+
+
 # Pause and resume
 
 

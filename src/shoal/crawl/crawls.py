@@ -1,5 +1,6 @@
 """The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ from shoal.settings import CrawlSettings
 
 KIND = "crawl"
 NO_PAGE = "no_seed_gave_a_page"
+LEFT = "process_gone"
 MOST_HELD = 100  # held hosts that are told
 REOPENED_AT_ONCE = 500  # failed URLs, in one commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
@@ -201,8 +203,18 @@ class Crawls:
             return Seen(crawl, counts)
         jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
+        if crawl.state in states.WALKED and await self._is_left(tx, crawl, jobs):
+            return Seen(dataclasses.replace(crawl, state_reason=LEFT), counts)
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return Seen(crawl, counts, tuple(nodes), why)
+
+    async def _is_left(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
+        """Whether the process that walked a crawl by itself is gone, and could not say so: no worker takes over."""
+        live = [job for job in jobs if job.finished_at is None]
+        if any(job.lane != local_lane(crawl.id) for job in live):
+            return False
+        now = await self.store.now(tx)
+        return not any(job.lease_until is not None and job.lease_until > now for job in live)
 
     async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
         """Why a crawl failed: what became of its seeds, in the words of the first that failed, or of its jobs."""

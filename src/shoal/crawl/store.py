@@ -62,6 +62,10 @@ class CrawlStore(Protocol):
         """The URL and the words of the first page that failed. For crawls that got nowhere: it reads their pages."""
         ...
 
+    async def now(self, tx: Tx) -> int:
+        """The store's clock."""
+        ...
+
     async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
         """What walkers are told: the crawl's state, and when its options were changed last."""
         ...

@@ -20,6 +20,7 @@ REASONS = {
     "storage_full": "there was no room to write",
     "no_seed_gave_a_page": "no seed gave a page",
     "asked": "asked for",
+    "process_gone": "its process is gone; `shoal crawl --resume` goes on with it",
 }
 """Why a crawl is in its state, in words."""
 

@@ -65,6 +65,9 @@ class SqlCrawlStore:
         row = await tx.one("first_failure", crawl=number)
         return None if row is None else (row["url"], row["error_message"])
 
+    async def now(self, tx: Tx) -> int:
+        return int(await tx.value("now"))
+
     async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
         row = await tx.one("crawl_control", id=crawl_id)
         assert row is not None
