@@ -404,6 +404,25 @@ class BodySettings(Slice):
     secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "The key for the object store.", secret=True)
 
 
+class PlanSettings(Slice):
+    """Policies and the jobs that they make."""
+
+    schedule_every: Duration = setting(
+        "SHOAL_SCHEDULE_EVERY",
+        "1s",
+        "Pause between two looks for policies whose time has come.",
+        ge=timedelta(milliseconds=10),
+        le=timedelta(minutes=1),
+    )
+    backlog: Whole = setting(
+        "SHOAL_SCHEDULE_BACKLOG",
+        "10000",
+        "Page jobs that may wait in the shared lane before due policies have to.",
+        ge=1,
+        le=10_000_000,
+    )
+
+
 class EventSettings(Slice):
     """Events and those who are told of them."""
 
@@ -432,6 +451,7 @@ class ServeSettings(Slice):
     """The controller's HTTP side."""
 
     listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
+    max_import_bytes: Size = setting("SHOAL_MAX_IMPORT", "200MB", "Size of a file of policies.", ge=1000)
     max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Size of a request's body.", ge=1000)
     tls_cert: FilePath = setting(
         "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY."
@@ -517,6 +537,7 @@ class Settings:
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)
+    plan: PlanSettings = field(default_factory=PlanSettings)
     events: EventSettings = field(default_factory=EventSettings)
     render: RenderSettings = field(default_factory=RenderSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)

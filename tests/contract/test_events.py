@@ -18,6 +18,7 @@ from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled
 from shoal.events.event import Event
 from shoal.events.eventfile import EventFile
 from shoal.events.forwarder import Forwarder
+from shoal.events.old import OldEvents
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import Webhooks
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
@@ -343,10 +344,11 @@ async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Pos
     await post.happen("crawl.started")
     await post.carry()
     await post.bench.jump(20 * 86400)
-    day = timedelta(days=14)
-    assert await post.bench.database.run(lambda tx: post.events.prune(tx, day, 100)) == 0
+    shelf = OldEvents(post.events, timedelta(days=14))
+    before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
+    assert await shelf.prune(post.bench.database, before, 100) == (0, False)
     post.server.answer("/hook", OK)
     await post.carry()
     assert await post.states(webhook) == ["delivered"]
-    assert await post.bench.database.run(lambda tx: post.events.prune(tx, day, 100)) == 1
+    assert await shelf.prune(post.bench.database, before, 100) == (1, False)
     assert await post.webhooks.events(0, 10) == []

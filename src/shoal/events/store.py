@@ -43,8 +43,8 @@ class EventStore(Protocol):
         """Remember how far a sink has come; False if it was no longer where we saw it."""
         ...
 
-    async def prune(self, tx: Tx, older_than: timedelta, limit: int) -> int:
-        """Forget numbered events that are older and that no webhook waits for; how many."""
+    async def prune(self, tx: Tx, before: int, limit: int) -> int:
+        """Forget numbered events that are older than that time and that no webhook waits for; how many."""
         ...
 
 

@@ -65,7 +65,7 @@ class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     crawl_config: Annotated[PageConfig, says("How it is fetched: {headers, js_required, timeout_hint}.")] = PageConfig()
     rule_set: Annotated[dict[str, Any] | None, says("Which data to take from it.")] = None
 
-    secret = frozenset({"crawl_config"})
+    unquoted = frozenset({"crawl_config"})
     checks = {"crawl_config": check_config, "rule_set": check_rule_set}
 
     @property
@@ -84,6 +84,10 @@ class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One URL with all that its job needs to know."""
 
     url: Annotated[Text, says("What to fetch.")]
+    policy: Annotated[str | None, says("The policy that wants it.")] = None
+    labels: Annotated[dict[str, str], says("Words of the policy's owner.")] = {}
+    project: Annotated[str | None, says("What it is filed under.")] = None
+    priority: Annotated[dict[str, float], says("The parts that its priority is made of.")] = {}
 
 
 def check_url(text: str, rule: AddressRule, field: str) -> Url:

@@ -101,8 +101,8 @@ class Jobs:
         self._check_own(job, "be cancelled by itself")
         if job.state is JobState.CANCELLED:
             return job
-        move = states.cancel(job.id, job.lease_epoch, reason)
-        if job.state in states.TERMINAL or not await self._database.run(lambda tx: self._cancel_in(tx, job, move)):
+        move = await self._database.run(lambda tx: self.cancel_in(tx, job.id, reason))
+        if move is None:
             raise StateConflict("job", job.id, (await self.get(job_id)).state, "be cancelled")
         await self._queue.tell_moved(move, job.kind, job.run_id)
         return await self.get(job_id)
@@ -136,18 +136,23 @@ class Jobs:
         """Quotas by their scopes."""
         return await self._database.read(lambda tx: self._book.quotas(tx, after, limit))
 
-    async def _cancel_in(self, tx: Tx, job: Job, move: Move) -> bool:
+    async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
+        """Cancel a job as part of a larger commit; None if it has ended, or was moved by somebody else just now."""
+        job = await self._queue.store.get(tx, job_id)
+        if job is None or job.state in states.TERMINAL:
+            return None
+        move = states.cancel(job.id, job.lease_epoch, reason)
         await self._queue.lock_run(tx, job.kind, job.run_id)
         if job.state is JobState.LOCKED:
             try:
                 await self._queue.move_in(tx, move, job.kind, job.run_id)
             except LeaseLost:
-                return False
-            return True
-        if not await self._book.cancel(tx, job.id, move.reason or "asked"):
-            return False
+                return None
+            return move
+        if not await self._book.cancel(tx, job.id, reason):
+            return None
         await self._queue.job_moved_in(tx, move, job.kind, job.run_id)
-        return True
+        return move
 
     async def _retry(self, job_ids: list[JobId]) -> set[JobId]:
         return set(await self._database.run(lambda tx: self._book.retry(tx, job_ids)))

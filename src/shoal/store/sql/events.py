@@ -46,8 +46,8 @@ class SqlEvents:
     async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
         return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
 
-    async def prune(self, tx: Tx, older_than: timedelta, limit: int) -> int:
-        rows = await tx.all("old_events", age=span(older_than), limit=limit)
+    async def prune(self, tx: Tx, before: int, limit: int) -> int:
+        rows = await tx.all("old_events", before=before, limit=limit)
         old = [{"sequence": row["sequence"]} for row in rows]
         await tx.many("forget_deliveries", old)
         await tx.many("forget_events", old)

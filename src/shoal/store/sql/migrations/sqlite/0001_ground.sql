@@ -382,6 +382,38 @@ CREATE TABLE finding (
     PRIMARY KEY (analysis, analyzer, key)
 );
 
+-- What is to be crawled again and again. `spec`: what its owner said; the rest is how it stands. `planned_at` is its next
+-- time, `next_run_at` when that run begins (NULL: disabled, or over); `live_crawl` is the last crawl of a site.
+CREATE TABLE policy (
+    number          INTEGER PRIMARY KEY,
+    id              TEXT NOT NULL UNIQUE,
+    project         TEXT NOT NULL,
+    site            INTEGER NOT NULL,  -- 0: a page, 1: a site
+    spec            TEXT NOT NULL,
+    enabled         INTEGER NOT NULL,
+    planned_at      INTEGER NOT NULL,
+    next_run_at     INTEGER,
+    queued          INTEGER NOT NULL DEFAULT 0,
+    frequency_now   INTEGER,
+    last_run_at     INTEGER,
+    last_success_at INTEGER,
+    last_hash       TEXT,
+    error_rate      REAL NOT NULL DEFAULT 0,
+    runs            INTEGER NOT NULL DEFAULT 0,
+    live_crawl      TEXT,
+    created_at      INTEGER NOT NULL,
+    CHECK (enabled = 1 OR next_run_at IS NULL)
+);
+CREATE INDEX policy_due ON policy (site, next_run_at, number) WHERE next_run_at IS NOT NULL;
+CREATE INDEX policy_owed ON policy (site, number) WHERE queued = 1;
+CREATE INDEX policy_project ON policy (project, number);
+-- What a business says about a URL or a label: points for the priority of jobs, for a while.
+CREATE TABLE business_signal (
+    subject TEXT PRIMARY KEY,
+    boost   REAL NOT NULL,
+    until   INTEGER NOT NULL
+);
+
 -- What happened, written in the commit of the change. The number comes later, from the forwarder: `event_number` holds the
 -- last one, and its lock keeps two forwarders from numbering at once.
 CREATE TABLE outbox (

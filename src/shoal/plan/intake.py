@@ -1,0 +1,80 @@
+"""The intake: many policies from a file, judged line by line; all of them are kept, or none, or the good ones."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import IO
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
+from shoal.plan.policies import Policies, new_policy
+from shoal.plan.policy import PolicyForm
+from shoal.plan.sheet import Row
+from shoal.plan.store import PolicyStore
+
+BATCH = 1_000
+BREATH = 200  # lines judged at a stretch: others use this process as well
+MOST_TOLD = 100  # bad lines
+IN_MEMORY = 8_000_000
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of a file."""
+
+    made: int = 0
+    bad: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)  # of the first bad lines: which, and what
+
+    def answer(self) -> dict[str, object]:
+        problems = [{"line": line, "problem": problem} for line, problem in self.problems]
+        return {"made": self.made, "bad": self.bad, "problems": problems}
+
+
+class Intake:
+    def __init__(self, database: Database, store: PolicyStore, policies: Policies, clock: Clock) -> None:
+        self._database = database
+        self._store = store
+        self._policies = policies
+        self._clock = clock
+
+    async def take(self, rows: Iterator[Row], *, skip_bad: bool) -> Report:
+        """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped."""
+        report = Report()
+        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8") as good:
+            count = await self._judge(rows, good, report)
+            if count and (skip_bad or not report.bad):
+                await self._database.run(lambda tx: self._keep(tx, good))
+                report.made = count
+        return report
+
+    async def _judge(self, rows: Iterator[Row], good: IO[str], report: Report) -> int:
+        count = 0
+        while some := list(islice(rows, BREATH)):
+            for row in some:
+                problem = row.problem or self._problem(row.form)
+                if problem:
+                    report.bad += 1
+                    if len(report.problems) < MOST_TOLD:
+                        report.problems.append((row.line, problem))
+                elif row.form is not None:
+                    good.write(row.form.text() + "\n")
+                    count += 1
+            await self._clock.sleep(0)
+        return count
+
+    def _problem(self, form: PolicyForm | None) -> str:
+        try:
+            if form is not None:
+                self._policies.judged(form)
+            return ""
+        except ShoalError as error:
+            return error.message
+
+    async def _keep(self, tx: Tx, good: IO[str]) -> None:
+        now = await self._store.now(tx)
+        good.seek(0)
+        while lines := list(islice(good, BATCH)):
+            await self._store.insert(tx, [new_policy(PolicyForm.stored(line), now) for line in lines])

@@ -1,0 +1,196 @@
+"""The verbs on policies: make, look, change, enable, remove, run now; and signals from a business."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+from msgspec.structs import replace as replace_fields
+
+from shoal.base.clock import span
+from shoal.base.database import Database, Tx
+from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.form import Form, says
+from shoal.base.ids import new_id
+from shoal.base.reading import read_duration
+from shoal.egress.address import AddressRule
+from shoal.pages.work import check_url
+from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.priority import RULES, Priority, Rule, rate
+from shoal.plan.scheduler import facts_of, job_of, subjects_of
+from shoal.plan.sites import Crawling, options_of
+from shoal.plan.store import PolicyStore, Signal
+from shoal.queue.job import Enqueued
+from shoal.queue.queue import Queue
+
+
+class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a business says about a URL or a label."""
+
+    url: Annotated[Annotated[str, Meta(max_length=2083)] | None, says("The URL that it is about.")] = None
+    label: Annotated[Annotated[str, Meta(max_length=500)] | None, says("Or the label, as name=value.")] = None
+    boost: Annotated[float, says("Points for the priority of its jobs.", ge=-100, le=100)]
+    lasts: Annotated[str, says("For how long.", max_length=20)] = "24h"
+
+    checks: ClassVar = {"lasts": lambda text: read_duration(text) and text}
+
+
+class Policies:
+    """What is to be crawled again and again."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: PolicyStore,
+        queue: Queue,
+        crawling: Crawling,
+        rule: Callable[[], AddressRule],
+        rules: tuple[Rule, ...] = RULES,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._queue = queue
+        self._crawling = crawling
+        self._rule = rule
+        self._rules = rules
+
+    async def make(self, form: PolicyForm) -> Policy:
+        """Keep a policy. It is due at once."""
+        form = self.judged(form)
+
+        async def commit(tx: Tx) -> Policy:
+            policy = new_policy(form, await self._store.now(tx))
+            await self._store.insert(tx, [policy])
+            return policy
+
+        return await self.get((await self._database.run(commit)).id)
+
+    def judged(self, form: PolicyForm) -> PolicyForm:
+        """The form, if it can be kept: its fields go together and its addresses may be fetched."""
+        form = form.checked()
+        if form.url is not None:
+            check_url(form.url, self._rule(), "url")
+        else:
+            self._crawling.check(options_of(form, form.priority_base))
+        return form
+
+    async def get(self, policy_id: str) -> Policy:
+        policy = await self._database.read(lambda tx: self._store.get(tx, policy_id))
+        if policy is None:
+            raise _unknown(policy_id)
+        return policy
+
+    async def page_of(
+        self, *, after: int = 0, limit: int = 50, project: str | None = None, enabled: bool | None = None
+    ) -> tuple[int, list[Policy]]:
+        """The store's time, and policies in the order in which they were made."""
+
+        async def look(tx: Tx) -> tuple[int, list[Policy]]:
+            return await self._store.now(tx), await self._store.page_of(tx, after, limit, project, enabled)
+
+        return await self._database.read(look)
+
+    async def rewrite(self, policy_id: str, form: PolicyForm) -> Policy:
+        """Say something else of it. How it stands stays; another rhythm begins now."""
+        form = self.judged(form)
+
+        def rewritten(policy: Policy, now: int) -> Policy:
+            return _restarted(replace(policy, spec=form.text()), form, now, fresh=_rhythm_changes(policy.form, form))
+
+        return await self._update(policy_id, rewritten)
+
+    async def enable(self, policy_id: str, enabled: bool) -> Policy:
+        policy = await self.get(policy_id)
+        return await self.rewrite(policy_id, replace_fields(policy.form, enabled=enabled))
+
+    async def remove(self, policy_id: str) -> None:
+        """Forget it. Its live job, if it has one, is run to its end."""
+        if not await self._database.run(lambda tx: self._store.remove(tx, policy_id)):
+            raise _unknown(policy_id)
+
+    async def run_now(self, policy_id: str) -> Enqueued:
+        """Make its job now, whatever the time; if one lives, that one is the answer. Its plan stays as it is."""
+        rated: list[Any] = []
+
+        async def commit(tx: Tx) -> list[Enqueued]:
+            policy = await self._store.lock(tx, policy_id)
+            if policy is None:
+                raise _unknown(policy_id)
+            now = await self._store.now(tx)
+            rated[:] = [job_of(policy, await self.rating(tx, policy, now))]
+            return await self._queue.enqueue_in(tx, rated)
+
+        enqueued = await self._database.run(commit)
+        self._queue.announce(rated, enqueued)
+        return enqueued[0]
+
+    async def rating(self, tx: Tx, policy: Policy, now: int) -> Priority:
+        said = await self._store.signals(tx, subjects_of(policy))
+        return rate(facts_of(policy, now, sum(said.values())), self._rules)
+
+    async def signal(self, form: SignalForm) -> Signal:
+        """Take note of what a business says; it counts for jobs that are made from now on."""
+        if (form.url is None) == (form.label is None):
+            raise InvalidInput("url", "or label is what a signal needs, and not both", "give one of them")
+        if form.label is not None and "=" not in form.label:
+            raise InvalidInput("label", "has no value", "write it as name=value")
+        subject = f"url:{check_url(form.url, self._rule(), 'url')}" if form.url else f"label:{form.label}"
+
+        async def commit(tx: Tx) -> Signal:
+            until = await self._store.now(tx) + span(read_duration(form.lasts))
+            signal = Signal(subject, form.boost, until)
+            await self._store.put_signal(tx, signal)
+            return signal
+
+        return await self._database.run(commit)
+
+    async def _update(self, policy_id: str, change: Callable[[Policy, int], Policy]) -> Policy:
+        async def commit(tx: Tx) -> None:
+            policy = await self._store.lock(tx, policy_id)
+            if policy is None:
+                raise _unknown(policy_id)
+            await self._store.save(tx, change(policy, await self._store.now(tx)))
+
+        await self._database.run(commit)
+        return await self.get(policy_id)
+
+
+def new_policy(form: PolicyForm, now: int) -> Policy:
+    policy = Policy(
+        id=new_id("pol"),
+        number=0,
+        spec=form.text(),
+        enabled=form.enabled,
+        planned_at=now,
+        next_run_at=None,
+        queued=False,
+        frequency_now=None,
+        last_run_at=None,
+        last_success_at=None,
+        last_hash=None,
+        error_rate=0.0,
+        runs=0,
+        created_at=now,
+    )
+    return _restarted(policy, form, now, fresh=True)
+
+
+def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Policy:
+    """The policy with its times set: a fresh rhythm is due at once, or at the first minute of its cron expression."""
+    if not form.enabled:
+        return replace(policy, enabled=False, next_run_at=None, queued=False)
+    planned = policy.planned_at
+    if fresh or policy.next_run_at is None:
+        planned = now if form.cron is None else form.rhythm().next_planned(now, now)
+    kept = replace(policy, enabled=True, planned_at=planned, frequency_now=None if fresh else policy.frequency_now)
+    begins = kept.rhythm.begins(kept.id, planned)
+    return replace(kept, next_run_at=None if kept.is_over(begins) else begins)
+
+
+def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:
+    names = ("frequency", "cron", "timezone", "windows", "jitter", "adaptive")
+    return any(getattr(before, name) != getattr(after, name) for name in names)
+
+
+def _unknown(policy_id: str) -> NotFound:
+    return NotFound("policy", policy_id, "list them with `shoal policies ls`")

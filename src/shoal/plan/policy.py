@@ -1,0 +1,210 @@
+"""What a policy is: what to crawl again and again, how, and when."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from shoal.base.clock import moment, to_micros
+from shoal.base.errors import InvalidInput
+from shoal.base.form import Form, says
+from shoal.base.reading import read_duration, read_pause
+from shoal.base.text import HIDDEN, redact_url
+from shoal.egress.given import hidden_headers
+from shoal.pages.work import PageConfig, check_config, check_rule_set
+from shoal.plan.when import MOST_WINDOWS, Rhythm, check_cron, check_frequency, check_windows, read_window, zone
+
+DAY = timedelta(days=1)
+SHORTEST_LOCK, LONGEST_LOCK = timedelta(seconds=5), timedelta(hours=24)
+
+Text = Annotated[str, Meta(min_length=1, max_length=2083)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Span = Annotated[str, Meta(max_length=20)]
+
+
+def check_lock(text: str) -> str:
+    if not SHORTEST_LOCK <= read_duration(text) <= LONGEST_LOCK:
+        raise ValueError("is not from 5s to 24h")
+    return text
+
+
+def check_jitter(text: str) -> str:
+    if read_pause(text) > DAY:
+        raise ValueError("is longer than a day")
+    return text
+
+
+def check_zone(name: str) -> str:
+    zone(name)
+    return name
+
+
+class Adaptive(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Between which frequencies a policy moves by itself: more often while the page changes, else less."""
+
+    min: Annotated[Span, says("The shortest frequency.")]
+    max: Annotated[Span, says("The longest frequency.")]
+
+
+def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
+    if adaptive is not None:
+        shortest, longest = read_duration(check_frequency(adaptive.min)), read_duration(check_frequency(adaptive.max))
+        if shortest >= longest:
+            raise ValueError("has a min that is not below its max")
+    return adaptive
+
+
+class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller says of a policy. A page has `url`, a site `seeds`; when is said by `frequency` or by `cron`."""
+
+    url: Annotated[Text | None, says("The page to fetch again and again.")] = None
+    seeds: Annotated[list[Text], says("Where a crawl of a site begins, instead of a url.", max_length=100)] = field(
+        default_factory=list
+    )
+    frequency: Annotated[Span | None, says("How often: 6h, 24h, 7d; any duration from 1m to 366d.")] = None
+    cron: Annotated[
+        Annotated[str, Meta(max_length=200)] | None, says("When, as cron has it, instead of a frequency.")
+    ] = None
+    timezone: Annotated[str, says("The time zone of cron and windows.", max_length=64)] = "UTC"
+    windows: Annotated[
+        list[Annotated[str, Meta(max_length=50)]],
+        says("When runs may begin: Mon-Fri 08:00-18:00.", max_length=MOST_WINDOWS),
+    ] = field(default_factory=list)
+    jitter: Annotated[Span, says("Begin up to so much later, so that not all begin at once.")] = "0s"
+    priority_base: Annotated[int, says("How important it is.", ge=0, le=100)] = 50
+    crawl_config: Annotated[dict[str, Any], says("How a page is fetched, or the options of a crawl.")] = field(
+        default_factory=dict
+    )
+    rule_set: Annotated[dict[str, Any] | None, says("Which data to take from the page.")] = None
+    lock_ttl: Annotated[Span, says("How long a bot has for a job before somebody else gets it.")] = "10m"
+    max_retry: Annotated[int, says("Tries after the first one.", ge=0, le=20)] = 3
+    queue: Annotated[Literal["http", "js", "special"] | None, says("What its bot must be able to do.")] = None
+    overlap: Annotated[Literal["skip", "queue", "replace"], says("When it is due while its last run still lives.")] = (
+        "skip"
+    )
+    adaptive: Annotated[Adaptive | None, says("Frequencies between which it moves by itself.")] = None
+    not_after: Annotated[Annotated[datetime, Meta(tz=True)] | None, says("No run begins after this moment.")] = None
+    labels: Annotated[dict[Name, Text], says("Words of your own.", max_length=64)] = field(default_factory=dict)
+    project: Annotated[Name, says("What it is filed under.")] = "default"
+    enabled: Annotated[bool, says("False: kept, but not run.")] = True
+
+    unquoted: ClassVar = frozenset({"crawl_config"})
+    checks: ClassVar = {
+        "frequency": lambda text: text and check_frequency(text),
+        "cron": lambda text: text and check_cron(text),
+        "timezone": check_zone,
+        "windows": check_windows,
+        "jitter": check_jitter,
+        "lock_ttl": check_lock,
+        "adaptive": check_adaptive,
+        "rule_set": check_rule_set,
+    }
+
+    def checked(self) -> "PolicyForm":
+        """The form, if its fields go together."""
+        if (self.url is None) == (not self.seeds):
+            raise InvalidInput("url", "or seeds is what a policy needs, and not both", "give one of them")
+        if (self.frequency is None) == (self.cron is None):
+            raise InvalidInput("frequency", "or cron is what a policy needs, and not both", "give one of them")
+        if self.adaptive is not None and self.frequency is None:
+            raise InvalidInput("adaptive", "needs a frequency", "leave cron out")
+        if self.url is not None:
+            check_config(self.page_config)
+        elif self.rule_set is not None:
+            raise InvalidInput("rule_set", "is for a page", "give the rules of a site as crawl_config.rules")
+        return self
+
+    @property
+    def is_site(self) -> bool:
+        return bool(self.seeds)
+
+    @property
+    def page_config(self) -> PageConfig:
+        return PageConfig.read(self.crawl_config, called=lambda name: f"crawl_config.{name}")
+
+    @property
+    def capability(self) -> str:
+        return self.queue or ("js" if self.crawl_config.get("js_required") else "http")
+
+    @property
+    def lock(self) -> timedelta:
+        return read_duration(self.lock_ttl)
+
+    def rhythm(self, frequency: timedelta | None = None) -> Rhythm:
+        """When it is due; at another frequency if it has adapted."""
+        own = None if self.frequency is None else read_duration(self.frequency)
+        windows = tuple(read_window(text) for text in self.windows)
+        return Rhythm(frequency or own, self.cron, self.timezone, windows, read_pause(self.jitter))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as its row says. `planned_at` is its next point in time, `next_run_at` when that run begins."""
+
+    id: str
+    number: int
+    spec: str
+    enabled: bool
+    planned_at: int
+    next_run_at: int | None  # None: disabled, or over
+    queued: bool  # a run is owed, to begin when the one that lives has ended
+    frequency_now: int | None  # micros, where it has adapted to
+    last_run_at: int | None
+    last_success_at: int | None
+    last_hash: str | None
+    error_rate: float
+    runs: int
+    created_at: int
+    live_crawl: str | None = None
+    live_job_id: str | None = None
+
+    @cached_property
+    def form(self) -> PolicyForm:
+        return PolicyForm.stored(self.spec)
+
+    @property
+    def rhythm(self) -> Rhythm:
+        adapted = None if self.frequency_now is None else timedelta(microseconds=self.frequency_now)
+        return self.form.rhythm(adapted)
+
+    @property
+    def dedupe_key(self) -> str:
+        """Of its jobs: the database lets only one of them live."""
+        return f"policy:{self.id}"
+
+    def staleness(self, now: int) -> float:
+        """How old its last success is, in frequencies; 1 for a policy that never had one."""
+        if self.last_success_at is None:
+            return 1.0
+        step = self.rhythm.frequency or DAY
+        return max(0.0, (now - self.last_success_at) / (step / timedelta(microseconds=1)))
+
+    def is_over(self, at: int) -> bool:
+        return self.form.not_after is not None and at > to_micros(self.form.not_after)
+
+    def answer(self, now: int) -> dict[str, Any]:
+        """What the API and the command line show of it; without secrets."""
+        told = self.form.plain()
+        told["crawl_config"] = _shown(self.form.crawl_config)
+        told["url"] = None if self.form.url is None else redact_url(self.form.url)
+        age = None if self.last_success_at is None else round((now - self.last_success_at) / 1e6)
+        return {
+            "id": self.id,
+            **told,
+            "next_run_at": moment(self.next_run_at),
+            "last_run_at": moment(self.last_run_at),
+            "last_success_at": moment(self.last_success_at),
+            "live_job_id": self.live_job_id,
+            "last_crawl_id": self.live_crawl,
+            "freshness": {"age_seconds": age, "stale": self.staleness(now) > 1.0},
+            "created_at": moment(self.created_at),
+        }
+
+
+def _shown(config: dict[str, Any]) -> dict[str, Any]:
+    """Options as anybody may see them."""
+    secret = {name: HIDDEN for name in ("cookies", "proxy") if name in config}
+    headers = {"headers": hidden_headers(config["headers"])} if "headers" in config else {}
+    return config | secret | headers

@@ -1,0 +1,81 @@
+"""How much a job matters: rules as data, added up. Pure.
+
+Each rule looks at one fact of the policy and gives points; their sum, kept from 0 to 100, is the job's priority. The
+parts go with the job, so that `shoal explain job` can show them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import shorten
+
+LOWEST, HIGHEST = 0, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rules look at."""
+
+    importance: int  # `priority_base` of the policy
+    staleness: float  # time since the last success, in frequencies; 0 if it was just now, 1 if it is due
+    error_rate: float  # of its last runs, 0 to 1
+    signal: float  # what a business said about its URL or labels, added up
+    overdue_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Points for one fact: `per` for each unit of it, at most `most` either way."""
+
+    fact: str
+    per: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """A priority with the parts that it is made of."""
+
+    value: int
+    parts: tuple[tuple[str, float], ...]
+
+
+RULES = (
+    Rule("importance", 1, 100),
+    Rule("staleness", 5, 20),
+    Rule("error_rate", -20, 20),
+    Rule("signal", 1, 50),
+)
+FACTS = tuple(Facts.__slots__)
+
+
+def rate(facts: Facts, rules: tuple[Rule, ...] = RULES) -> Priority:
+    """Add up what the rules give."""
+    parts = []
+    for rule in rules:
+        points = rule.per * getattr(facts, rule.fact)
+        parts.append((rule.fact, round(max(-rule.most, min(rule.most, points)), 1)))
+    total = round(sum(points for _, points in parts))
+    return Priority(max(LOWEST, min(HIGHEST, total)), tuple(parts))
+
+
+def read_rules(values: Any, field: str) -> tuple[Rule, ...]:
+    """Rules from data: `{"staleness": {"per": 5, "most": 20}}`. Facts that are not named give no points."""
+    if not isinstance(values, dict):
+        raise InvalidInput(field, "is not an object", 'write it as {"staleness": {"per": 5, "most": 20}}')
+    return tuple(_read_rule(fact, rule, field) for fact, rule in values.items())
+
+
+def _read_rule(fact: str, rule: Any, field: str) -> Rule:
+    if fact not in FACTS:
+        raise InvalidInput(f"{field}.{shorten(fact)}", "is no fact that rules look at", f"use {', '.join(FACTS)}")
+    numbers = rule if isinstance(rule, dict) else {}
+    per, most = numbers.get("per", None), numbers.get("most", HIGHEST)
+    if set(numbers) - {"per", "most"} or not _is_number(per) or not _is_number(most) or most < 0:
+        raise InvalidInput(f"{field}.{fact}", "is not a rule", 'write it as {"per": 5, "most": 20}')
+    return Rule(fact, per, most)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e6

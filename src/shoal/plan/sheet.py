@@ -1,0 +1,119 @@
+"""Policies as lines of a file, CSV or JSON, in and out. Whether they are kept is `intake`'s to say.
+
+In CSV an empty cell says nothing about its field; lists and objects stand as JSON, labels also as
+`name=value;name=value`.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from typing import Any
+
+import orjson
+
+from shoal.base.errors import InvalidInput, ShoalError
+from shoal.base.form import fields_of
+from shoal.base.text import shorten
+from shoal.export.formats import FORMULA, cell
+from shoal.plan.policy import Policy, PolicyForm
+
+COLUMNS = tuple(fields_of(PolicyForm))
+LONGEST_LINE = 1_000_000
+_NESTED = frozenset({"seeds", "windows", "crawl_config", "rule_set", "adaptive", "labels"})
+
+csv.field_size_limit(LONGEST_LINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: the form that it fills in, or what is wrong with it."""
+
+    line: int
+    form: PolicyForm | None
+    problem: str = ""
+
+
+def read_json_lines(lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _row(number, partial(_read_object, line))
+
+
+def read_csv(lines: Iterable[str]) -> Iterator[Row]:
+    reader = csv.reader(_without_nul(lines), strict=True)
+    try:
+        names = next(reader, [])
+        _check_names(names)
+        for cells in reader:
+            if any(cells):
+                yield _row(reader.line_num, partial(_read_cells, names, cells))
+    except csv.Error as error:
+        yield Row(reader.line_num, None, f"cannot be read as CSV ({error})")
+
+
+def write_json_lines(policies: Iterable[Policy]) -> bytes:
+    return b"".join(policy.form.text().encode() + b"\n" for policy in policies)
+
+
+def write_csv(policies: Iterable[Policy], *, head: bool) -> bytes:
+    buffer = StringIO(newline="")
+    writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
+    if head:
+        writer.writerow(COLUMNS)
+    for policy in policies:
+        values = policy.form.plain()
+        writer.writerow([cell(values[name] or None if name in _NESTED else values[name]) for name in COLUMNS])
+    return buffer.getvalue().encode("utf-8", "replace")
+
+
+def _row(number: int, read: Callable[[], PolicyForm]) -> Row:
+    try:
+        return Row(number, read())
+    except ShoalError as error:
+        return Row(number, None, error.message)
+
+
+def _read_object(line: str) -> PolicyForm:
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput("the line", f"is not JSON ({shorten(str(error))})", "write one JSON object a line") from None
+    if not isinstance(values, dict):
+        raise InvalidInput("the line", "is not a JSON object", "write one JSON object a line")
+    return PolicyForm.read(values)
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if name not in COLUMNS:
+            raise InvalidInput(
+                "the first line", f"names {shorten(name)!r}, which no policy has", f"use {', '.join(COLUMNS)}"
+            )
+    if len(set(names)) < len(names) or not names:
+        raise InvalidInput("the first line", "does not name each column once", "write url,frequency,… into it")
+
+
+def _read_cells(names: list[str], cells: list[str]) -> PolicyForm:
+    if len(cells) != len(names):
+        raise InvalidInput("the line", f"has {len(cells)} cells, not {len(names)}", "put text with commas into quotes")
+    values = {name: _value(name, text) for name, text in zip(names, cells, strict=True) if text}
+    return PolicyForm.read(values, strict=False)
+
+
+def _value(name: str, text: str) -> Any:
+    if text[0] == "'" and text[1:2] in FORMULA:
+        text = text[1:]  # how our own files keep a spreadsheet from running it
+    if name == "labels" and text[0] != "{":
+        return dict(part.partition("=")[::2] for part in text.split(";"))
+    if name not in _NESTED:
+        return text
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InvalidInput(name, f"{shorten(text)!r} is not JSON", "write it as JSON") from None
+
+
+def _without_nul(lines: Iterable[str]) -> Iterator[str]:
+    return (line.replace("\0", "") for line in lines)

@@ -1,0 +1,88 @@
+"""The scheduler of sites: begins the crawl of every policy whose time has come, if its last one has ended.
+
+A crawl's id is made from the policy and the planned time. So a crash between the crawl and the note that it was begun,
+or a second scheduler, begins the same crawl again, which is nothing.
+"""
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+from shoal.base.database import Database, Tx
+from shoal.base.service import Pass
+from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.priority import RULES, Rule, rate
+from shoal.plan.scheduler import facts_of, step_of, subjects_of
+from shoal.plan.store import PolicyStore
+
+BATCH = 100
+
+
+class Crawling(Protocol):
+    """Who runs crawls."""
+
+    async def lives(self, crawl_id: str) -> bool:
+        """Whether there is such a crawl and it has not ended."""
+        ...
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Refuse options that no crawl can have."""
+        ...
+
+    async def begin(self, crawl_id: str, options: dict[str, Any]) -> None:
+        """Begin a crawl with these options under this id, unless there is one."""
+        ...
+
+    async def stop(self, crawl_id: str) -> None: ...
+
+
+def crawl_of(policy: Policy, now: int) -> str:
+    """The id of the crawl that a policy begins now: that of its planned time, or one that is owed before it."""
+    is_due = policy.next_run_at is not None and policy.next_run_at <= now
+    return f"{policy.id}-{policy.planned_at}{'' if is_due else 'o'}"
+
+
+def policy_of(crawl_id: str) -> str:
+    """The policy that a crawl is of; empty if of none."""
+    return crawl_id.rpartition("-")[0] if crawl_id.startswith("pol_") else ""
+
+
+def options_of(form: PolicyForm, priority: int) -> dict[str, Any]:
+    """What a policy of a site says about its crawls."""
+    own = {"seeds": form.seeds, "project": form.project, "labels": form.labels, "priority": priority}
+    return form.crawl_config | own
+
+
+class SiteScheduler:
+    name = "site scheduler"
+
+    def __init__(
+        self, database: Database, store: PolicyStore, crawling: Crawling, rules: tuple[Rule, ...] = RULES
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._crawling = crawling
+        self._rules = rules
+
+    async def run_once(self) -> Pass:
+        now, due = await self._database.read(lambda tx: self._store.due_sites(tx, BATCH))
+        for policy in due:
+            await self._run(policy, now)
+        return Pass()
+
+    async def _run(self, policy: Policy, now: int) -> None:
+        lives = policy.live_crawl is not None and await self._crawling.lives(policy.live_crawl)
+        if lives and policy.live_crawl is not None and policy.form.overlap == "replace":
+            await self._crawling.stop(policy.live_crawl)
+            lives = False
+        step = step_of(policy, now, lives)
+        if not lives:
+            crawl_id = crawl_of(policy, now)
+            await self._crawling.begin(crawl_id, options_of(policy.form, await self._priority(policy, now)))
+            step = replace(step, crawl=crawl_id)
+        await self._database.run(lambda tx: self._store.advance(tx, [step]))
+
+    async def _priority(self, policy: Policy, now: int) -> int:
+        async def look(tx: Tx) -> dict[str, float]:
+            return await self._store.signals(tx, subjects_of(policy))
+
+        return rate(facts_of(policy, now, sum((await self._database.read(look)).values())), self._rules).value

@@ -1,0 +1,99 @@
+"""The contracts of the policies' store."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.base.database import Tx
+from shoal.plan.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How a policy goes on after one of its times has come: compare-and-set on the time that was seen."""
+
+    id: str
+    seen: int  # `next_run_at` as it was read
+    planned_at: int
+    next_run_at: int | None
+    queued: bool
+    begun: bool  # a job was made now
+    crawl: str | None = None  # or the crawl of a site
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the end of a run says about a policy."""
+
+    id: str
+    success: bool
+    at: int
+    hash: str | None
+    frequency_now: int | None  # where it adapts to
+    shift: int  # by which its next time moves for that
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What a business says about a URL or a label: points, for a while."""
+
+    subject: str  # `url:https://…` or `label:team=search`
+    boost: float
+    until: int
+
+
+class PolicyStore(Protocol):
+    async def insert(self, tx: Tx, policies: Sequence[Policy]) -> None:
+        """Store policies; their ids are new. `number` is given here."""
+        ...
+
+    async def get(self, tx: Tx, policy_id: str) -> Policy | None:
+        """With the id of its live job."""
+        ...
+
+    async def lock(self, tx: Tx, policy_id: str) -> Policy | None: ...
+
+    async def save(self, tx: Tx, policy: Policy) -> None:
+        """What a person may change: spec, enabled, times, adapted frequency."""
+        ...
+
+    async def remove(self, tx: Tx, policy_id: str) -> bool: ...
+
+    async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
+        """Policies in the order in which they were made, after a number."""
+        ...
+
+    async def due(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
+        """The store's time, and policies of pages whose time has come, the longest due first, each kept from other
+        schedulers until this transaction ends. Read by index: a million that are not due cost nothing."""
+        ...
+
+    async def owed(self, tx: Tx, limit: int) -> list[Policy]:
+        """Policies of pages with a run that waits for the one before, kept from others likewise."""
+        ...
+
+    async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
+        """The store's time, and policies of sites whose time has come or that are owed a run."""
+        ...
+
+    async def advance(self, tx: Tx, steps: Sequence[Step]) -> None: ...
+
+    async def note(self, tx: Tx, notes: Sequence[Note]) -> None: ...
+
+    async def live_jobs(self, tx: Tx, keys: Sequence[str]) -> dict[str, str]:
+        """The live jobs with these dedupe keys."""
+        ...
+
+    async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]: ...
+
+    async def signals(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
+        """The points that are valid now, by subject."""
+        ...
+
+    async def put_signal(self, tx: Tx, signal: Signal) -> None: ...
+
+    async def waiting(self, tx: Tx, most: int) -> int:
+        """How many page jobs wait in the shared lane; counted no further than `most`."""
+        ...
+
+    async def now(self, tx: Tx) -> int: ...

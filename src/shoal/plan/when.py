@@ -1,0 +1,135 @@
+"""When a policy runs: every so often, or by cron; inside its windows; with some jitter. Pure.
+
+A planned time is a point of the policy's own grid: whole frequencies from the first one, or the minutes of its cron
+expression. What moves the run away from it, a window or jitter, never moves the grid.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import xxhash
+from cronsim import CronSim, CronSimError
+
+from shoal.base.clock import from_micros, span, to_micros
+from shoal.base.reading import read_duration
+
+SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MOST_WINDOWS = 20
+_WINDOW = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))? +)?(\d\d):(\d\d)-(\d\d):(\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Part of a day in which runs may begin; it may go past midnight."""
+
+    days: frozenset[int]
+    begins: time
+    ends: time
+
+    def next_inside(self, moment: datetime) -> datetime:
+        """The moment itself if it is inside, else when the window opens next."""
+        for day in range(-1, 9):
+            opens, closes = self._on(moment, day)
+            if opens.weekday() in self.days and moment < closes:
+                return max(moment, opens)
+        raise AssertionError("a window opens within a week")
+
+    def _on(self, moment: datetime, day: int) -> tuple[datetime, datetime]:
+        date = (moment + timedelta(days=day)).date()
+        opens = datetime.combine(date, self.begins, moment.tzinfo)
+        past_midnight = timedelta(days=1 if self.ends <= self.begins else 0)
+        return opens, datetime.combine(date + past_midnight, self.ends, moment.tzinfo)
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """When a policy is due. One of `frequency` and `cron` is set."""
+
+    frequency: timedelta | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    windows: tuple[Window, ...] = ()
+    jitter: timedelta = timedelta(0)
+
+    def next_planned(self, planned: int, now: int) -> int:
+        """The first point of the grid after both: runs that were missed are one run."""
+        if self.frequency is not None:
+            step = span(self.frequency)
+            return planned + step * max(1, -(-(now + 1 - planned) // step))
+        return self._next_cron(max(planned, now))
+
+    def begins(self, policy_id: str, planned: int) -> int:
+        """When the run that was planned then really begins. The same for the same plan, whoever asks."""
+        wobble = span(self.jitter)
+        if wobble:
+            planned += xxhash.xxh3_64_intdigest(f"{policy_id}@{planned}".encode()) % wobble
+        if not self.windows:
+            return planned
+        moment = from_micros(planned).astimezone(zone(self.timezone))
+        return to_micros(min(window.next_inside(moment) for window in self.windows))
+
+    def _next_cron(self, after: int) -> int:
+        moment = from_micros(after).astimezone(zone(self.timezone))
+        return to_micros(next(CronSim(self.cron or "", moment)))
+
+
+@lru_cache(maxsize=1000)
+def zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones is not a zone
+        raise ValueError(f"{name[:50]!r} is no time zone; write it as Europe/Berlin") from None
+
+
+def check_frequency(text: str) -> str:
+    frequency = read_duration(text)
+    if not SHORTEST <= frequency <= LONGEST:
+        raise ValueError("is not from 1m to 366d")
+    return text
+
+
+def check_cron(text: str) -> str:
+    """Five fields as Debian's cron reads them, that come true some day."""
+    fields = text.split()
+    if len(fields) != 5:
+        raise ValueError(f"{text[:50]!r} is not a cron expression; write five fields as in 30 6 * * 1-5")
+    try:
+        next(CronSim(text, from_micros(0)))
+    except CronSimError as error:
+        raise ValueError(f"{text[:50]!r} is not a cron expression ({str(error).lower()})") from None
+    except StopIteration:
+        raise ValueError(f"{text[:50]!r} never comes true") from None
+    return " ".join(fields)
+
+
+def check_windows(texts: Sequence[str]) -> list[str]:
+    for text in texts:
+        read_window(text)
+    return list(texts)
+
+
+def read_window(text: str) -> Window:
+    """`08:00-18:00`, `Mon-Fri 08:00-18:00`, `Sat 22:00-04:00`."""
+    match = _WINDOW.fullmatch(text.strip().lower())
+    days = _days(match[1], match[2]) if match else None
+    if match is None or days is None:
+        raise ValueError(f"{text[:50]!r} is not a window; write it as Mon-Fri 08:00-18:00")
+    try:
+        begins, ends = time(int(match[3]), int(match[4])), time(int(match[5]) % 24, int(match[6]))
+    except ValueError:
+        raise ValueError(f"{text[:50]!r} has a time that no day has") from None
+    return Window(days, begins, ends)
+
+
+def _days(first: str | None, last: str | None) -> frozenset[int] | None:
+    if first is None:
+        return frozenset(range(7))
+    if first not in DAYS or (last is not None and last not in DAYS):
+        return None
+    begin, end = DAYS.index(first), DAYS.index(last or first)
+    return frozenset((begin + step) % 7 for step in range((end - begin) % 7 + 1))

@@ -1,0 +1,108 @@
+"""Policies on SQL."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from shoal.base.database import Tx
+from shoal.plan.policy import Policy
+from shoal.plan.store import Note, Signal, Step
+
+_FIELDS = tuple(field.name for field in fields(Policy))
+
+
+class SqlPolicies:
+    """Answers `plan.store.PolicyStore`."""
+
+    async def insert(self, tx: Tx, policies: Sequence[Policy]) -> None:
+        await tx.many("insert_policies", [_row(policy) for policy in policies])
+
+    async def get(self, tx: Tx, policy_id: str) -> Policy | None:
+        return _found(await tx.one("policy", id=policy_id))
+
+    async def lock(self, tx: Tx, policy_id: str) -> Policy | None:
+        return _found(await tx.one("lock_policy", id=policy_id))
+
+    async def save(self, tx: Tx, policy: Policy) -> None:
+        await tx.execute(
+            "save_policy",
+            id=policy.id,
+            project=policy.form.project,
+            site=int(policy.form.is_site),
+            spec=policy.spec,
+            enabled=int(policy.enabled),
+            planned_at=policy.planned_at,
+            next_run_at=policy.next_run_at,
+            queued=int(policy.queued),
+            frequency_now=policy.frequency_now,
+        )
+
+    async def remove(self, tx: Tx, policy_id: str) -> bool:
+        return await tx.execute("remove_policy", id=policy_id) == 1
+
+    async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
+        wanted = None if enabled is None else int(enabled)
+        rows = await tx.all("policies_after", after=after, limit=limit, project=project, enabled=wanted)
+        return [_policy(row) for row in rows]
+
+    async def due(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
+        rows = await tx.all("due_policies", limit=limit)
+        return await tx.value("now"), [_policy(row) for row in rows]
+
+    async def owed(self, tx: Tx, limit: int) -> list[Policy]:
+        return [_policy(row) for row in await tx.all("owed_policies", limit=limit)]
+
+    async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
+        rows = await tx.all("due_sites", limit=limit) + await tx.all("owed_sites", limit=limit)
+        found = {row["id"]: _policy(row) for row in rows}
+        return await tx.value("now"), list(found.values())
+
+    async def advance(self, tx: Tx, steps: Sequence[Step]) -> None:
+        rows = [{name: _plain(getattr(step, name)) for name in Step.__slots__} for step in steps]
+        await tx.many("advance_policies", sorted(rows, key=lambda row: row["id"]))
+
+    async def note(self, tx: Tx, notes: Sequence[Note]) -> None:
+        rows = [{name: _plain(getattr(note, name)) for name in Note.__slots__} for note in notes]
+        await tx.many("note_policies", sorted(rows, key=lambda row: row["id"]))
+
+    async def live_jobs(self, tx: Tx, keys: Sequence[str]) -> dict[str, str]:
+        return {row["dedupe_key"]: row["id"] for row in await tx.all("live_jobs_of_keys", keys=list(keys))}
+
+    async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]:
+        return {row["id"]: _policy(row) for row in await tx.all("policies_of_ids", ids=list(ids))}
+
+    async def signals(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
+        rows = await tx.all("business_signals", subjects=list(subjects))
+        return {row["subject"]: row["boost"] for row in rows}
+
+    async def put_signal(self, tx: Tx, signal: Signal) -> None:
+        await tx.execute("put_signal", subject=signal.subject, boost=signal.boost, until=signal.until)
+
+    async def waiting(self, tx: Tx, most: int) -> int:
+        count: int = await tx.value("waiting_page_jobs", most=most)
+        return count
+
+    async def now(self, tx: Tx) -> int:
+        now: int = await tx.value("now")
+        return now
+
+
+def _row(policy: Policy) -> dict[str, Any]:
+    names = ("id", "spec", "planned_at", "next_run_at", "created_at")
+    row = {name: getattr(policy, name) for name in names}
+    form = policy.form
+    return row | {"project": form.project, "site": int(form.is_site), "enabled": int(policy.enabled)}
+
+
+def _found(row: Any) -> Policy | None:
+    return None if row is None else _policy(row)
+
+
+def _policy(row: Any) -> Policy:
+    values = {name: row[name] for name in _FIELDS}
+    return Policy(**(values | {"enabled": bool(values["enabled"]), "queued": bool(values["queued"])}))
+
+
+def _plain(value: Any) -> Any:
+    """SQLite and PostgreSQL have one way to keep a yes: a number."""
+    return int(value) if isinstance(value, bool) else value

@@ -1,0 +1,43 @@
+-- name: policy
+-- One policy, with its live job.
+SELECT p.*, j.id AS live_job_id FROM policy AS p
+LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
+WHERE p.id = :id;
+
+-- name: policies_after
+-- Policies in the order in which they were made, with their live jobs.
+SELECT p.*, j.id AS live_job_id FROM policy AS p
+LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
+WHERE p.number > :after AND (CAST(:project AS TEXT) IS NULL OR p.project = :project)
+      AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
+ORDER BY p.number LIMIT :limit;
+
+-- name: due_sites
+-- Policies of sites that are due, the longest due first.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 1 AND p.next_run_at <= shoal_now()
+ORDER BY p.next_run_at, p.number LIMIT :limit;
+
+-- name: owed_sites
+-- Policies of sites that are owed a run.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 1 AND p.queued = 1 ORDER BY p.number LIMIT :limit;
+
+-- name: save_policy
+-- What a person may change about a policy.
+UPDATE policy
+SET project = :project, site = :site, spec = :spec, enabled = :enabled, planned_at = :planned_at, next_run_at = :next_run_at,
+    queued = :queued, frequency_now = :frequency_now
+WHERE id = :id;
+
+-- name: remove_policy
+-- Drop a policy.
+DELETE FROM policy WHERE id = :id;
+
+-- name: put_signal
+-- Keep what a business says about a subject; the last word counts.
+INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :until)
+ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;
+
+-- name: waiting_page_jobs
+-- How many page jobs wait in the shared lane, counted no further than a number.
+SELECT count(*) AS count FROM
+    (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = 'shared' AND kind = 'page' LIMIT :most) AS found;

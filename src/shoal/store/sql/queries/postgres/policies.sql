@@ -1,0 +1,59 @@
+-- name: insert_policies
+-- Keep policies.
+-- batch: arrays
+INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)
+SELECT * FROM unnest(:id::text[], :project::text[], :site::smallint[], :spec::text[], :enabled::smallint[], :planned_at::bigint[],
+                     :next_run_at::bigint[], :created_at::bigint[]);
+
+-- name: lock_policy
+-- One policy, kept from others who would change it.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = :id FOR UPDATE;
+
+-- name: due_policies
+-- Policies whose time has come, the longest due first, kept from other schedulers.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 0 AND p.next_run_at <= shoal_now()
+ORDER BY p.next_run_at, p.number LIMIT :limit FOR UPDATE SKIP LOCKED;
+
+-- name: owed_policies
+-- Policies that are owed a run and whose last one has ended, kept from other schedulers.
+SELECT p.*, NULL AS live_job_id FROM policy AS p
+WHERE p.site = 0 AND p.queued = 1 AND NOT EXISTS
+    (SELECT 1 FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL)
+ORDER BY p.number LIMIT :limit FOR UPDATE OF p SKIP LOCKED;
+
+-- name: advance_policies
+-- Move policies to their next times, if they stand where they were seen.
+-- batch: arrays
+UPDATE policy
+SET planned_at = g.planned_at, next_run_at = g.next_run_at, queued = g.queued,
+    runs = runs + g.begun, last_run_at = CASE WHEN g.begun = 1 THEN shoal_now() ELSE last_run_at END,
+    live_crawl = coalesce(g.crawl, policy.live_crawl)
+FROM unnest(:id::text[], :seen::bigint[], :planned_at::bigint[], :next_run_at::bigint[], :queued::smallint[], :begun::smallint[],
+            :crawl::text[])
+     AS g (id, seen, planned_at, next_run_at, queued, begun, crawl)
+WHERE policy.id = g.id AND coalesce(policy.next_run_at, 0) = g.seen;
+
+-- name: note_policies
+-- What the end of a run says about policies. The error rate forgets: the last five runs weigh most.
+-- batch: arrays
+UPDATE policy
+SET last_success_at = CASE WHEN g.success = 1 THEN greatest(coalesce(policy.last_success_at, 0), g.at) ELSE policy.last_success_at END,
+    last_hash = coalesce(g.hash, policy.last_hash),
+    error_rate = policy.error_rate * 0.8 + 0.2 * (1 - g.success),
+    frequency_now = coalesce(g.frequency_now, policy.frequency_now),
+    planned_at = policy.planned_at + g.shift, next_run_at = policy.next_run_at + g.shift
+FROM unnest(:id::text[], :success::smallint[], :at::bigint[], :hash::text[], :frequency_now::bigint[], :shift::bigint[])
+     AS g (id, success, at, hash, frequency_now, shift)
+WHERE policy.id = g.id;
+
+-- name: policies_of_ids
+-- These policies.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = ANY(:ids::text[]);
+
+-- name: live_jobs_of_keys
+-- The live jobs with these dedupe keys.
+SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finished_at IS NULL;
+
+-- name: business_signals
+-- The points of these subjects that are valid now.
+SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]) AND until > shoal_now();

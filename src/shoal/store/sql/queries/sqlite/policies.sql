@@ -1,0 +1,51 @@
+-- name: insert_policies
+-- Keep a policy.
+INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)
+VALUES (:id, :project, :site, :spec, :enabled, :planned_at, :next_run_at, :created_at);
+
+-- name: lock_policy
+-- One policy; the write lock keeps others from changing it.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = :id;
+
+-- name: due_policies
+-- Policies whose time has come, the longest due first.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 0 AND p.next_run_at <= shoal_now()
+ORDER BY p.next_run_at, p.number LIMIT :limit;
+
+-- name: owed_policies
+-- Policies that are owed a run and whose last one has ended.
+SELECT p.*, NULL AS live_job_id FROM policy AS p
+WHERE p.site = 0 AND p.queued = 1 AND NOT EXISTS
+    (SELECT 1 FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL)
+ORDER BY p.number LIMIT :limit;
+
+-- name: advance_policies
+-- Move a policy to its next time, if it stands where it was seen.
+UPDATE policy
+SET planned_at = :planned_at, next_run_at = :next_run_at, queued = :queued,
+    runs = runs + :begun, last_run_at = CASE WHEN :begun = 1 THEN shoal_now() ELSE last_run_at END,
+    live_crawl = coalesce(:crawl, live_crawl)
+WHERE id = :id AND coalesce(next_run_at, 0) = :seen;
+
+-- name: note_policies
+-- What the end of a run says about a policy. The error rate forgets: the last five runs weigh most.
+UPDATE policy
+SET last_success_at = CASE WHEN :success = 1 THEN max(coalesce(last_success_at, 0), :at) ELSE last_success_at END,
+    last_hash = coalesce(:hash, last_hash),
+    error_rate = error_rate * 0.8 + 0.2 * (1 - :success),
+    frequency_now = coalesce(:frequency_now, frequency_now),
+    planned_at = planned_at + :shift, next_run_at = next_run_at + :shift
+WHERE id = :id;
+
+-- name: policies_of_ids
+-- These policies.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id IN (SELECT value FROM json_each(:ids));
+
+-- name: live_jobs_of_keys
+-- The live jobs with these dedupe keys.
+SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(:keys)) AND finished_at IS NULL;
+
+-- name: business_signals
+-- The points of these subjects that are valid now.
+SELECT subject, boost FROM business_signal
+WHERE subject IN (SELECT value FROM json_each(:subjects)) AND until > shoal_now();

@@ -1,0 +1,88 @@
+"""Policies from files and to files: errors by line, all or nothing, or the good ones; what goes out comes in again."""
+
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from shoal.base.errors import InvalidInput
+from shoal.plan.intake import Intake, Report
+from shoal.plan.sheet import Row, read_csv, read_json_lines, write_csv, write_json_lines
+from tests.contract.conftest import Bench
+from tests.contract.test_policies import Office
+
+HEAD = "url,frequency,priority_base,labels,rule_set"
+
+
+async def take(bench: Bench, rows: Iterator[Row], *, skip_bad: bool = False) -> Report:
+    office = Office(bench)
+    intake = Intake(bench.database, office.store, office.policies, office.bench.clock)
+    return await intake.take(rows, skip_bad=skip_bad)
+
+
+async def urls(bench: Bench) -> list[str | None]:
+    _, found = await Office(bench).policies.page_of(limit=100)
+    return [policy.form.url for policy in found]
+
+
+async def test_a_csv_file_is_taken_in(bench: Bench) -> None:
+    lines = [
+        HEAD,
+        "http://example.org/a,6h,70,team=a;kind=price,",
+        'http://example.org/b,1d,,,"{""fields"": {""t"": {""css"": ""h1""}}}"',
+        "",
+    ]
+    report = await take(bench, read_csv(lines))
+    assert (report.made, report.bad, report.problems) == (2, 0, [])
+    _, [first, second] = await Office(bench).policies.page_of()
+    assert (first.form.priority_base, first.form.labels) == (70, {"team": "a", "kind": "price"})
+    assert (second.form.priority_base, second.form.rule_set) == (50, {"fields": {"t": {"css": "h1"}}})
+
+
+async def test_with_one_bad_line_nothing_is_kept_and_the_line_is_named(bench: Bench) -> None:
+    lines = [HEAD, *[f"http://example.org/{number},6h,,," for number in range(500)], "http://10.0.0.1/,6h,,,"]
+    report = await take(bench, read_csv(lines))
+    assert (report.made, report.bad) == (0, 1)
+    [(line, problem)] = report.problems
+    assert line == 502
+    assert "address" in problem
+    assert await urls(bench) == []
+
+
+async def test_bad_lines_can_be_skipped(bench: Bench) -> None:
+    lines = [
+        '{"url": "http://example.org/a", "frequency": "6h"}',
+        "nonsense",
+        '{"url": "http://example.org/b", "frequency": "0"}',
+        '{"url": "http://example.org/c", "frequency": "6h", "attempts": 1}',
+        '{"url": "http://example.org/d", "cron": "0 6 * * *"}',
+    ]
+    report = await take(bench, read_json_lines(lines), skip_bad=True)
+    assert (report.made, report.bad) == (2, 3)
+    assert [line for line, _ in report.problems] == [2, 3, 4]
+    assert await urls(bench) == ["http://example.org/a", "http://example.org/d"]
+
+
+async def test_what_goes_out_comes_in_again(bench: Bench) -> None:
+    office = Office(bench)
+    await office.make(url="http://example.org/a", labels={"team": "=1+1"})
+    await office.make(
+        url="http://example.org/b", cron="0 6 * * 1-5", timezone="Europe/Berlin", windows=["Mon 01:00-09:00"]
+    )
+    _, before = await office.policies.page_of()
+    wanted = [orjson.loads(policy.spec) for policy in before]
+    for text, read in ((write_csv(before, head=True), read_csv), (write_json_lines(before), read_json_lines)):
+        rows = list(read(text.decode().splitlines()))
+        assert [row.problem for row in rows] == ["", ""]
+        assert [orjson.loads(row.form.text()) for row in rows if row.form] == wanted
+
+
+@pytest.mark.parametrize("head", ["", "url,nonsense", "url,url"])
+def test_a_first_line_that_names_no_columns_is_refused(head: str) -> None:
+    with pytest.raises(InvalidInput, match="first line"):
+        list(read_csv([head]))
+
+
+def test_a_line_that_is_no_csv_is_told() -> None:
+    rows = list(read_csv([HEAD, 'http://example.org/,6h,,"unclosed,']))
+    assert rows[-1].problem

@@ -1,0 +1,350 @@
+"""What policies promise: a job when the time has come and none lives, never two, whoever schedules and dies."""
+
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Any
+
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from shoal.base.clock import from_micros
+from shoal.base.errors import InvalidInput, NotFound
+from shoal.crawl.again import Again
+from shoal.crawl.states import CrawlState
+from shoal.egress import AddressRule
+from shoal.events.event import Event
+from shoal.events.forwarder import Forwarder
+from shoal.plan.bookkeeper import Bookkeeper
+from shoal.plan.policies import Policies, SignalForm
+from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.scheduler import Scheduler
+from shoal.plan.sites import SiteScheduler
+from shoal.queue.job import Lease
+from shoal.queue.jobs import Jobs
+from shoal.queue.states import JobState
+from shoal.store.sql.events import SqlEvents, SqlWebhooks
+from shoal.store.sql.jobbook import SqlJobBook
+from shoal.store.sql.outbox import SqlOutbox
+from shoal.store.sql.policies import SqlPolicies
+from tests.contract.conftest import Bench
+
+LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
+HOUR = 3600
+
+
+class Office:
+    """The plan room on a bench."""
+
+    def __init__(self, bench: Bench, backlog: int = 10_000) -> None:
+        self.bench = bench
+        self.store, self.events = SqlPolicies(), SqlEvents()
+        self.sites = Again(bench.crawls)
+        jobs = Jobs(bench.database, bench.queue, SqlJobBook(bench.settings.ageing))
+        self.policies = Policies(bench.database, self.store, bench.queue, self.sites, lambda: LOOPBACK)
+        self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites)
+        self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
+        self.bookkeeper = Bookkeeper(bench.database, self.events, self.store)
+        self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks())
+
+    async def make(self, **values: Any) -> Policy:
+        if "cron" not in values:
+            values = {"frequency": "6h"} | values
+        return await self.policies.make(PolicyForm.read({"url": "http://example.org/", **values}))
+
+    async def pass_(self) -> None:
+        await self.scheduler.run_once()
+
+    async def waiting(self) -> list[str]:
+        """The policies of the jobs that wait, best first."""
+        rows = await self.bench.sql("SELECT payload FROM job WHERE state = 'pending' ORDER BY rank, id")
+        return [orjson.loads(row["payload"])["policy"] for row in rows]
+
+    async def live(self) -> int:
+        return await self.bench.number("SELECT count(*) FROM job WHERE finished_at IS NULL")
+
+    async def take(self) -> Lease:
+        return await self.bench.lease("bot", "page")
+
+    async def end(self, lease: Lease, *, success: bool = True, digest: str | None = None) -> None:
+        """The job ends, and the event of its end is numbered and noted."""
+        policy = orjson.loads(lease.payload)["policy"]
+        kind = "crawl.job.completed" if success else "crawl.job.failed"
+        event = Event(kind, lease.holder.job_id, {"policy": policy, "meta": {"html_hash": digest}})
+        await self.bench.queue.finish(lease)
+        await self.bench.database.run(lambda tx: SqlOutbox().append(tx, event))
+        await self.forwarder.run_once()
+        await self.bookkeeper.run_once()
+
+
+@pytest.fixture
+def office(bench: Bench) -> Office:
+    return Office(bench)
+
+
+async def test_a_new_policy_is_due_at_once_and_then_after_each_frequency(office: Office) -> None:
+    policy = await office.make(frequency="6h")
+    await office.pass_()
+    assert await office.waiting() == [policy.id]
+    await office.end(await office.take())
+    for _ in range(3):
+        await office.bench.jump(6 * HOUR - 60)
+        await office.pass_()
+        assert await office.live() == 0
+        await office.bench.jump(61)
+        await office.pass_()
+        assert await office.live() == 1
+        await office.end(await office.take())
+        await office.bench.jump(-1)
+    seen = await office.policies.get(policy.id)
+    assert (seen.runs, seen.live_job_id) == (4, None)
+
+
+async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however_late(office: Office) -> None:
+    policy = await office.make(frequency="1h")
+    first = policy.next_run_at or 0
+    await office.pass_()
+    await office.end(await office.take())
+    await office.bench.jump(2.5 * HOUR)
+    await office.pass_()
+    seen = await office.policies.get(policy.id)
+    assert (seen.next_run_at or 0) - first == 3 * HOUR * 1_000_000
+    assert await office.live() == 1  # what was missed is one run
+
+
+async def test_no_second_job_while_one_lives(office: Office) -> None:
+    policy = await office.make(frequency="1h")
+    await office.pass_()
+    await office.bench.jump(1.1 * HOUR)
+    await office.pass_()
+    await office.pass_()
+    assert await office.live() == 1
+    assert (await office.policies.get(policy.id)).runs == 1
+
+
+async def test_two_schedulers_make_one_job(office: Office) -> None:
+    for _ in range(30):
+        await office.make()
+    other = Office(office.bench)
+    await office.pass_()
+    await other.pass_()
+    assert await office.live() == 30
+
+
+async def test_an_overlap_that_is_queued_is_remembered_once(office: Office) -> None:
+    policy = await office.make(frequency="1h", overlap="queue")
+    await office.pass_()
+    for _ in range(3):
+        await office.bench.jump(1.01 * HOUR)
+        await office.pass_()
+    assert await office.live() == 1
+    await office.end(await office.take())
+    await office.pass_()
+    assert await office.live() == 1
+    await office.end(await office.take())
+    await office.pass_()
+    assert await office.live() == 0
+    assert (await office.policies.get(policy.id)).runs == 2
+
+
+async def test_an_overlap_that_replaces_cancels_first_in_the_same_commit(office: Office) -> None:
+    policy = await office.make(frequency="1h", overlap="replace")
+    await office.pass_()
+    old = await office.take()
+    await office.bench.jump(1.01 * HOUR)
+    await office.pass_()
+    assert (await office.bench.job(old.holder.job_id)).state is JobState.CANCELLED
+    assert await office.waiting() == [policy.id]
+
+
+async def test_a_disabled_policy_makes_nothing_until_it_is_enabled(office: Office) -> None:
+    policy = await office.make(enabled=False)
+    await office.pass_()
+    assert await office.live() == 0
+    await office.policies.enable(policy.id, True)
+    await office.pass_()
+    assert await office.live() == 1
+    seen = await office.policies.enable(policy.id, False)
+    assert seen.next_run_at is None
+
+
+async def test_no_run_begins_after_its_last_moment(office: Office) -> None:
+    now = (await office.policies.page_of())[0]
+    end = from_micros(now + 5 * HOUR // 2 * 1_000_000).isoformat()
+    policy = await office.make(frequency="1h", not_after=end)
+    for _ in range(5):
+        await office.pass_()
+        if await office.live():
+            await office.end(await office.take())
+        await office.bench.jump(1.001 * HOUR)
+    seen = await office.policies.get(policy.id)
+    assert (seen.runs, seen.next_run_at) == (3, None)
+
+
+async def test_run_now_makes_a_job_and_leaves_the_plan(office: Office) -> None:
+    policy = await office.make(frequency="24h")
+    await office.pass_()
+    await office.end(await office.take())
+    before = await office.policies.get(policy.id)
+    made = await office.policies.run_now(policy.id)
+    again = await office.policies.run_now(policy.id)
+    assert (made.duplicate, again.duplicate, again.id) == (False, True, made.id)
+    assert (await office.policies.get(policy.id)).next_run_at == before.next_run_at
+
+
+async def test_back_pressure_leaves_what_is_due_for_later_the_longest_due_first(office: Office) -> None:
+    narrow = Office(office.bench, backlog=2)
+    made = []
+    for _ in range(4):
+        made.append((await office.make()).id)
+        await office.bench.jump(1)
+    await narrow.pass_()
+    await narrow.pass_()
+    assert sorted(await office.waiting()) == sorted(made[:2])
+    await office.end(await office.take())
+    await narrow.pass_()
+    assert made[2] in await office.waiting()
+
+
+async def test_success_and_failure_are_noted_each_once(office: Office) -> None:
+    policy = await office.make()
+    await office.pass_()
+    await office.end(await office.take(), success=False)
+    seen = await office.policies.get(policy.id)
+    assert (seen.last_success_at, seen.error_rate) == (None, pytest.approx(0.2))
+    await office.bookkeeper.run_once()
+    await office.bench.jump(6.1 * HOUR)
+    await office.pass_()
+    await office.end(await office.take(), digest="a")
+    seen = await office.policies.get(policy.id)
+    assert seen.last_success_at is not None
+    assert seen.error_rate == pytest.approx(0.16)
+
+
+async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more_often_when_it_does(
+    office: Office,
+) -> None:
+    policy = await office.make(frequency="4h", adaptive={"min": "1h", "max": "12h"})
+
+    async def run(digest: str) -> float:
+        await office.pass_()
+        lease = await office.take()
+        await office.end(lease, digest=digest)
+        seen = await office.policies.get(policy.id)
+        await office.bench.jump(12.5 * HOUR)
+        return (seen.frequency_now or 0) / 1e6 / HOUR
+
+    assert await run("a") == 0  # nothing to compare with
+    assert await run("a") == 6
+    assert await run("a") == 9
+    assert await run("a") == 12
+    assert await run("a") == 12
+    assert await run("b") == 6
+
+
+async def test_a_signal_raises_the_priority_of_jobs_that_are_made_while_it_lasts(office: Office) -> None:
+    plain = await office.make(url="http://example.org/plain")
+    hot = await office.make(url="http://example.org/hot", labels={"team": "a"})
+    await office.policies.signal(SignalForm.read({"label": "team=a", "boost": 30.0, "lasts": "1h"}))
+    await office.pass_()
+    assert await office.waiting() == [hot.id, plain.id]
+    rows = await office.bench.sql("SELECT payload, priority FROM job ORDER BY priority DESC")
+    assert orjson.loads(rows[0]["payload"])["priority"]["signal"] == 30
+    assert rows[0]["priority"] - rows[1]["priority"] == 30
+
+
+async def test_a_change_keeps_the_rest_and_a_new_rhythm_begins_now(office: Office) -> None:
+    policy = await office.make(frequency="6h", labels={"a": "b"})
+    await office.pass_()
+    await office.end(await office.take())
+    seen = await office.policies.rewrite(policy.id, replace(policy.form, priority_base=70))
+    assert (seen.form.priority_base, seen.form.labels) == (70, {"a": "b"})
+    assert (seen.next_run_at or 0) > (await office.policies.page_of())[0]
+    seen = await office.policies.rewrite(policy.id, replace(policy.form, frequency="1h"))
+    assert (seen.next_run_at or 0) <= (await office.policies.page_of())[0]
+
+
+async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(office: Office) -> None:
+    policy = await office.make(url=None, seeds=["http://example.org/"], frequency="1h", crawl_config={"depth": 1})
+    await office.site_scheduler.run_once()
+    await office.site_scheduler.run_once()
+    [first] = await office.bench.crawls.newest()
+    assert (first.crawl.config.depth, first.crawl.state) == (1, CrawlState.QUEUED)
+    await office.bench.jump(1.1 * HOUR)
+    await office.site_scheduler.run_once()
+    assert len(await office.bench.crawls.newest()) == 1
+    await office.bench.crawls.stop(first.crawl.id)
+    await office.bench.jump(1.1 * HOUR)
+    await office.site_scheduler.run_once()
+    assert len(await office.bench.crawls.newest()) == 2
+    assert (await office.policies.get(policy.id)).runs == 2
+
+
+async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(office: Office) -> None:
+    policy = await office.make(url=None, seeds=["http://example.org/"])
+    crawl_id = f"{policy.id}-{policy.planned_at}"
+    await office.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # and there it died
+    await office.site_scheduler.run_once()
+    assert [seen.crawl.id for seen in await office.bench.crawls.newest()] == [crawl_id]
+    assert (await office.policies.get(policy.id)).live_crawl == crawl_id
+
+
+async def test_a_site_that_is_to_be_replaced_stops_its_last_crawl(office: Office) -> None:
+    await office.make(url=None, seeds=["http://example.org/"], frequency="1h", overlap="replace")
+    await office.site_scheduler.run_once()
+    await office.bench.jump(1.1 * HOUR)
+    await office.site_scheduler.run_once()
+    states = [seen.crawl.state for seen in await office.bench.crawls.newest()]
+    assert states == [CrawlState.QUEUED, CrawlState.STOPPED]
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"frequency": "0"}, "frequency"),
+        ({"frequency": "-1h"}, "frequency"),
+        ({"frequency": "5 minutes!"}, "frequency"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "0 * * * *", "timezone": "Mars/X"}, "timezone"),
+        ({"frequency": "1h", "cron": "0 * * * *"}, "frequency"),
+        ({"url": "ftp://example.org/"}, "url"),
+        ({"url": "http://10.0.0.1/"}, "url"),
+        ({"seeds": ["http://example.org/"]}, "url"),
+        ({"lock_ttl": "1s"}, "lock_ttl"),
+        ({"lock_ttl": 60}, "lock_ttl"),
+        ({"max_retry": -1}, "max_retry"),
+        ({"crawl_config": {"headers": {"Host": "x"}}}, "crawl_config"),
+        ({"crawl_config": {"nonsense": 1}}, "crawl_config.nonsense"),
+        ({"url": None, "seeds": ["http://example.org/"], "crawl_config": {"dept": 1}}, "crawl_config.dept"),
+        ({"url": None, "seeds": ["http://10.0.0.1/"]}, "seeds[0]"),
+        ({"adaptive": {"min": "2h", "max": "1h"}}, "adaptive"),
+        ({"rule_set": {"fields": {"x": {"xpath": "document('file:///etc/passwd')"}}}}, "rule_set"),
+        ({"attempts": 3}, "attempts"),
+    ],
+)
+async def test_a_bad_policy_is_refused_by_its_field_and_nothing_is_stored(
+    office: Office, values: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        await office.make(**values)
+    assert refusal.value.facts["field"].startswith(field)
+    assert (await office.policies.page_of())[1] == []
+
+
+async def test_an_unknown_policy_is_not_found(office: Office) -> None:
+    for verb in (office.policies.get, office.policies.remove, office.policies.run_now):
+        with pytest.raises(NotFound):
+            await verb("pol_unknown")
+
+
+async def test_freshness_is_told(office: Office) -> None:
+    policy = await office.make(frequency="1h")
+    now, _ = await office.policies.page_of()
+    assert policy.answer(now)["freshness"] == {"age_seconds": None, "stale": False}
+    await office.pass_()
+    await office.end(await office.take())
+    seen = await office.policies.get(policy.id)
+    later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
+    assert seen.answer(later)["freshness"] == {"age_seconds": 2 * HOUR, "stale": True}
+    assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
