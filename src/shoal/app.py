@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from shoal.fetch.jobs import PageJobs
     from shoal.pages.groups import Groups
     from shoal.pages.ingest import Ingest
+    from shoal.plan.intake import Intake
+    from shoal.plan.policies import Policies
     from shoal.queue.jobs import Jobs
     from shoal.serve.live import Live
     from shoal.store.sql.postgres import PostgresDatabase
@@ -95,11 +97,14 @@ class App:
     def pruner(self, holder: str) -> "Chore":
         """The chore that removes what is old, on one controller at a time."""
         from shoal.base.leader import Led
+        from shoal.events.old import OldEvents
         from shoal.queue.pruner import Pruner, job_shelves
+        from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.jobbook import SqlJobBook
         from shoal.store.sql.leader import SqlLeaderStore
 
         shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
+        shelves.append(OldEvents(SqlEvents(), self.settings.events.keep))
         return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
     @property
@@ -173,6 +178,7 @@ class App:
         from shoal.serve.journal import JournalApi
         from shoal.serve.live import Live
         from shoal.serve.pages import PageApi
+        from shoal.serve.policies import PolicyApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
 
@@ -182,6 +188,7 @@ class App:
             JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),
             AnalysisApi(self.analyses),
+            PolicyApi(self.policies(), self.intake(), self.settings.serve.max_import_bytes),
             WebhookApi(self.webhooks()),
             TokenApi(tokens or self.tokens()),
             AuditApi(self.acts()),
@@ -199,6 +206,36 @@ class App:
         from shoal.store.sql.events import SqlEvents, SqlWebhooks
 
         return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: _rule_of(self.settings), self.clock)
+
+    def policies(self) -> "Policies":
+        from shoal.crawl.again import Again
+        from shoal.plan.policies import Policies
+        from shoal.store.sql.policies import SqlPolicies
+
+        again = Again(self.crawls)
+        return Policies(self.database, SqlPolicies(), self.queue, again, lambda: _rule_of(self.settings))
+
+    def intake(self) -> "Intake":
+        from shoal.plan.intake import Intake
+        from shoal.store.sql.policies import SqlPolicies
+
+        return Intake(self.database, SqlPolicies(), self.policies(), self.clock)
+
+    def planners(self) -> "list[Chore]":
+        """The chores that make the jobs and crawls of policies, and note how they went."""
+        from shoal.crawl.again import Again
+        from shoal.plan.bookkeeper import Bookkeeper
+        from shoal.plan.scheduler import Scheduler
+        from shoal.plan.sites import SiteScheduler
+        from shoal.store.sql.events import SqlEvents
+        from shoal.store.sql.policies import SqlPolicies
+
+        store, backlog = SqlPolicies(), self.settings.plan.backlog
+        return [
+            Scheduler(self.database, store, self.queue, self.jobs, self.signals, backlog),
+            SiteScheduler(self.database, store, Again(self.crawls)),
+            Bookkeeper(self.database, SqlEvents(), store),
+        ]
 
     def messengers(self) -> "list[Chore]":
         """The chores that number events and bring them to whoever wants them."""

@@ -1,37 +1,17 @@
 """Webhooks and events over HTTP."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
 from shoal.events.event import Event
 from shoal.store.sql.outbox import SqlOutbox
+from tests.support.api import Served
 from tests.support.badserver import bad_server, reply
-from tests.wire.test_rest import Served, served
-
-
-@pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Served]:
-    async with served(store_url) as api:
-        yield api
 
 
 async def ask(api: Served, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    def talk() -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", api.port, timeout=30)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body).encode())
-            response = connection.getresponse()
-            text = response.read()
-            return response.status, json.loads(text) if text else None
-        finally:
-            connection.close()
-
-    return await asyncio.to_thread(talk)
+    return await api.ask(path, body, method=method)
 
 
 async def happen(api: Served, kind: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import click
@@ -27,8 +27,14 @@ from shoal.settings import ClientSettings, Settings, load
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
-Send = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
-"""Sends method, target and body; answers status and body."""
+JSON = "application/json"
+
+
+class Send(Protocol):
+    """Sends method, target and body; answers status and body."""
+
+    async def __call__(self, method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]: ...
+
 
 PAGE = 200  # items that a list gives at once
 PATIENCE = timedelta(seconds=60)
@@ -89,8 +95,21 @@ class Api:
     async def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         return await self._ask("PATCH", path, body)
 
+    async def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self._ask("PUT", path, body)
+
     async def delete(self, path: str) -> Any:
         return await self._ask("DELETE", path)
+
+    async def upload(self, path: str, file: bytes, kind: str, **query: Any) -> Any:
+        """Send a file."""
+        return _said("POST", *await self._send("POST", f"{path}?{urlencode(query)}", file, kind))
+
+    async def download(self, path: str, **query: Any) -> bytes:
+        """Get a file."""
+        given = {name: value for name, value in query.items() if value is not None}
+        status, answer = await self._send("GET", f"{path}?{urlencode(given)}", b"")
+        return answer if status == 200 else bytes(_said("GET", status, answer))
 
     async def list(self, path: str, limit: int, **query: Any) -> tuple[list[Any], str | None]:
         """At most so many items of a list, over as many of its pages as that takes, and the cursor of what follows."""
@@ -105,16 +124,20 @@ class Api:
         return items, cursor
 
     async def _ask(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
-        status, answer = await self._send(method, target, b"" if body is None else orjson.dumps(body))
-        try:
-            said = orjson.loads(answer) if answer else None
-        except orjson.JSONDecodeError:
-            raise _no_shoal(f"{method} is answered by something that is not JSON") from None
-        if 200 <= status < 300:
-            return said
-        if not isinstance(said, dict) or 300 <= status < 400:
-            raise _no_shoal(f"{method} is answered with status {status}")
-        raise from_problem(said, status)
+        return _said(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
+
+
+def _said(method: str, status: int, answer: bytes) -> Any:
+    """What an answer says; raises the error that it tells of."""
+    try:
+        said = orjson.loads(answer) if answer else None
+    except orjson.JSONDecodeError:
+        raise _no_shoal(f"{method} is answered by something that is not JSON") from None
+    if 200 <= status < 300:
+        return said
+    if not isinstance(said, dict) or 300 <= status < 400:
+        raise _no_shoal(f"{method} is answered with status {status}")
+    raise from_problem(said, status)
 
 
 def at(path: str, *parts: str) -> str:
@@ -152,13 +175,13 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[Api]:
         routes = routes_of(app.api(), settings.serve.max_request_bytes)
         door = site(routes, app.clock, app.signals, Inside(local_caller()), acts=app.acts())
 
-        async def send(method: str, target: str, body: bytes) -> tuple[int, bytes]:
-            return await _call(door, method, target, body)
+        async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
+            return await _call(door, method, target, body, kind)
 
         yield Api(send)
 
 
-async def _call(door: Any, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
     """One request to an application in this process."""
     path, _, query = target.partition("?")
     scope = {
@@ -171,14 +194,19 @@ async def _call(door: Any, method: str, target: str, body: bytes) -> tuple[int, 
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "headers": [(b"host", b"localhost"), (b"content-type", kind.encode())],
         "client": None,
         "server": None,
     }
     status, pieces = 500, []
 
+    asked = iter([{"type": "http.request", "body": body, "more_body": False}])
+
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        for message in asked:
+            return message
+        await asyncio.Event().wait()  # nobody hangs up: we wait for the end of the answer
+        raise AssertionError("unreachable")
 
     async def send(message: dict[str, Any]) -> None:
         nonlocal status
@@ -201,12 +229,12 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[Api]:
     url = canonical(f"{server}/")
     if isinstance(url, Refusal):
         raise BadConfig("SHOAL_SERVER", url.problem, "write it as https://host:port")
-    headers = (("Accept", "application/json"), ("Content-Type", "application/json"), *_login(settings))
+    login = _login(settings)
     limits = Limits(total_timeout=PATIENCE, idle_timeout=PATIENCE, max_body_bytes=LARGEST_ANSWER)
     egress = Egress(AddressRule(named=frozenset({endpoint(url)})), limits)
 
-    async def send(method: str, target: str, body: bytes) -> tuple[int, bytes]:
-        outcome = await egress.fetch(Request(server + target, method, headers, body))
+    async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
+        outcome = await egress.fetch(Request(server + target, method, (("Content-Type", kind), *login), body))
         if isinstance(outcome, Failure):
             why = f"{outcome.code}: {outcome.message.rstrip('.')}"
             raise BackendUnavailable(server, why, "check that it runs, and SHOAL_SERVER or --server")

@@ -52,6 +52,8 @@ COMMANDS: dict[str, Lazy] = {
     "explain": Lazy("shoal.cli.explain:explain", "Say why a URL or a job waits, was skipped, or failed."),
     "robots": Lazy("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
     "rules": Lazy("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),
+    "policies": Lazy("shoal.cli.policies:policies", "Have pages and sites crawled again and again."),
+    "webhooks": Lazy("shoal.cli.webhooks:webhooks", "Have events sent to an address of yours."),
     "tokens": Lazy("shoal.cli.tokens:tokens", "Make, list and revoke tokens; see what was done with them."),
     "db": Lazy("shoal.cli.db:db", "Look at the store's schema and upgrade it."),
     "config": Lazy("shoal.cli.config:config", "Show the effective settings and where they come from."),

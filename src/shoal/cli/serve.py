@@ -114,6 +114,8 @@ class Controller:
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
         self._live = Live(app.crawls, app.clock)
+        often = app.settings.plan.schedule_every
+        self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
         self._server = uvicorn.Server(self._config(metrics))
         self._stopped = False
 

@@ -76,9 +76,9 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
     print(text, file=sys.stdout if to_stdout else sys.stderr, flush=True)
 
 
-def many(count: int, noun: str) -> str:
+def many(count: int, noun: str, plural: str | None = None) -> str:
     """`1 page`, `2 pages`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def in_bytes(count: int) -> str:

@@ -7,6 +7,7 @@ from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.journal import JournalApi
 from shoal.serve.pages import PageApi
+from shoal.serve.policies import PolicyApi
 from shoal.serve.tokens import AuditApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
 
@@ -16,6 +17,7 @@ GROUPS: tuple[type, ...] = (
     JournalApi,
     GroupApi,
     AnalysisApi,
+    PolicyApi,
     WebhookApi,
     TokenApi,
     AuditApi,

@@ -66,6 +66,7 @@ class Endpoint:
     about: str  # what else is to be said
     body: type[Form]
     needs_body: bool
+    file: tuple[str, ...]  # media types of a body that is a file, which its handler reads
     query: type[Form]
     status: int
     answer: Any  # a type, or None if it has no body
@@ -91,6 +92,7 @@ def endpoint(
     says: str,
     body: type[Form] = Nothing,
     needs_body: bool | None = None,
+    file: tuple[str, ...] = (),
     query: type[Form] = Nothing,
     status: int = 200,
     answer: Any = None,
@@ -114,6 +116,7 @@ def endpoint(
             about=getdoc(handler) or "",
             body=body,
             needs_body=_needs(body) if needs_body is None else needs_body,
+            file=file,
             query=query,
             status=status,
             answer=answer,
@@ -154,7 +157,8 @@ class EndpointRoute(Route):
     async def _answer(self, request: Request) -> Response:
         check_parts(request.path_params)
         query = read_query(self.line.query, request)
-        text = b"" if self.line.method == "GET" else await read_body(request, self._max_body)
+        unread = self.line.method == "GET" or bool(self.line.file)
+        text = b"" if unread else await read_body(request, self._max_body)
         body = parse(self.line.body, text) if text or self.line.needs_body else self.line.body()
         answer: Response = await self._handler(Ask(request, body, query))
         if self.line.act is not None:

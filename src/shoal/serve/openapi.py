@@ -112,6 +112,9 @@ def _operation(line: Endpoint, schemas: Schemas) -> dict[str, Any]:
     if line.body is not Nothing:
         content = {"schema": schemas.of(line.body)} | ({"example": line.asks} if line.asks is not None else {})
         told["requestBody"] = {"required": line.needs_body, "content": {"application/json": content}}
+    if line.file:
+        content = {kind: {"schema": {"type": "string"}} for kind in line.file}
+        told["requestBody"] = {"required": True, "content": content}
     return told
 
 

@@ -1,0 +1,258 @@
+"""`shoal policies`: what is to be crawled again and again."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from shoal.base.errors import InvalidInput, NotFound, UsageError
+from shoal.cli.api import Reach, at, reaching, run_on
+from shoal.cli.frame import Group
+from shoal.cli.output import note, print_json, print_table
+from shoal.cli.summary import many, print_rows
+
+POLICIES = "/api/v1/policies"
+POLICY = f"{POLICIES}/{{}}"
+MOST = 1000  # of one list
+KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_id = click.argument("policy_id", metavar="ID")
+
+
+@click.group(cls=Group)
+def policies() -> None:
+    """Have pages and sites crawled again and again."""
+
+
+@policies.command(epilog="Example: shoal policies add https://shop.example/item/17 --frequency 6h --label team=prices")
+@click.argument("urls", nargs=-1, metavar="[URL]")
+@click.option("--site", is_flag=True, help="Crawl the site from there, instead of one page.")
+@click.option("--frequency", metavar="D", help="How often: 6h, 24h, 7d.")
+@click.option("--cron", metavar="EXPR", help='Or when, as cron has it: "30 6 * * 1-5".')
+@click.option("--timezone", metavar="ZONE", help="The time zone of --cron and of windows.")
+@click.option("--priority", "priority_base", type=int, metavar="N", help="How important it is, 0 to 100.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A word of your own. Repeatable.")
+@click.option("--project", metavar="NAME", help="What it is filed under.")
+@click.option("--rules", metavar="FILE", help="The rule set: which data to take from the page.")
+@click.option("--set", "more", multiple=True, metavar="FIELD=JSON", help="Any other field of a policy. Repeatable.")
+@reaching
+@_json
+def add(reach: Reach, as_json: bool, **given: Any) -> None:
+    """Make a policy for a page, or with --site for a site."""
+    made = run_on(reach, lambda api: api.post(POLICIES, _form(given)), existing=False)
+    if as_json:
+        print_json(made)
+    else:
+        print(made["id"], flush=True)
+        note(f"Its first run is at {made['next_run_at']}.")
+
+
+@policies.command("ls")
+@click.option("--project", metavar="NAME", help="Only policies of this project.")
+@click.option("--enabled/--disabled", default=None, help="Only those that run, or only those that do not.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
+@click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
+@reaching
+@_json
+def list_policies(
+    project: str | None, enabled: bool | None, limit: int, cursor: str | None, reach: Reach, as_json: bool
+) -> None:
+    """List policies, the oldest first."""
+    wanted = None if enabled is None else str(enabled).lower()
+    items, more = run_on(reach, lambda api: api.list(POLICIES, limit, project=project, enabled=wanted, cursor=cursor))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    columns = ["id", "when", "next run", "last success", "stale", "what"]
+    print_table(columns, [_row(policy) for policy in items])
+    if more is not None:
+        note(f"There are more: shoal policies ls --cursor {more}")
+
+
+@policies.command()
+@_id
+@reaching
+@_json
+def show(policy_id: str, reach: Reach, as_json: bool) -> None:
+    """Show one policy, and how it stands."""
+    policy = run_on(reach, lambda api: api.get(at(POLICY, policy_id)))
+    if as_json:
+        print_json(policy)
+        return
+    rows = [(name.replace("_", " ").capitalize(), _shown(value)) for name, value in policy.items()]
+    print_rows([(name, value) for name, value in rows if value], to_stdout=True)
+
+
+@policies.command()
+@_id
+@reaching
+@_json
+def run(policy_id: str, reach: Reach, as_json: bool) -> None:
+    """Make a job of a policy now. Its plan stays as it is."""
+    made = run_on(reach, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
+    if as_json:
+        print_json(made)
+    else:
+        print(f"{made['job_id']} {'lives already.' if made['duplicate'] else 'is made.'}")
+
+
+@policies.command()
+@_id
+@reaching
+@_json
+def enable(policy_id: str, reach: Reach, as_json: bool) -> None:
+    """Let a policy run."""
+    _turn(reach, policy_id, "enable", as_json)
+
+
+@policies.command()
+@_id
+@reaching
+@_json
+def disable(policy_id: str, reach: Reach, as_json: bool) -> None:
+    """Keep a policy from running."""
+    _turn(reach, policy_id, "disable", as_json)
+
+
+@policies.command()
+@_id
+@reaching
+@_json
+def rm(policy_id: str, reach: Reach, as_json: bool) -> None:
+    """Remove a policy. A job of it that lives is run to its end."""
+    run_on(reach, lambda api: api.delete(at(POLICY, policy_id)))
+    if as_json:
+        print_json({"policy_id": policy_id, "removed": True})
+    else:
+        print(f"{policy_id} is removed.")
+
+
+@policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--skip-bad", is_flag=True, help="Keep the good lines; else one bad line keeps all of them out.")
+@reaching
+@_json
+def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
+    """Make many policies from a .csv or .jsonl file. All are kept in one commit; bad lines are named."""
+    kind = _kind_of(file)
+    lines = _read(file)
+    problems = _look_through(lines, kind)
+    if problems and not skip_bad:
+        _tell_bad(problems)
+        raise InvalidInput(f"{file}", f"has {many(len(problems), 'bad line')}", "correct them, or use --skip-bad")
+    bad = "skip" if skip_bad else "refuse"
+    report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
+    if as_json:
+        print_json(report)
+        return
+    _tell_bad([(problem["line"], problem["problem"]) for problem in report["problems"]])
+    left = f"; {many(report['bad'], 'bad line')} left out" if report["bad"] else ""
+    print(f"{many(report['made'], 'policy', 'policies')} made{left}.")
+
+
+@policies.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--project", metavar="NAME", help="Only policies of this project.")
+@reaching
+def export(file: Path, project: str | None, reach: Reach) -> None:
+    """Write all policies to a .csv or .jsonl file, to be imported again."""
+    kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
+    text = run_on(reach, lambda api: api.download(f"{POLICIES}/export", format=kind, project=project))
+    file.write_bytes(text)
+    note(f"Written to {file}.")
+
+
+def _turn(reach: Reach, policy_id: str, verb: str, as_json: bool) -> None:
+    policy = run_on(reach, lambda api: api.post(at(f"{POLICY}/{verb}", policy_id)))
+    if as_json:
+        print_json(policy)
+    else:
+        print(f"{policy['id']} is {verb}d.")
+
+
+def _form(given: dict[str, Any]) -> dict[str, Any]:
+    urls, site, rules, more = (given.pop(name) for name in ("urls", "site", "rules", "more"))
+    if not urls or (len(urls) > 1 and not site):
+        raise UsageError("A policy is for one URL", "name one, or the seeds of a site with --site")
+    form = {name: value for name, value in given.items() if value not in (None, ())}
+    form |= {"seeds": list(urls)} if site else {"url": urls[0]}
+    if "labels" in form:
+        form["labels"] = dict(_pair(label) for label in form["labels"])
+    if rules is not None:
+        form["rule_set"] = _rules_in(Path(rules))
+    return form | {name: _json_of(name, text) for name, text in map(_pair, more)}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise UsageError(f'"{text}" is not NAME=VALUE', "write it with an equals sign")
+    return name, value
+
+
+def _json_of(name: str, text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text  # a word that nobody wants to put into quotes
+
+
+def _rules_in(file: Path) -> dict[str, Any]:
+    from shoal.extract.rules import rules_of
+
+    return rules_of(_read(file), str(file))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise NotFound("file", str(file), f"it cannot be read ({error.strerror})") from None
+
+
+def _kind_of(file: Path) -> str:
+    kind = KINDS.get(file.suffix.lower())
+    if kind is None:
+        raise UsageError(f'"{file}" has no ending that says what it is', "use .csv or .jsonl")
+    return kind
+
+
+def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
+    """Judge every line here, with a bar to look at: what is wrong is told before anything is sent."""
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.progress import track
+
+    from shoal.plan.sheet import read_csv, read_json_lines
+
+    text = StringIO(lines.decode("utf-8-sig", "replace"), newline="")
+    rows = read_csv(text) if kind == KINDS[".csv"] else read_json_lines(text)
+    console = Console(stderr=True)
+    bar = track(rows, "Reading", lines.count(b"\n"), console=console, disable=not console.is_terminal)
+    return [(row.line, row.problem) for row in bar if row.problem]
+
+
+def _tell_bad(problems: Iterable[tuple[int, str]]) -> None:
+    told = list(problems)
+    for line, problem in told[:20]:
+        note(f"line {line}: {problem}")
+    if len(told) > 20:
+        note(f"… and {many(len(told) - 20, 'line')} more")
+
+
+def _row(policy: dict[str, Any]) -> list[object]:
+    when = policy["frequency"] or policy["cron"]
+    what = policy["url"] or policy["seeds"][0]
+    off = "-" if policy["enabled"] else "disabled"
+    stale = "yes" if policy["freshness"]["stale"] else ""
+    return [policy["id"], when, policy["next_run_at"] or off, policy["last_success_at"], stale, what]
+
+
+def _shown(value: Any) -> str:
+    if value in (None, [], {}, ""):
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

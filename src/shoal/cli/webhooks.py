@@ -1,0 +1,166 @@
+"""`shoal webhooks`: who is told of events, and what became of each telling."""
+
+from typing import Any
+
+import click
+
+from shoal.base.errors import UsageError
+from shoal.cli.api import Reach, at, reaching, run_on
+from shoal.cli.frame import Group
+from shoal.cli.output import note, print_json, print_table
+from shoal.cli.summary import many, print_rows
+
+WEBHOOKS = "/api/v1/webhooks"
+WEBHOOK = f"{WEBHOOKS}/{{}}"
+MOST = 1000
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_id = click.argument("webhook_id", metavar="ID")
+
+
+@click.group(cls=Group)
+def webhooks() -> None:
+    """Have events sent to an address of yours."""
+
+
+@webhooks.command(epilog="Example: shoal webhooks add https://core.example.com/shoal --event crawl.job.*")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--event", "events", multiple=True, metavar="TYPE", help="Which events; all if none is named. Repeatable."
+)
+@click.option("--secret", metavar="SECRET", help="What signs the deliveries; made if absent.")
+@reaching
+@_json
+def add(url: str, events: tuple[str, ...], secret: str | None, reach: Reach, as_json: bool) -> None:
+    """Have events sent to an address. The secret is printed once."""
+    wish = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
+    _print_secret(run_on(reach, lambda api: api.post(WEBHOOKS, wish), existing=False), as_json)
+
+
+@webhooks.command("ls")
+@reaching
+@_json
+def list_webhooks(reach: Reach, as_json: bool) -> None:
+    """List webhooks."""
+    items = run_on(reach, lambda api: api.get(WEBHOOKS))["items"]
+    if as_json:
+        print_json({"items": items})
+    else:
+        print_table(["id", "state", "events", "url"], [_row(webhook) for webhook in items])
+
+
+@webhooks.command()
+@_id
+@reaching
+@_json
+def show(webhook_id: str, reach: Reach, as_json: bool) -> None:
+    """Show one webhook, and how its queue stands."""
+    webhook = run_on(reach, lambda api: api.get(at(WEBHOOK, webhook_id)))
+    if as_json:
+        print_json(webhook)
+    else:
+        told = webhook | {"events": ", ".join(webhook["events"]) or "all"}
+        rows = [(name.replace("_", " ").capitalize(), str(value)) for name, value in told.items() if value is not None]
+        print_rows(rows, to_stdout=True)
+
+
+@webhooks.command()
+@_id
+@reaching
+@_json
+def enable(webhook_id: str, reach: Reach, as_json: bool) -> None:
+    """Send events again, also those that it missed."""
+    _change(reach, webhook_id, {"enabled": True}, as_json)
+
+
+@webhooks.command()
+@_id
+@reaching
+@_json
+def disable(webhook_id: str, reach: Reach, as_json: bool) -> None:
+    """Send nothing for now."""
+    _change(reach, webhook_id, {"enabled": False}, as_json)
+
+
+@webhooks.command()
+@_id
+@reaching
+@_json
+def rotate(webhook_id: str, reach: Reach, as_json: bool) -> None:
+    """Give it a new secret. For a day deliveries are signed with both."""
+    _print_secret(run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
+
+
+@webhooks.command()
+@_id
+@click.option("--state", type=click.Choice(["waiting", "delivered", "dead"]), help="Only deliveries in this state.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
+@reaching
+@_json
+def deliveries(webhook_id: str, state: str | None, limit: int, reach: Reach, as_json: bool) -> None:
+    """List what was or will be sent, the newest first."""
+    path = at(f"{WEBHOOK}/deliveries", webhook_id)
+    items, more = run_on(reach, lambda api: api.list(path, limit, state=state))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    columns = ["event_id", "event_type", "state", "attempts", "status", "next_at", "error"]
+    print_table([name.replace("_", " ") for name in columns], [[item[name] for name in columns] for item in items])
+
+
+@webhooks.command(epilog="Example: shoal webhooks replay ID --since 2026-03-01T09:00:00Z --until 2026-03-01T12:00:00Z")
+@_id
+@click.option("--event", "event_id", metavar="ID", help="One event.")
+@click.option("--since", metavar="TIME", help="Events from this moment on.")
+@click.option("--until", metavar="TIME", help="Events before this moment.")
+@reaching
+@_json
+def replay(webhook_id: str, reach: Reach, as_json: bool, **which: str | None) -> None:
+    """Send events again. Their ids stay the same."""
+    wish = {name: value for name, value in which.items() if value}
+    if not wish:
+        raise UsageError("A replay needs to know what", "give --event, or --since and --until")
+    told = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), wish))
+    if as_json:
+        print_json(told)
+    else:
+        print(f"{many(told['replayed'], 'event')} will be sent again.")
+
+
+@webhooks.command()
+@_id
+@reaching
+@_json
+def rm(webhook_id: str, reach: Reach, as_json: bool) -> None:
+    """Remove a webhook and its queue."""
+    run_on(reach, lambda api: api.delete(at(WEBHOOK, webhook_id)))
+    if as_json:
+        print_json({"webhook_id": webhook_id, "removed": True})
+    else:
+        print(f"{webhook_id} is removed.")
+
+
+def _change(reach: Reach, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
+    webhook = run_on(reach, lambda api: api.patch(at(WEBHOOK, webhook_id), change))
+    if as_json:
+        print_json(webhook)
+    else:
+        print(f"{webhook['id']} is {_state(webhook)}.")
+
+
+def _print_secret(webhook: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(webhook)
+        return
+    print(webhook["secret"], flush=True)
+    note(f"{webhook['id']} signs with this secret. It is not shown again.")
+
+
+def _row(webhook: dict[str, Any]) -> list[object]:
+    return [webhook["id"], _state(webhook), ", ".join(webhook["events"]) or "all", webhook["url"]]
+
+
+def _state(webhook: dict[str, Any]) -> str:
+    if not webhook["enabled"]:
+        return f"disabled ({webhook['reason']})"
+    return "failing" if webhook["failing_since"] else "enabled"

@@ -1,0 +1,350 @@
+"""REST for policies and business signals."""
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from io import TextIOWrapper
+from typing import IO, Annotated, Any, Literal
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from shoal.access.scopes import Scope
+from shoal.base.clock import moment
+from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
+from shoal.base.form import Form, says
+from shoal.base.text import shorten
+from shoal.plan.intake import Intake
+from shoal.plan.policies import Policies, SignalForm
+from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.sheet import Row, read_csv, read_json_lines, write_csv, write_json_lines
+from shoal.serve.cursor import Paging, cursor_of, cut, number_of
+from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.problems import Json
+from shoal.serve.shapes import Moment
+
+FORM: dict[str, Any] = {
+    "url": "https://shop.example.com/item/17",
+    "frequency": "6h",
+    "priority_base": 60,
+    "labels": {"team": "prices"},
+    "rule_set": {"fields": {"price": {"css": ".price", "type": "number", "required": True}}},
+}
+EXAMPLE: dict[str, Any] = {
+    "id": "pol_01hr2v8k3m4n5p6q",
+    "seeds": [],
+    "cron": None,
+    "timezone": "UTC",
+    "windows": [],
+    "jitter": "0s",
+    "crawl_config": {},
+    "lock_ttl": "10m",
+    "max_retry": 3,
+    "queue": None,
+    "overlap": "skip",
+    "adaptive": None,
+    "not_after": None,
+    "project": "default",
+    "enabled": True,
+    **FORM,
+    "next_run_at": "2026-03-01T15:00:00Z",
+    "last_run_at": "2026-03-01T09:00:00Z",
+    "last_success_at": "2026-03-01T09:00:02Z",
+    "live_job_id": None,
+    "last_crawl_id": None,
+    "freshness": {"age_seconds": 1800, "stale": False},
+    "created_at": "2026-02-01T09:00:00Z",
+}
+
+
+class Freshness(Struct, kw_only=True):
+    age_seconds: Annotated[int | None, says("Since the last success; null if there was none.")]
+    stale: Annotated[bool, says("Older than its frequency.")]
+
+
+class PolicyShape(Struct, kw_only=True):
+    """A policy, and how it stands."""
+
+    id: str
+    url: str | None
+    seeds: list[str]
+    frequency: str | None
+    cron: str | None
+    timezone: str
+    windows: list[str]
+    jitter: str
+    priority_base: int
+    crawl_config: Annotated[dict[str, Any], says("Secrets are hidden.")]
+    rule_set: dict[str, Any] | None
+    lock_ttl: str
+    max_retry: int
+    queue: str | None
+    overlap: str
+    adaptive: dict[str, str] | None
+    not_after: Moment | None
+    labels: dict[str, str]
+    project: str
+    enabled: bool
+    next_run_at: Annotated[Moment | None, says("Null: disabled, or over.")]
+    last_run_at: Moment | None
+    last_success_at: Moment | None
+    live_job_id: str | None
+    last_crawl_id: Annotated[str | None, says("The last crawl of a site.")]
+    freshness: Freshness
+    created_at: Moment
+
+
+class PolicyList(Struct, kw_only=True):
+    items: list[PolicyShape]
+    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+
+
+class Made(Struct, kw_only=True):
+    job_id: str
+    duplicate: Annotated[bool, says("A job of this policy lives already: this is its id.")]
+
+
+class SignalShape(Struct, kw_only=True):
+    subject: str
+    boost: float
+    until: Moment
+
+
+class PolicyFilter(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    project: Annotated[str | None, says("Only policies of this project.")] = None
+    enabled: Annotated[bool | None, says("Only policies that are enabled, or that are not.")] = None
+
+
+class ImportOptions(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    bad: Annotated[Literal["refuse", "skip"], says("What one bad line does: nothing is kept, or only it is not.")] = (
+        "refuse"
+    )
+
+
+class ExportOptions(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Annotated[Literal["csv", "jsonl"], says("The form of the file.")] = "jsonl"
+    project: Annotated[str | None, says("Only policies of this project.")] = None
+
+
+class BadLine(Struct, kw_only=True):
+    line: int
+    problem: str
+
+
+class ImportReport(Struct, kw_only=True):
+    made: int
+    bad: Annotated[int, says("Lines that cannot be taken.")]
+    problems: Annotated[list[BadLine], says("The first hundred of them.")]
+
+
+READERS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {
+    "text/csv": read_csv,
+    "application/x-ndjson": read_json_lines,
+}
+
+
+class PolicyApi:
+    """`/api/v1/policies` and `/api/v1/signals`."""
+
+    def __init__(self, policies: Policies, intake: Intake, largest: int) -> None:
+        self._policies = policies
+        self._intake = intake
+        self._largest = largest
+
+    @endpoint(
+        "POST",
+        "/api/v1/policies",
+        scope=Scope.WRITE,
+        says="Have a page or a site crawled again and again.",
+        body=PolicyForm,
+        status=201,
+        answer=PolicyShape,
+        asks=FORM,
+        answers=EXAMPLE,
+    )
+    async def create_policy(self, ask: Ask[PolicyForm, Nothing]) -> Json:
+        """It is due at once, or by cron at the first minute that matches."""
+        policy = await self._policies.make(ask.body)
+        headers = {"Location": f"/api/v1/policies/{policy.id}"}
+        return Json(policy.answer(policy.created_at), status_code=201, headers=headers)
+
+    @endpoint(
+        "GET",
+        "/api/v1/policies",
+        scope=Scope.READ,
+        says="List policies, the oldest first.",
+        query=PolicyFilter,
+        answer=PolicyList,
+        answers={"items": [EXAMPLE], "next": None},
+    )
+    async def list_policies(self, ask: Ask[Nothing, PolicyFilter]) -> Json:
+        query = ask.query
+        after = number_of(query.cursor) or 0
+        now, found = await self._policies.page_of(
+            after=after, limit=query.limit + 1, project=query.project, enabled=query.enabled
+        )
+
+        def answer(policy: Policy) -> dict[str, Any]:
+            return policy.answer(now)
+
+        return Json(cut(found, query.limit, answer, lambda one: cursor_of(str(one.number))))
+
+    @endpoint(
+        "POST",
+        "/api/v1/policies/import",
+        scope=Scope.WRITE,
+        says="Make many policies from a file.",
+        file=("text/csv", "application/x-ndjson"),
+        query=ImportOptions,
+        answer=ImportReport,
+        answers={"made": 199_999, "bad": 1, "problems": [{"line": 150_000, "problem": "url is missing; give text."}]},
+        problems=[InvalidInput],
+    )
+    async def import_policies(self, ask: Ask[Nothing, ImportOptions]) -> Json:
+        """CSV with the names of fields in its first line, or JSON objects line by line. All of it is kept in one
+        commit; with a bad line nothing is, unless bad lines are to be skipped."""
+        skip = ask.query.bad == "skip"
+        kind = ask.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in READERS:
+            raise WrongMediaType(shorten(kind) or "no type", " or ".join(READERS))
+        with tempfile.TemporaryFile() as file:
+            await self._spool(ask.request, file)
+            lines = TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+            report = await self._intake.take(READERS[kind](lines), skip_bad=skip)
+        if report.bad and not skip:
+            line, problem = report.problems[0]
+            refusal = InvalidInput(f"line {line}:", problem.rstrip("."), "correct it, or skip bad lines with bad=skip")
+            refusal.facts |= {"field": f"line {line}"} | report.answer()
+            raise refusal
+        return Json(report.answer())
+
+    @endpoint(
+        "GET",
+        "/api/v1/policies/export",
+        scope=Scope.READ,
+        says="Get all policies as a file.",
+        query=ExportOptions,
+        answer=str,
+        media_type="text/plain",
+    )
+    async def export_policies(self, ask: Ask[Nothing, ExportOptions]) -> Response:
+        """What it gives can be imported again. Headers, cookies and proxies are in it as they were given."""
+        as_csv = ask.query.format == "csv"
+        kind = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
+        name = {"Content-Disposition": f'attachment; filename="policies.{ask.query.format}"'}
+        return StreamingResponse(self._lines(ask.query.project, as_csv), media_type=kind, headers=name)
+
+    @endpoint(
+        "GET",
+        "/api/v1/policies/{policy_id}",
+        scope=Scope.READ,
+        says="Show one policy.",
+        answer=PolicyShape,
+        answers=EXAMPLE,
+        problems=[NotFound],
+    )
+    async def show_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return await self._shown(await self._policies.get(ask.part("policy_id")))
+
+    @endpoint(
+        "PUT",
+        "/api/v1/policies/{policy_id}",
+        scope=Scope.WRITE,
+        says="Replace what is said of a policy.",
+        body=PolicyForm,
+        answer=PolicyShape,
+        asks=FORM,
+        answers=EXAMPLE,
+        problems=[NotFound],
+    )
+    async def replace_policy(self, ask: Ask[PolicyForm, Nothing]) -> Json:
+        """How it stands stays; another rhythm begins now."""
+        return await self._shown(await self._policies.rewrite(ask.part("policy_id"), ask.body))
+
+    @endpoint(
+        "DELETE",
+        "/api/v1/policies/{policy_id}",
+        scope=Scope.WRITE,
+        says="Remove a policy.",
+        status=204,
+        problems=[NotFound],
+    )
+    async def remove_policy(self, ask: Ask[Nothing, Nothing]) -> Response:
+        """A job of it that lives is run to its end."""
+        await self._policies.remove(ask.part("policy_id"))
+        return Response(status_code=204)
+
+    @endpoint(
+        "POST",
+        "/api/v1/policies/{policy_id}/run",
+        scope=Scope.WRITE,
+        says="Run a policy now.",
+        status=202,
+        answer=Made,
+        answers={"job_id": "job_01hr2v8k3m4n5p6q", "duplicate": False},
+        problems=[NotFound],
+    )
+    async def run_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+        made = await self._policies.run_now(ask.part("policy_id"))
+        return Json({"job_id": made.id, "duplicate": made.duplicate}, status_code=202)
+
+    @endpoint(
+        "POST",
+        "/api/v1/policies/{policy_id}/enable",
+        scope=Scope.WRITE,
+        says="Let a policy run.",
+        answer=PolicyShape,
+        answers=EXAMPLE,
+        problems=[NotFound],
+    )
+    async def enable_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return await self._shown(await self._policies.enable(ask.part("policy_id"), True))
+
+    @endpoint(
+        "POST",
+        "/api/v1/policies/{policy_id}/disable",
+        scope=Scope.WRITE,
+        says="Keep a policy from running.",
+        answer=PolicyShape,
+        answers=EXAMPLE | {"enabled": False, "next_run_at": None},
+        problems=[NotFound],
+    )
+    async def disable_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+        return await self._shown(await self._policies.enable(ask.part("policy_id"), False))
+
+    @endpoint(
+        "POST",
+        "/api/v1/signals",
+        scope=Scope.WRITE,
+        says="Say that a URL or a label matters more, or less, for a while.",
+        body=SignalForm,
+        answer=SignalShape,
+        asks={"label": "team=prices", "boost": 30, "lasts": "6h"},
+        answers={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
+    )
+    async def push_signal(self, ask: Ask[SignalForm, Nothing]) -> Json:
+        """It counts for jobs that are made from now on."""
+        signal = await self._policies.signal(ask.body)
+        return Json({"subject": signal.subject, "boost": signal.boost, "until": moment(signal.until)})
+
+    async def _spool(self, request: Request, file: IO[bytes]) -> None:
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > self._largest:
+                raise TooLarge("the file", f"{self._largest} bytes", "split it, or raise SHOAL_MAX_IMPORT")
+            file.write(chunk)
+        file.seek(0)
+
+    async def _lines(self, project: str | None, as_csv: bool) -> AsyncIterator[bytes]:
+        after = 0
+        while True:
+            _, found = await self._policies.page_of(after=after, limit=1000, project=project)
+            yield write_csv(found, head=not after) if as_csv else write_json_lines(found)
+            if not found:
+                return
+            after = found[-1].number
+
+    async def _shown(self, policy: Policy) -> Json:
+        now, _ = await self._policies.page_of(limit=1)
+        return Json(policy.answer(now))

@@ -1,0 +1,85 @@
+"""Policies over HTTP: made, looked at, changed, run, removed; files of them in and out."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.api import Served
+
+HERE = "/api/v1/policies"
+CSV = {"Content-Type": "text/csv"}
+
+
+async def test_a_policy_is_made_looked_at_changed_run_and_removed(api: Served) -> None:
+    status, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h", "labels": {"team": "a"}})
+    assert (status, made["enabled"], made["freshness"]) == (201, True, {"age_seconds": None, "stale": False})
+    path = f"{HERE}/{made['id']}"
+    _, listed = await api.ask(f"{HERE}?project=default&enabled=true")
+    assert [one["id"] for one in listed["items"]] == [made["id"]]
+    _, changed = await api.ask(path, {"url": "http://example.org/", "frequency": "1h"}, method="PUT")
+    assert (changed["frequency"], changed["labels"]) == ("1h", {})
+    _, first = await api.ask(f"{path}/run", method="POST")
+    _, again = await api.ask(f"{path}/run", method="POST")
+    assert (first["duplicate"], again) == (False, {"job_id": first["job_id"], "duplicate": True})
+    assert (await api.ask(path))[1]["live_job_id"] == first["job_id"]
+    _, off = await api.ask(f"{path}/disable", method="POST")
+    assert (off["enabled"], off["next_run_at"]) == (False, None)
+    assert (await api.ask(f"{path}/enable", method="POST"))[1]["next_run_at"] is not None
+    assert (await api.send("DELETE", path)).status == 204
+    assert (await api.ask(path))[0] == 404
+
+
+async def test_secrets_of_a_policy_are_not_shown(api: Served) -> None:
+    config = {"headers": {"Authorization": "Bearer sesame", "Accept-Language": "de"}}
+    _, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h", "crawl_config": config})
+    assert "sesame" not in str(made)
+    assert made["crawl_config"]["headers"]["Accept-Language"] == "de"
+
+
+async def test_a_signal_is_taken(api: Served) -> None:
+    status, told = await api.ask("/api/v1/signals", {"label": "team=a", "boost": 20.0})
+    assert (status, told["subject"]) == (200, "label:team=a")
+    for body in ({"boost": 1.0}, {"label": "team", "boost": 1.0}, {"label": "a=b", "boost": 1e9}):
+        assert (await api.ask("/api/v1/signals", body))[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"url": "http://example.org/"}, "frequency"),
+        ({"url": "http://example.org/", "frequency": "0"}, "frequency"),
+        ({"url": "http://example.org/", "cron": "61 * * * *"}, "cron"),
+        ({"url": "http://10.0.0.1/", "frequency": "6h"}, "url"),
+        ({"url": "http://example.org/", "frequency": "6h", "lease_epoch": 3}, "lease_epoch"),
+    ],
+)
+async def test_a_bad_policy_names_its_field(api: Served, body: dict[str, Any], field: str) -> None:
+    status, problem = await api.ask(HERE, body)
+    assert (status, problem["field"]) == (422, field)
+    assert (await api.ask(HERE))[1]["items"] == []
+
+
+async def test_a_file_goes_in_and_out(api: Served) -> None:
+    lines = b"url,frequency,labels\r\nhttp://example.org/a,6h,team=a\r\nhttp://example.org/b,1d,\r\n"
+    taken = await api.send("POST", f"{HERE}/import", headers=CSV, raw=lines)
+    assert taken.json == {"made": 2, "bad": 0, "problems": []}
+    out = await api.send("GET", f"{HERE}/export?format=csv")
+    assert out.headers["content-type"].startswith("text/csv")
+    again = await api.send("POST", f"{HERE}/import", headers=CSV, raw=out.body)
+    assert again.json["made"] == 2
+    rows = (await api.send("GET", f"{HERE}/export")).body.splitlines()
+    assert len(rows) == 4
+
+
+async def test_a_bad_line_is_named_and_nothing_is_kept_unless_it_is_skipped(api: Served) -> None:
+    lines = b"url,frequency\r\nhttp://example.org/a,6h\r\nftp://example.org/b,6h\r\n"
+    refused = await api.send("POST", f"{HERE}/import", headers=CSV, raw=lines)
+    assert (refused.status, refused.json["field"], refused.json["made"]) == (422, "line 3", 0)
+    assert (await api.ask(HERE))[1]["items"] == []
+    taken = await api.send("POST", f"{HERE}/import?bad=skip", headers=CSV, raw=lines)
+    assert (taken.json["made"], [bad["line"] for bad in taken.json["problems"]]) == (1, [3])
+
+
+async def test_a_file_of_another_kind_is_refused(api: Served) -> None:
+    answered = await api.send("POST", f"{HERE}/import", headers={"Content-Type": "application/zip"}, raw=b"PK")
+    assert answered.status == 415
