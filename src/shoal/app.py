@@ -98,13 +98,16 @@ class App:
         """The chore that removes what is old, on one controller at a time."""
         from shoal.base.leader import Led
         from shoal.events.old import OldEvents
+        from shoal.pages.shelf import OldGroups
         from shoal.queue.pruner import Pruner, job_shelves
         from shoal.store.sql.events import SqlEvents
+        from shoal.store.sql.groups import SqlGroupStore
         from shoal.store.sql.jobbook import SqlJobBook
         from shoal.store.sql.leader import SqlLeaderStore
 
         shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
         shelves.append(OldEvents(SqlEvents(), self.settings.events.keep))
+        shelves.append(OldGroups(self.settings.queue.keep_dead, SqlGroupStore()))
         return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
     @property

@@ -98,7 +98,7 @@ def kinds(rest: Rest) -> Counter[str]:
 
 def test_jobs_are_added_waited_for_and_read_from_the_command_line(store_url: str, tmp_path: Path) -> None:
     with Site(pages=5) as site, Fleet(tmp_path, store_url, **FAST) as fleet:
-        fleet.worker()
+        fleet.controller(workers=1)
         urls = tmp_path / "urls.txt"
         urls.write_text("\n".join(sorted(site.urls)))
         said = shoal(tmp_path, store_url, "jobs", "add", "--file", str(urls), "--wait")
@@ -110,6 +110,9 @@ def test_jobs_are_added_waited_for_and_read_from_the_command_line(store_url: str
             if line
         ]
         assert sorted(result["url"] for result in results) == sorted(site.urls)
+        told = fleet.metrics()
+        assert 'shoal_jobs_done_total{kind="page"} 5.0' in told, "what the child did is counted in its parent"
+        assert 'shoal_pages_total{status_class="2xx"} 5.0' in told
 
 
 def shoal(folder: Path, store_url: str, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -2,6 +2,7 @@
 at the same time sees it."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -11,8 +12,10 @@ from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound
 from shoal.pages.group import GroupConfig, GroupState
 from shoal.pages.groups import GroupEnded
 from shoal.pages.result import Delivery, Result, Status
+from shoal.pages.shelf import OldGroups
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState
+from shoal.store.sql.groups import SqlGroupStore
 from tests.contract.conftest import SITE, Bench, database_at
 
 J = JobState
@@ -211,3 +214,24 @@ async def test_results_and_the_next_lease_are_one_commit(bench: Bench) -> None:
     settlement = await bench.ingest.settle("w1", [done(first), done(second)], want=5)
     assert [receipt.state for receipt in settlement.receipts] == [J.DONE, J.DONE]
     assert len(settlement.leases) == 2
+
+
+async def test_old_groups_go_when_their_jobs_are_gone(bench: Bench) -> None:
+    for name in ("old", "young", "open"):
+        await bench.groups.make(config(1, group=name))
+    await bench.groups.cancel("old")
+    await bench.jump(100)
+    await bench.groups.cancel("young")
+    now = await bench.database.read(lambda tx: tx.value("now"))
+    shelf = OldGroups(timedelta(seconds=50), SqlGroupStore())
+    assert await shelf.prune(bench.database, now - 50_000_000, 10) == (0, False), "its jobs are there"
+    await bench.sql("DELETE FROM job WHERE state = 'cancelled'")
+    assert await shelf.prune(bench.database, now - 50_000_000, 10) == (1, False)
+    assert [group.id for group in await bench.groups.newest()] == ["open", "young"]
+
+
+async def test_results_go_with_their_jobs(bench: Bench) -> None:
+    await bench.groups.make(config(2))
+    await bench.ingest.settle("w1", [done(lease) for lease in await take(bench)])
+    await bench.sql("DELETE FROM job")
+    assert await bench.number("SELECT count(*) FROM result") == 0

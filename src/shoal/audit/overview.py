@@ -6,6 +6,7 @@ from typing import Final
 from shoal.audit.analysis import Finding, Severity
 from shoal.extract.flags import names_of
 from shoal.pages.page import Page
+from shoal.pages.settled import status_class
 
 MOST_KEYS: Final = 1_000  # of one kind: content types are whatever servers make up
 
@@ -26,7 +27,7 @@ class Overview:
 
     def see(self, page: Page) -> None:
         self._pages += 1
-        self._counts["status"][f"{page.status // 100}xx" if page.status else "error"] += 1
+        self._counts["status"][status_class(page.status)] += 1
         self._counts["depth"][str(page.depth)] += 1
         if page.content_type is not None:
             self._count("content_type", page.content_type.partition(";")[0].strip().lower())

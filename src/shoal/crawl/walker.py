@@ -39,6 +39,7 @@ from shoal.hosts.robots import product_token
 from shoal.hosts.store import HostStore
 from shoal.hosts.watch import HostNews, HostWatch, tell_holds
 from shoal.pages.bodies import BodyStore
+from shoal.pages.settled import PagesSettled, status_class
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 from shoal.queue.queue import Queue
@@ -50,14 +51,6 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.pages.keeper import BodyKeeper
 
 ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagesSettled(Signal):
-    """What one commit stored, by class of HTTP status (`2xx`, or `error` without one)."""
-
-    pages: dict[str, int]
-    bytes: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +254,7 @@ class Walker:
             if page is None:
                 self._tell_sitemap(done)
                 continue
-            status = f"{page.status // 100}xx" if page.status else "error"
+            status = status_class(page.status)
             pages[status] += 1
             sizes[status] += page.received
         if pages:

@@ -4,6 +4,7 @@ How many run at once is the caller's business. A job whose host is not to be ask
 its lane until the host's turn comes, and nothing that stands behind it has to wait.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +26,7 @@ from shoal.hosts.watch import Answer, HostNews, HostWatch, tell_holds
 from shoal.pages.ingest import Ingest, Settlement
 from shoal.pages.jobs_store import GroupStore
 from shoal.pages.result import Delivery
+from shoal.pages.settled import PagesSettled, status_class
 from shoal.pages.work import KIND, PageSpec, PageWork
 from shoal.queue import states
 from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
@@ -111,6 +113,8 @@ class PageJobs:
         self._signals = signals
         self._lanes = lanes
         self._tasks: dict[Holder, Task] = {}
+        self._pages: Counter[str] = Counter()  # that were fetched and not told yet, by class of status
+        self._bytes: Counter[str] = Counter()
 
     async def run(self, lease: Lease) -> Delivery | PutOff:
         """Fetch the page when its slot comes; if its host asked us to wait meanwhile, put the job off."""
@@ -127,6 +131,8 @@ class PageJobs:
             return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
 
         def heard(fetched: Fetched) -> None:
+            self._pages[status_class(fetched.status)] += 1
+            self._bytes[status_class(fetched.status)] += fetched.bytes
             if not fetched.redirects or fetched.final_url.startswith(f"{home}/"):  # else another host's answer
                 self._watch.hear(_answer(task, home, fetched))
 
@@ -152,10 +158,17 @@ class PageJobs:
         self._watch.learn(turn.holds)
         tell_holds(self._signals, news, turn.holds)
         await self._ingest.tell(turn.settlement)
+        self._tell_pages()
         if len(self._tasks) > MOST_TASKS:  # leased and handed back unbegun, all but a few
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
         self._tasks |= {task.lease.holder: task for task in turn.tasks}
         return [task.lease for task in turn.tasks]
+
+    def _tell_pages(self) -> None:
+        if self._pages:
+            self._signals.emit(PagesSettled(pages=dict(self._pages), bytes=dict(self._bytes)))
+            self._pages.clear()
+            self._bytes.clear()
 
     def close(self) -> None:
         """Drop what is under way, and every connection."""

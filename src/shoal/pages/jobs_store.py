@@ -109,6 +109,10 @@ class GroupStore(Protocol):
         """The grants under which jobs of the group are worked on just now, by id."""
         ...
 
+    async def prune(self, tx: Tx, before: int, limit: int) -> int:
+        """Remove groups that were over before that time and have no jobs any more; how many."""
+        ...
+
     async def end(self, tx: Tx, group_id: str, state: GroupState, reason: str | None) -> dict[str, int]:
         """End an open group, and keep how many of its jobs ended in each state; these numbers."""
         ...

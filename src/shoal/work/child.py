@@ -13,10 +13,10 @@ from typing import Generic, Protocol, TypeVar
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.walker import PagesSettled
 from shoal.hosts.watch import HoldsBegun
+from shoal.pages.settled import PagesSettled
 from shoal.queue.job import Holder, Lease, node_of
-from shoal.queue.queue import Queue
+from shoal.queue.queue import JobsLeased, JobsMoved, Queue
 from shoal.settings import Settings
 from shoal.work.pages import PageDesk, PageWork
 from shoal.work.talk import (
@@ -25,8 +25,10 @@ from shoal.work.talk import (
     Drop,
     Held,
     Holding,
+    Leased,
     Leave,
     Message,
+    Moved,
     Renewed,
     Stored,
     Tick,
@@ -196,9 +198,13 @@ def _say_alone(holder: Holder | None) -> None:
 
 
 def _relay(signal: Signal) -> None:
-    """Pages and holds are counted where metrics are asked for: in the parent."""
+    """Pages, holds and jobs by the batch are counted where metrics are asked for: in the parent."""
     if isinstance(signal, PagesSettled):
         _say(Stored(signal.pages, signal.bytes))
+    elif isinstance(signal, JobsMoved):
+        _say(Moved(signal.kind, signal.how, signal.count))
+    elif isinstance(signal, JobsLeased):
+        _say(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):
         _say(Held(signal.holds))
 

@@ -9,11 +9,27 @@ from collections.abc import Mapping, Sequence
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
-from shoal.crawl.walker import PagesSettled
 from shoal.hosts.watch import HoldsBegun
+from shoal.pages.settled import PagesSettled
 from shoal.queue.job import Holder
+from shoal.queue.queue import JobsLeased, JobsMoved
+from shoal.queue.states import GrantEnd
 from shoal.work.leftovers import Book
-from shoal.work.talk import Alone, Done, Held, Holding, Message, Pair, Stored, Tick, decode, encode, holders
+from shoal.work.talk import (
+    Alone,
+    Done,
+    Held,
+    Holding,
+    Leased,
+    Message,
+    Moved,
+    Pair,
+    Stored,
+    Tick,
+    decode,
+    encode,
+    holders,
+)
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")
 
@@ -127,6 +143,17 @@ class ChildProcess:
             self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
         elif isinstance(message, Held):
             self._signals.emit(HoldsBegun(holds=message.holds))
+        elif isinstance(message, Moved):
+            self._signals.emit(JobsMoved(kind=message.kind, how=GrantEnd(message.how), count=message.count))
+        elif isinstance(message, Leased):
+            self._signals.emit(
+                JobsLeased(
+                    kind=message.kind,
+                    holder=str(self.pid),
+                    count=message.count,
+                    waited_seconds=message.waited_seconds,
+                )
+            )
 
     def kill(self) -> None:
         if not self.gone:

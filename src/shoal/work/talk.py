@@ -79,6 +79,24 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Page child to parent: so many jobs of a kind ended, or went back, in the same way."""
+
+    kind: str
+    how: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Page child to parent: so many jobs of a kind were leased; the longest had waited so long."""
+
+    kind: str
+    count: int
+    waited_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """Page child to parent: what I hold now, to be extended. What comes and goes between two of these is not told."""
 
@@ -93,7 +111,7 @@ class Alone:
     lease: Pair | None = None
 
 
-Message = Work | Renewed | Leave | Drop | Tick | Done | Stored | Held | Holding | Alone
+Message = Work | Renewed | Leave | Drop | Tick | Done | Stored | Held | Moved | Leased | Holding | Alone
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 

@@ -48,6 +48,9 @@ class SqlGroupStore:
         rows = await tx.all("held_of_group", run_id=group_id)
         return [Holder(JobId(row["id"]), row["lease_epoch"]) for row in rows]
 
+    async def prune(self, tx: Tx, before: int, limit: int) -> int:
+        return await tx.execute("prune_groups", before=before, limit=limit)
+
     async def end(self, tx: Tx, group_id: str, state: GroupState, reason: str | None) -> dict[str, int]:
         counts = await self._count(tx, group_id)
         jobs = orjson.dumps(counts).decode()

@@ -159,6 +159,7 @@ CREATE TABLE job_group (
     CHECK ((state = 'open') = (finished_at IS NULL)),
     CHECK ((state = 'open') = (jobs IS NULL))
 );
+CREATE INDEX job_group_over ON job_group (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_live_of_run ON job (run_id) WHERE run_id IS NOT NULL AND finished_at IS NULL;
 
 -- What page jobs gave, one row per grant that brought something. `state`: where it sent the job; `digest`: of what was
