@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
+from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, ShoalError, StateConflict
 from shoal.base.ids import CrawlId
+from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import KIND
 from shoal.crawl.fates import Fate
@@ -20,6 +23,7 @@ from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, later
 
 S = CrawlState
+T = TypeVar("T")
 
 
 async def only_job(bench: Bench, crawl: Crawl) -> str:
@@ -843,17 +847,125 @@ async def obey(walker: Walker) -> None:
 
 async def bring_to(bench: Bench, state: CrawlState) -> Crawl:
     """A crawl in that state."""
-    crawl = await bench.submit()
-    if state is S.QUEUED:
+    crawl = await bench.submit(start=state is not S.PENDING)
+    if state in (S.PENDING, S.QUEUED):
         return crawl
     if state in (S.PAUSED, S.STOPPED):
         await (bench.crawls.pause if state is S.PAUSED else bench.crawls.stop)(crawl.id)
         return crawl
     walker = await bench.walker(crawl)
-    if state is S.PAUSING:
-        await bench.crawls.pause(crawl.id)
+    if state in (S.PAUSING, S.STOPPING):
+        await (bench.crawls.pause if state is S.PAUSING else bench.crawls.stop)(crawl.id)
     if state in (S.COMPLETED, S.FAILED):
         [task] = await walker.take()
         await walker.turn(fetched(task) if state is S.COMPLETED else failed(task))
     assert await bench.state(crawl) is state
     return crawl
+
+
+# Every verb in every state
+
+
+VERBS: dict[str, Callable[[Bench, str], Awaitable[object]]] = {
+    "start": lambda bench, crawl_id: bench.crawls.start(crawl_id),
+    "pause": lambda bench, crawl_id: bench.crawls.pause(crawl_id),
+    "resume": lambda bench, crawl_id: bench.crawls.resume(crawl_id),
+    "stop": lambda bench, crawl_id: bench.crawls.stop(crawl_id),
+    "retry": lambda bench, crawl_id: bench.crawls.retry(crawl_id),
+    "change": lambda bench, crawl_id: bench.crawls.change(crawl_id, CrawlChange(max_pages=7)),
+}
+LEADS_TO: dict[str, dict[CrawlState, CrawlState]] = {
+    "start": {S.PENDING: S.QUEUED},
+    "pause": {S.QUEUED: S.PAUSED, S.RUNNING: S.PAUSING, S.PAUSING: S.PAUSING, S.PAUSED: S.PAUSED},
+    "resume": {S.PAUSED: S.QUEUED},
+    "stop": {
+        S.PENDING: S.STOPPED,
+        S.QUEUED: S.STOPPED,
+        S.RUNNING: S.STOPPING,
+        S.PAUSING: S.STOPPING,
+        S.PAUSED: S.STOPPED,
+        S.STOPPING: S.STOPPING,
+        S.STOPPED: S.STOPPED,
+    },
+    "retry": {S.FAILED: S.QUEUED},
+    "change": {state: state for state in (S.PENDING, S.QUEUED, S.RUNNING, S.PAUSING, S.PAUSED)},
+}
+
+
+@pytest.mark.parametrize("state", list(S))
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_leads_where_it_says_or_changes_nothing(bench: Bench, verb: str, state: CrawlState) -> None:
+    crawl = await bring_to(bench, state)
+    before, jobs = await bench.crawls.get(crawl.id), await bench.live(crawl)
+    if state in LEADS_TO[verb]:
+        await VERBS[verb](bench, crawl.id)
+        assert await bench.state(crawl) is LEADS_TO[verb][state]
+    else:
+        with pytest.raises(StateConflict, match=f'crawl "{crawl.id}" is {state}, so it cannot'):
+            await VERBS[verb](bench, crawl.id)
+        assert await bench.crawls.get(crawl.id) == before
+        assert await bench.live(crawl) == jobs
+    await check_ledger(bench, crawl)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_on_an_unknown_crawl_says_that_there_is_none(bench: Bench, verb: str) -> None:
+    with pytest.raises(NotFound, match='crawl "none" does not exist'):
+        await VERBS[verb](bench, "none")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("stop", "stop"), ("pause", "stop"), ("stop", "retry"), ("pause", "change")]
+)
+async def test_two_verbs_at_once_are_one_after_the_other(bench: Bench, first: str, second: str) -> None:
+    crawl = await bring_to(bench, S.RUNNING)
+    done = await asyncio.gather(*[VERBS[verb](bench, crawl.id) for verb in (first, second)], return_exceptions=True)
+    assert all(isinstance(answer, StateConflict) for answer in done if isinstance(answer, BaseException))
+    refused = len([answer for answer in done if isinstance(answer, BaseException)])
+    assert refused <= (first != second), "at most whoever came second"
+    assert await bench.state(crawl) is (S.STOPPING if "stop" in (first, second) else S.PAUSING)
+    await check_ledger(bench, crawl)
+
+
+class Noted:
+    """A store that notes the names of what it is asked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.names: list[str] = []
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._database.run(lambda tx: work(NotedTx(tx, self.names)))
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+class NotedTx:
+    def __init__(self, tx: Tx, names: list[str]) -> None:
+        self._tx = tx
+        self._names = names
+
+    def __getattr__(self, verb: str) -> Any:
+        asked = getattr(self._tx, verb)
+
+        def ask(query: str, *rows: Any, **values: Any) -> Any:
+            self._names.append(query)
+            return asked(query, *rows, **values)
+
+        return ask
+
+
+async def test_a_commit_with_nothing_to_say_asks_nothing_for_it(bench: Bench) -> None:
+    """Neither for its journal, nor for options that may have been changed: the control read tells that, too."""
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c")
+    noted = Noted(bench.database)
+    walker = await bench.over(noted).walker(crawl)
+    [first, *_] = await walker.take()
+    noted.names.clear()
+    await walker.turn(fetched(first), found=[walker.link("/d")])
+    assert noted.names.count("crawl_control") == 1
+    assert not {"crawl", "reserve_lines", "insert_lines", "shallowest_open", "finish_depth"} & set(noted.names)
