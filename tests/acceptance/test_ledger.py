@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import ledger
-from tests.support.fleet import PATIENCE_SECONDS, SEED, TENTH, Fleet, Reaper, seed_of_run, send_all, wait_for
+from tests.support.fleet import PATIENCE_SECONDS, SEED, TENTH, Fleet, seed_of_run, send_all, wait_for
 from tests.support.ledger import Expected
-from tests.support.site import PAGES, Site, path_of
+from tests.support.servers import PostgresServer
+from tests.support.site import Site, path_of
+from tests.support.storm import Storm, Work
 
 KILLS = 20
 DELAY_SECONDS = 0.04
@@ -21,11 +23,19 @@ SLOW_SECONDS = 0.1  # slow enough for twenty deaths on the way
 AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
 LEASE_SECONDS = 1.0
 SILENCE_SECONDS = 1.5
+# A job may lose as many workers as the storm takes: what becomes of one that kills them is another test's question.
+STORMY = TENTH | {"SHOAL_POISON_LIMIT": "100", "SHOAL_PAGE_SPEED": "max"}
 
 
-def books_in_order(fleet: Fleet, crawl_id: str, site: Site, failed: Collection[str] = ()) -> None:
+def books_in_order(
+    fleet: Fleet, crawl_id: str, site: Site, failed: Collection[str] = (), starts: int | None = 1
+) -> None:
+    """`starts` is how often it began to run; None if nobody knows how often it was resumed."""
     books = ledger.read(fleet.store_url, crawl_id)
-    found = ledger.violations(books, Expected(urls=site.urls, failed=failed))
+    began = sum(event["type"] == "crawl.started" for event in books.events)
+    found = ledger.violations(
+        books, Expected(urls=site.urls, failed=failed, starts=began if starts is None else starts)
+    )
     assert not found, "\n".join(found)
     assert [job["attempts"] for job in books.jobs] == [0] * len(books.jobs)
 
@@ -34,21 +44,64 @@ def ends_of(fleet: Fleet, crawl_id: str) -> list[str | None]:
     return ledger.read(fleet.store_url, crawl_id).ends
 
 
-def test_twenty_deaths_lose_no_page_and_count_none_twice(store_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("driver", ["sqlite", "postgres"])
+def test_twenty_deaths_lose_no_page_and_count_none_twice(
+    request: pytest.FixtureRequest, tmp_path: Path, driver: str
+) -> None:
+    """Three crawls, one of them with two walkers, one put to sleep, and page jobs; workers, children, the controller
+    and, where there is one, the database server die under them."""
+    server: PostgresServer | None = request.getfixturevalue("own_postgres") if driver == "postgres" else None
+    store_url = server.url if server else f"sqlite:///{tmp_path}/shoal.db"
     seed = seed_of_run()
     try:
-        with Site(delay=SLOW_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
-            controller, worker = fleet.controller(), fleet.worker()
-            crawl_id = fleet.submit(site, concurrency=4)
-            reaper = Reaper(controller, worker, seed)
-            reaper.work_through(reaper.plan(KILLS, PAGES), site)
-            fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
-            books_in_order(fleet, crawl_id, site)
-            assert len(reaper.killed) == KILLS
-            assert set(ends_of(fleet, crawl_id)) >= {"expired", "crashed", "done"}
+        with (
+            Site(pages=150) as large,
+            Site(pages=80) as small,
+            Site(pages=80) as third,
+            Site(pages=80) as single,
+            Fleet(tmp_path, store_url, **STORMY) as fleet,
+        ):
+            controller, workers = fleet.controller(), [fleet.worker("worker-1"), fleet.worker("worker-2")]
+            walkers = {large: 2, small: 1, third: 1}
+            works = [Work(site, fleet.submit(site, concurrency=2, workers=count)) for site, count in walkers.items()]
+            group = fleet.fetch(single.urls)
+            works.append(Work(single))
+            storm = Storm(fleet, controller, workers, works, seed, server)
+            storm.rage(KILLS)
+            wait_for(lambda: fleet.group(group)["state"] == "completed", "the end of the page jobs", 60)
+            assert fleet.group(group)["jobs"] == {"done": len(single.urls)}
+            crawls = [(work.crawl_id, work.site) for work in works if work.crawl_id is not None]
+            for crawl_id, _ in crawls:
+                fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
+            wait_for(lambda: not ledger.open_jobs(store_url), "the end of every walker")
+            for crawl_id, site in crawls:
+                books_in_order(fleet, crawl_id, site, starts=None)
+            assert len(storm.struck) == KILLS
+            assert ledger.check_jobs(store_url) == []
     except BaseException as error:
         error.add_note(f"again with {SEED}={seed}")
         raise
+
+
+def test_an_outage_longer_than_a_lease_costs_no_attempt(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """F19: the child may not trust its lease any more, and leaves; that is no failure of the job."""
+    with Site(pages=40) as site, Fleet(tmp_path, own_postgres.url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        site.allowed = 10
+        crawl_id = fleet.submit(site, concurrency=2)
+        wait_for(lambda: site.pages_answered == 10, "ten pages")
+        for time in (1, 2):  # as often as a job may fail
+            own_postgres.stop("immediate")
+            site.allowed += 5
+            wait_for(
+                lambda time=time: worker.said().count("while leasing") >= 8 * time, "an outage longer than a lease"
+            )
+            own_postgres.start()
+            wait_for(lambda: site.pages_answered >= (site.allowed or 0), "more pages")
+        site.allowed = None
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
 
 
 def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_times(

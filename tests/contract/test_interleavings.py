@@ -49,10 +49,6 @@ DISAGREEMENTS = """
     SELECT j.id || ' is ' || j.state || ' with the open grant ' || g.epoch
     FROM job AS j JOIN job_grant AS g ON g.job_id = j.id
     WHERE g.ended IS NULL AND (j.state <> 'locked' OR j.lease_epoch <> g.epoch)
-    UNION ALL
-    SELECT j.id || ' is locked without an open grant' FROM job AS j
-    WHERE j.state = 'locked' AND NOT EXISTS (SELECT 1 FROM job_grant AS g
-                                             WHERE g.job_id = j.id AND g.epoch = j.lease_epoch AND g.ended IS NULL)
 """
 
 

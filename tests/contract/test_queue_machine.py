@@ -29,6 +29,7 @@ from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED, WORKER_LOST, Move
 from tests.contract.conftest import Bench, open_bench
+from tests.support import ledger
 from tests.support.effort import times
 from tests.support.queue_model import SECOND, ModelJob, QueueModel, Rules
 
@@ -47,7 +48,10 @@ JOBS = """
            CASE WHEN finished_at IS NULL THEN due END AS due
     FROM job ORDER BY id
 """
-GRANTS = "SELECT job_id, epoch, holder, granted_at, settled, ended, ended_at FROM job_grant ORDER BY job_id, epoch"
+GRANTS = f"""
+    SELECT job_id, epoch, holder, granted_at, settled, ended, ended_at FROM ({ledger.GRANTS}) AS g
+    ORDER BY job_id, epoch
+"""
 
 
 class Ground:

@@ -7,18 +7,16 @@ shown when the block around the fleet fails. Judging what they did is the ledger
 import contextlib
 import json
 import os
-import random
 import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from tests.support.servers import free_port
@@ -163,9 +161,29 @@ class Fleet:
         assert answer is not None, f"the controller did not take {path}"
         return answer
 
+    def fetch(self, urls: Iterable[str], **options: Any) -> str:
+        """Make a page job for each of these; the id of their group."""
+        return str(self.post("/api/v1/jobs", urls=list(urls), **options)["id"])
+
+    def group(self, group_id: str) -> dict[str, Any]:
+        answer = self._ask(f"/api/v1/groups/{group_id}")
+        return answer if answer is not None else {"state": "unknown"}
+
     def crawl(self, crawl_id: str) -> dict[str, Any]:
         answer = self._ask(f"/api/v1/crawls/{crawl_id}")
         return answer if answer is not None else {"state": "unknown"}
+
+    def ask_for(self, crawl_id: str, verb: str) -> int | None:
+        """Say a verb to a crawl; the status of the answer, or None if nobody could take it in."""
+        request = Request(f"http://127.0.0.1:{self._port}/api/v1/crawls/{crawl_id}/{verb}", b"{}", method="POST")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urlopen(request, timeout=5) as response:
+                return int(response.status)
+        except HTTPError as error:
+            return error.code if error.code < 500 else None
+        except (URLError, OSError):
+            return None
 
     def wait_for_state(self, crawl_id: str, *states: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -223,65 +241,6 @@ class Fleet:
     def _logs(self) -> str:
         ends = {member.name: member.said().splitlines()[-LOG_LINES:] for member in self._members}
         return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in ends.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """One kill to come: who, after how many pages, and how long after that. `again` follows on the one before without
-    waiting for progress: it finds whoever was just started."""
-
-    who: str
-    after_pages: int
-    pause: float
-    again: bool
-
-
-class Reaper:
-    """Kills members of a fleet at seeded random moments, spread over the progress of a crawl, and starts them again at
-    once. The same seed plans the same deaths; what each of them interrupts is the machine's choice.
-
-    Never more than two in a row without a new page between them: a job whose workers die four times without settling
-    anything is a dead letter, and rightly so.
-    """
-
-    TARGETS = ("child", "controller", "worker")
-    WEIGHTS = (3, 2, 2)
-    LONGEST_PAUSE = 0.25
-    AGAIN_EVERY = 5
-
-    def __init__(self, controller: Shoal, worker: Shoal, seed: int) -> None:
-        self._controller = controller
-        self._worker = worker
-        self._chance = random.Random(seed)
-        self.killed: list[Death] = []
-
-    def plan(self, kills: int, pages: int) -> list[Death]:
-        """Everybody dies at least once; the last death is early enough to leave pages to fetch."""
-        chance = self._chance
-        moments = sorted(chance.sample(range(2, pages * 8 // 10), kills))
-        names = [*self.TARGETS, *chance.choices(self.TARGETS, self.WEIGHTS, k=kills - len(self.TARGETS))]
-        chance.shuffle(names)
-        pauses = [chance.uniform(0, self.LONGEST_PAUSE) for _ in names]
-        again = [place % self.AGAIN_EVERY == self.AGAIN_EVERY - 1 for place in range(kills)]
-        return [Death(*facts) for facts in zip(names, moments, pauses, again, strict=True)]
-
-    def work_through(self, deaths: list[Death], site: Site) -> None:
-        seen = 0
-        for death in deaths:
-            if not death.again:
-                site.wait_for_pages(max(death.after_pages, seen + 1))
-            time.sleep(death.pause)
-            self._carry_out(death)
-            seen = site.pages_asked
-
-    def _carry_out(self, death: Death) -> None:
-        if death.who == "child":
-            self._worker.kill_child()
-        else:
-            member = self._worker if death.who == "worker" else self._controller
-            member.kill()
-            member.start()
-        self.killed.append(death)
 
 
 def seed_of_run() -> int:

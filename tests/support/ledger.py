@@ -9,8 +9,8 @@ import asyncio
 import itertools
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -51,6 +51,14 @@ LAST_ENDS = {
     "cancelled": ("cancelled", "released", *COUNTED_ENDS, *LOST_ENDS),
     "pending": ("released", "retried", *LOST_ENDS),
 }
+# Of the grant that a job has now, its own row tells until there is more to be noted of it.
+GRANTS = """
+    SELECT job_id, epoch, holder, granted_at, settled, ended_at, ended, error FROM job_grant
+    UNION ALL
+    SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 0, NULL, NULL, NULL FROM job AS j
+    WHERE j.state = 'locked'
+          AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch)
+"""
 LATE_MICROS = 10_000_000  # a lease may be over by this much before nobody can have missed it
 
 QUERIES = {
@@ -64,11 +72,22 @@ QUERIES = {
     "pages": "SELECT * FROM page WHERE crawl = (SELECT number FROM crawl WHERE id = $1) ORDER BY number",
     "sitemaps": "SELECT * FROM sitemap WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "jobs": "SELECT * FROM job WHERE run_id = $1 ORDER BY created_at, id",
-    "grants": "SELECT * FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = $1) ORDER BY job_id, epoch",
+    "grants": f"SELECT * FROM ({GRANTS}) AS g WHERE job_id IN (SELECT id FROM job WHERE run_id = $1)"
+    " ORDER BY job_id, epoch",
     "live_keys": "SELECT dedupe_key FROM job WHERE finished_at IS NULL AND dedupe_key IS NOT NULL",
     "locked": "SELECT id, lease_holder, lease_until FROM job WHERE state = 'locked'",
     "events": "SELECT * FROM outbox WHERE subject = $1",
 }
+
+STORE_QUERIES = {
+    "now": QUERIES["now"],
+    "jobs": "SELECT * FROM job ORDER BY created_at, id",
+    "grants": f"SELECT * FROM ({GRANTS}) AS g ORDER BY job_id, epoch",
+    "results": "SELECT job_id, epoch, state FROM result ORDER BY job_id, epoch",
+    "events": "SELECT type, subject FROM outbox WHERE type LIKE 'crawl.job.%'",
+    "groups": "SELECT * FROM job_group",
+}
+JOB_EVENTS = {"done": ["crawl.job.completed"], "failed": ["crawl.job.failed"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +137,7 @@ class Expected:
 
 def read(store_url: str, crawl_id: str) -> Books:
     """The books of a crawl. The store is not changed."""
-    tables = (
-        _read_sqlite(store_url, crawl_id) if store_url.startswith("sqlite") else _read_postgres(store_url, crawl_id)
-    )
+    tables = _read(store_url, QUERIES, crawl_id)
     if not tables["crawl"]:
         raise AssertionError(f"there is no crawl {crawl_id} in the store")
     lists = {name: rows for name, rows in tables.items() if name not in ("now", "crawl", "live_keys")}
@@ -149,6 +166,44 @@ def violations(books: Books, expected: Expected | None = None) -> list[str]:
 def check(store_url: str, crawl_id: str, expected: Expected | None = None) -> list[str]:
     """Read the books, and judge them."""
     return violations(read(store_url, crawl_id), expected)
+
+
+def open_jobs(store_url: str) -> int:
+    """How many jobs have not ended."""
+    [row] = _read(store_url, {"open": "SELECT count(*) AS number FROM job WHERE finished_at IS NULL"})["open"]
+    return int(row["number"])
+
+
+def check_jobs(store_url: str) -> list[str]:
+    """Every job of the store, whatever it is for: its history, and for a page job its results and its event."""
+    tables = _read(store_url, STORE_QUERIES)
+    grants: dict[str, list[Row]] = defaultdict(list)
+    results: dict[str, list[Row]] = defaultdict(list)
+    events: dict[str, list[str]] = defaultdict(list)
+    for grant in tables["grants"]:
+        grants[grant["job_id"]].append(grant)
+    for result in tables["results"]:
+        results[result["job_id"]].append(result)
+    for event in tables["events"]:
+        events[event["subject"]].append(event["type"])
+    keys = Counter(job["dedupe_key"] for job in tables["jobs"] if job["finished_at"] is None and job["dedupe_key"])
+    found = [f"{count} live jobs have the key {key!r}" for key, count in keys.items() if count > 1]
+    for job in tables["jobs"]:
+        found += _history_of(job, grants[job["id"]])
+        if job["kind"] == "page":
+            found += _results_of(job, grants[job["id"]], results[job["id"]], events[job["id"]])
+    return found
+
+
+def _results_of(job: Row, grants: list[Row], results: list[Row], events: list[str]) -> Iterator[str]:
+    """One result for every grant that brought one, and one event for the last."""
+    ends = {"done": "done", "retried": "pending", "failed": "failed"}
+    wanted = [(grant["epoch"], ends[grant["ended"]]) for grant in grants if grant["ended"] in ends]
+    stored = [(result["epoch"], result["state"]) for result in results]
+    if stored != wanted:
+        yield f"job {job['id']} has the results {stored}, its grants ended {wanted}"
+    if events != JOB_EVENTS.get(job["state"], []):
+        yield f"job {job['id']} is {job['state']}, the outbox has {events} of it"
 
 
 def can_be_written(store_url: str) -> bool:
@@ -320,13 +375,18 @@ def _key(row: Row) -> tuple[int, int]:
     return row["key"], row["chk"]
 
 
-def _read_sqlite(store_url: str, crawl_id: str) -> dict[str, list[Row]]:
+def _read(store_url: str, queries: Mapping[str, str], crawl_id: str = "") -> dict[str, list[Row]]:
+    reader = _read_sqlite if store_url.startswith("sqlite") else _read_postgres
+    return reader(store_url, queries, crawl_id)
+
+
+def _read_sqlite(store_url: str, queries: Mapping[str, str], crawl_id: str) -> dict[str, list[Row]]:
     path = store_url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=10)) as connection:
         connection.row_factory = sqlite3.Row
         connection.create_function("shoal_now", 0, lambda: time.time_ns() // 1000)
         connection.execute("BEGIN")
-        return {name: _rows(connection, query, crawl_id) for name, query in QUERIES.items()}
+        return {name: _rows(connection, query, crawl_id) for name, query in queries.items()}
 
 
 def _rows(connection: sqlite3.Connection, query: str, crawl_id: str) -> list[Row]:
@@ -334,12 +394,12 @@ def _rows(connection: sqlite3.Connection, query: str, crawl_id: str) -> list[Row
     return [dict(row) for row in connection.execute(query.replace("$1", "?1"), values)]
 
 
-def _read_postgres(store_url: str, crawl_id: str) -> dict[str, list[Row]]:
+def _read_postgres(store_url: str, queries: Mapping[str, str], crawl_id: str) -> dict[str, list[Row]]:
     async def ask() -> dict[str, list[Row]]:
         connection = await asyncpg.connect(store_url, timeout=10)
         try:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return {name: await rows(connection, query) for name, query in QUERIES.items()}
+                return {name: await rows(connection, query) for name, query in queries.items()}
         finally:
             await connection.close()
 

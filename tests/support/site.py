@@ -20,6 +20,7 @@ CHILDREN = 5  # of a page: 300 pages are four links deep
 ELSEWHERE = 20  # places outside that are linked to
 PAGES_OF_A_SITEMAP = 25
 START_SECONDS = 10.0
+HOLD_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Site:
         self.sent = 0  # pages that were sent whole
         self.port = 0
         self.visits: list[Visit] = []
+        self.allowed: int | None = None  # so many different pages are answered; whoever asks for another one waits
+        self._answered: set[str] = set()
         self._bodies = {path_of(number): _body(number, 0 if listed else pages) for number in range(pages)}
         self._distinct: set[str] = set()
         self._calls: dict[str, Callable[[], None]] = {}
@@ -76,6 +79,11 @@ class Site:
     def pages_asked(self) -> int:
         """How many different pages were asked for so far."""
         return len(self._distinct)
+
+    @property
+    def pages_answered(self) -> int:
+        """How many different pages were sent so far."""
+        return len(self._answered)
 
     def call_at(self, path: str, call: Callable[[], None]) -> None:
         """Call this, in the site's thread, each time the path is asked for, before it is answered."""
@@ -154,11 +162,21 @@ class Site:
         self.most_at_once = max(self.most_at_once, self._under_way)
         try:
             await asyncio.sleep(self.delay)
+            while not self._may_have(path):  # noqa: ASYNC110 (another thread lets it go)
+                await asyncio.sleep(HOLD_SECONDS)
         finally:
             self._under_way -= 1
         refusal = self._refusals.pop(path, None)
         writer.write(self._reply(path, head) if refusal is None else _refusal(refusal))
         await writer.drain()
+
+    def _may_have(self, path: str) -> bool:
+        if path not in self._bodies or path in self._answered:
+            return True
+        if self.allowed is not None and len(self._answered) >= self.allowed:
+            return False
+        self._answered.add(path)
+        return True
 
     def _reply(self, path: str, head: bytes) -> bytes:
         body = self._sitemap(path) if "sitemap" in path else self._bodies.get(path)

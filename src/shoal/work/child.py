@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
-from shoal.base.errors import LeaseLost, ShoalError
+from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.hosts.watch import HoldsBegun
 from shoal.pages.settled import PagesSettled
@@ -20,6 +20,7 @@ from shoal.queue.queue import JobsLeased, JobsMoved, Queue
 from shoal.settings import Settings
 from shoal.work.pages import PageDesk, PageWork
 from shoal.work.talk import (
+    STORE_AWAY,
     Alone,
     Done,
     Drop,
@@ -120,6 +121,8 @@ class Child:
             done = Done(await self._run.run())
         except LeaseLost:
             done = Done("lease_lost")
+        except BackendUnavailable as error:  # for longer than the lease is trusted: nobody's failure
+            done = Done(STORE_AWAY, error=error.message)
         except ShoalError as error:
             done = Done("failed", error=f"{error.code}: {error.message}")
         except Exception as error:  # the parent counts the attempt; the child is replaced

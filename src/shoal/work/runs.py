@@ -10,7 +10,7 @@ from shoal.base.reading import show_duration
 from shoal.queue.job import Extended, Holder, Lease
 from shoal.queue.states import STALLED
 from shoal.work.nursery import ChildProcess
-from shoal.work.talk import Leave, Renewed, Work
+from shoal.work.talk import STORE_AWAY, Leave, Renewed, Work
 from shoal.work.workplace import Workplace
 
 CHILD_PAUSE = 1.0  # seconds before another child is started after one that could not
@@ -158,6 +158,10 @@ class RunSlots:
         try:
             if done is None:
                 await self._bury(slot, await slot.child.end())
+            elif done.ending == STORE_AWAY:
+                self._place.tell_unreachable("working on a job", RuntimeError(done.error))
+                await self._place.settle(self._place.queue.release(slot.lease, STORE_AWAY))
+                await self._place.clock.sleep(CHILD_PAUSE)
             elif done.error is not None:
                 await self._place.settle(self._place.queue.fail(slot.lease, done.error))
         finally:

@@ -54,9 +54,13 @@ class Tick:
     stalled_seconds: float = 0.0
 
 
+STORE_AWAY = "store_away"
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Child to parent: the job has left my hands. `error` is set if it failed and the parent must say so."""
+    """Child to parent: the job has left my hands. `error` is set if it failed and the parent must say so; one that
+    ended as `STORE_AWAY` did not fail, and is handed back."""
 
     ending: str
     error: str | None = None

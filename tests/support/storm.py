@@ -1,0 +1,154 @@
+"""A storm over a fleet: members killed, the database taken away, at moments that a seed chooses, while work goes on.
+
+The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two strikes every
+crawl that is awake gets a new page: three deaths in a row with one page in flight are that page's fault, and rightly.
+Sites give only so much between two strikes, so that a storm finds work under way however slow the machine is.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tests.support.fleet import Fleet, Shoal, send_all, wait_for
+from tests.support.servers import PostgresServer, ask_postgres
+from tests.support.site import Site
+
+STRIKES = frozenset({"child", "worker", "controller", "backends", "restart", "crash", "outage"})
+NO_STORE = 8  # the exit code that says so
+LONGEST_PAUSE = 0.25
+LONGEST_SLEEP = 3  # strikes, for a crawl that a person paused
+OUTAGE_SECONDS = 4.0  # forty, at a tenth
+END_ALL_BACKENDS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'shoal'"
+
+
+@dataclass
+class Work:
+    """One crawl in the storm, or page jobs, and how far their site has seen them come."""
+
+    site: Site
+    crawl_id: str | None = None
+    asleep: bool = False  # paused by a person
+    seen: int = 0
+
+    def let_move(self, pages: int) -> None:
+        """So many more pages are answered; whoever wants another one waits for it, and may die waiting."""
+        self.seen = self.site.pages_answered
+        self.site.allowed = self.seen + pages
+
+    def has_moved(self) -> bool:
+        answered = self.site.pages_answered
+        return self.asleep or answered > self.seen or answered == len(self.site.urls)
+
+
+@dataclass
+class Storm:
+    """Twenty strikes, say, and two wishes of a person: that a crawl sleeps, and that it wakes."""
+
+    fleet: Fleet
+    controller: Shoal
+    workers: Sequence[Shoal]
+    works: Sequence[Work]
+    seed: int
+    postgres: PostgresServer | None = None
+    struck: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.seed)
+
+    def plan(self, strikes: int) -> list[str]:
+        """Everything happens at least once, and the long outage exactly once."""
+        sure = ["child", "child", "controller", "worker", "sleep"]
+        often = ["child", "child", "controller", "worker", "worker"]
+        if self.postgres is not None:
+            sure += ["backends", "restart", "crash", "outage"]
+            often += ["backends", "restart"]
+        names = sure + self._dice.choices(often, k=strikes + 1 - len(sure))
+        self._dice.shuffle(names)
+        names.insert(names.index("sleep") + 1 + LONGEST_SLEEP, "wake")
+        return names
+
+    def rage(self, strikes: int) -> None:
+        """A part of every site is there for each strike, so that none comes when the work is done."""
+        names = self.plan(strikes)
+        for name in names:
+            for work in self.works:
+                work.let_move(max(1, len(work.site.urls) * 8 // 10 // len(names)))
+            wait_for(self._has_moved, "a new page of every crawl", seen=lambda: f"struck: {self.struck}")
+            time.sleep(self._dice.uniform(0, LONGEST_PAUSE))
+            self._carry_out(name)
+        for work in self.works:
+            work.site.allowed = None
+
+    def _has_moved(self) -> bool:
+        self._start_again()
+        return all(work.has_moved() for work in self.works)
+
+    def _start_again(self) -> None:
+        """As a supervisor does: whoever found no store when it came up has said so and left."""
+        for member in (self.controller, *self.workers):
+            if not member.alive:
+                assert member.wait() == NO_STORE, f"{member.name} ended with {member.wait()}"
+                member.start()
+
+    def _carry_out(self, name: str) -> None:
+        acts: dict[str, Callable[[], None]] = {
+            "child": self._kill_child,
+            "worker": lambda: self._kill(self._any_worker()),
+            "controller": lambda: self._kill(self.controller),
+            "backends": self._end_backends,
+            "restart": lambda: self._server.restart("fast"),
+            "crash": lambda: self._server.restart("immediate"),
+            "outage": self._be_away,
+            "sleep": lambda: self._put_to_sleep(self._dice.choice([work for work in self.works if work.crawl_id])),
+            "wake": self._wake_all,
+        }
+        acts[name]()
+        if name in STRIKES:
+            self.struck.append(name)
+
+    def _kill_child(self) -> None:
+        wait_for(lambda: any(worker.children() for worker in self.workers), "a child of any worker")
+        children = [child for worker in self.workers for child in worker.children()]
+        send_all([self._dice.choice(children)] if children else [], signal.SIGKILL)
+
+    def _any_worker(self) -> Shoal:
+        return self._dice.choice(self.workers)
+
+    def _kill(self, member: Shoal) -> None:
+        member.kill()
+        member.start()
+
+    def _end_backends(self) -> None:
+        ask_postgres(self._server.url, END_ALL_BACKENDS)
+
+    def _be_away(self) -> None:
+        self._server.stop("immediate")
+        time.sleep(OUTAGE_SECONDS)
+        self._server.start()
+
+    def _put_to_sleep(self, work: Work) -> None:
+        work.asleep = self._wish(work, "pause", ("pausing", "paused"))
+
+    def _wake_all(self) -> None:
+        for work in self.works:
+            if work.asleep:
+                self._wake(work)
+
+    def _wake(self, work: Work) -> None:
+        assert work.crawl_id is not None
+        self.fleet.wait_for_state(work.crawl_id, "paused", "completed", "failed")
+        self._wish(work, "resume", ("queued", "running", "completed"))
+        work.asleep = False
+
+    def _wish(self, work: Work, verb: str, states: tuple[str, ...]) -> bool:
+        """Say it until a controller has heard it; whether it came true."""
+        crawl_id = work.crawl_id or ""
+        wait_for(lambda: self.fleet.ask_for(crawl_id, verb) is not None, f"an answer to {verb}")
+        return self.fleet.crawl(crawl_id)["state"] in states
+
+    @property
+    def _server(self) -> PostgresServer:
+        assert self.postgres is not None
+        return self.postgres
