@@ -178,10 +178,12 @@ class App:
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
         from shoal.serve.groups import GroupApi
+        from shoal.serve.jobs import JobApi, QuotaApi
         from shoal.serve.journal import JournalApi
         from shoal.serve.live import Live
         from shoal.serve.pages import PageApi
         from shoal.serve.policies import PolicyApi
+        from shoal.serve.stats import StatsApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
 
@@ -190,6 +192,9 @@ class App:
             PageApi(self.crawls, self.database, self.pages),
             JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),
+            JobApi(self.jobs),
+            QuotaApi(self.jobs),
+            StatsApi(self.crawls, self.jobs, self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.settings.serve.max_import_bytes),
             WebhookApi(self.webhooks()),

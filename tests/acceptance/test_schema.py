@@ -18,7 +18,9 @@ CHECKS = (
     "response_schema_conformance",
     "unsupported_method",
 )
-AT_RANDOM = 3  # for each endpoint
+AT_RANDOM = 4  # for each endpoint
+# The edges are what the API itself judges, whatever the store; that takes longest, so one store is enough for it.
+PHASES = {"sqlite": "examples,coverage", "postgresql": "examples,fuzzing"}
 DEADLINE_SECONDS = 180
 
 
@@ -40,7 +42,7 @@ def test_no_request_that_the_document_allows_is_answered_wrongly(store_url: str,
                 f"http://127.0.0.1:{fleet.port}/openapi.json",
                 "--header",
                 f"Authorization: Bearer {token}",
-                "--phases=examples,coverage,fuzzing",
+                f"--phases={PHASES[store_url.partition(':')[0]]}",
                 f"--max-examples={AT_RANDOM}",
                 "--seed=5",
                 f"--checks={','.join(CHECKS)}",

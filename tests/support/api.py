@@ -79,7 +79,8 @@ class Served:
             assert answered.status == line.status
             if line.answer is not None:
                 taken = msgspec.to_builtins(msgspec.convert(answered.json, line.answer))
-                assert not isinstance(taken, dict) or set(taken) == set(answered.json), "undeclared fields"
+                if isinstance(taken, dict) and not getattr(line.answer, "grows", False):
+                    assert set(taken) == set(answered.json), "undeclared fields"
 
 
 @asynccontextmanager

@@ -197,6 +197,10 @@ class Crawls:
 
         return await self._database.read(look)
 
+    async def count(self) -> dict[str, int]:
+        """How many crawls there are by state."""
+        return await self._database.read(self.store.count)
+
     async def _look_at(self, tx: Tx, crawl: Crawl) -> Seen:
         counts = await self.store.counts(tx, crawl.number)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:

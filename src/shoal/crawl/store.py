@@ -50,6 +50,10 @@ class CrawlStore(Protocol):
         """Crawls, newest first; `after` is the number of the last one seen."""
         ...
 
+    async def count(self, tx: Tx) -> dict[str, int]:
+        """How many crawls there are by state."""
+        ...
+
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
         """Change the state if it is one that the move may come from; False if not."""
         ...

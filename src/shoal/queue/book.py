@@ -74,6 +74,10 @@ class JobBook(Protocol):
         short, or empty, and yet not be the last: one call reads only so much."""
         ...
 
+    async def count(self, tx: Tx) -> dict[str, dict[str, int]]:
+        """How many jobs there are by kind and state. It reads every job."""
+        ...
+
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
         """Dead letters wait again, with all their attempts; those that do. Not one whose dedupe key a live job has."""
         ...

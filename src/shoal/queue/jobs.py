@@ -47,6 +47,10 @@ class Jobs:
         jobs, more = await self._database.read(lambda tx: self._book.page_of(tx, which, before, limit))
         return JobPage(jobs, more)
 
+    async def count(self) -> dict[str, dict[str, int]]:
+        """How many jobs there are by kind and state. It reads every job."""
+        return await self._database.read(self._book.count)
+
     async def history(self, job_id: str) -> list[Grant]:
         """Every grant of a job, oldest first."""
         job = await self.get(job_id)

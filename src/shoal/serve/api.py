@@ -5,9 +5,11 @@ from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
+from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
 
@@ -16,11 +18,14 @@ GROUPS: tuple[type, ...] = (
     PageApi,
     JournalApi,
     GroupApi,
+    JobApi,
+    QuotaApi,
     AnalysisApi,
     PolicyApi,
     WebhookApi,
     TokenApi,
     AuditApi,
+    StatsApi,
     HealthApi,
     DocsApi,
 )

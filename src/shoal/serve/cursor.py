@@ -45,7 +45,7 @@ def cursor_of(text: str) -> str:
 def text_of(cursor: str) -> str:
     """What a cursor was made from; refused if it was not made by us."""
     try:
-        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
     except ValueError:
         raise _foreign() from None
     if not text.isprintable() or cursor_of(text) != cursor:

@@ -146,3 +146,49 @@ FINDING: dict[str, Any] = {
     "message": "3 pages with status 4xx",
     "facts": {"count": 3, "status": "4xx"},
 }
+JOB: dict[str, Any] = {
+    "id": "job_01hr2v8k3m4n5p6q",
+    "kind": "page",
+    "state": "failed",
+    "state_reason": "attempts_exhausted",
+    "url": "https://example.com/a",
+    "run_id": "grp_01hr2v8k3m4n5p6q",
+    "lane": "shared",
+    "capability": "http",
+    "priority": 50,
+    "scopes": ["project:shop"],
+    "dedupe_key": None,
+    "attempts": 2,
+    "max_attempts": 2,
+    "crash_count": 0,
+    "lease_epoch": 2,
+    "lease_holder": None,
+    "lease_until": None,
+    "not_before": "2026-03-01T09:00:05Z",
+    "error": "connect: refused",
+    "created_at": "2026-03-01T09:00:00Z",
+    "granted_at": "2026-03-01T09:00:06Z",
+    "finished_at": "2026-03-01T09:00:06Z",
+}
+GRANT: dict[str, Any] = {
+    "epoch": 2,
+    "holder": "crawler-1/4711",
+    "node": "crawler-1",
+    "pid": 4711,
+    "granted_at": "2026-03-01T09:00:06Z",
+    "ended_at": "2026-03-01T09:00:06Z",
+    "ended": "failed",
+    "error": "connect: refused",
+}
+EXPLAINED: dict[str, Any] = {
+    "job_id": JOB["id"],
+    "state": "pending",
+    "reason": "quota",
+    "explanation": "project:shop may have 5 at once and has 5: it waits for one of them to end.",
+}
+QUOTA: dict[str, Any] = {"scope": "project:shop", "most": 5, "locked": 5, "parked": 120}
+STATS: dict[str, Any] = {
+    "crawls": {"completed": 12, "running": 2},
+    "jobs": {"crawl": {"done": 12, "locked": 2}, "page": {"done": 4000, "failed": 12, "pending": 380}},
+    "at": "2026-03-01T09:00:07Z",
+}

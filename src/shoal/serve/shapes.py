@@ -1,7 +1,7 @@
 """The shapes of answers: for the OpenAPI document, for clients made from it, and for the tests that hold us to it."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -292,3 +292,92 @@ class Finding(Struct, kw_only=True):
 class FindingList(Struct, kw_only=True):
     items: list[Finding]
     next: str | None
+
+
+class Job(Struct, kw_only=True):
+    """A job: what a machine leases."""
+
+    id: str
+    kind: str
+    state: JobState
+    state_reason: str | None
+    url: Annotated[str | None, says("The page that it is about, if it is about one.")]
+    run_id: Annotated[str | None, says("Its crawl, analysis or group.")]
+    lane: str
+    capability: str
+    priority: int
+    scopes: list[str]
+    dedupe_key: str | None
+    attempts: Annotated[int, says("Failures that were counted.")]
+    max_attempts: int
+    crash_count: Annotated[int, says("Workers that were lost with it since it last settled something.")]
+    lease_epoch: int
+    lease_holder: str | None
+    lease_until: Moment | None
+    not_before: Moment
+    error: str | None
+    created_at: Moment
+    granted_at: Moment | None
+    finished_at: Moment | None
+
+
+class Grant(Struct, kw_only=True):
+    """One lease of a job: who had it, and how that ended."""
+
+    epoch: int
+    holder: str
+    node: str | None
+    pid: int | None
+    granted_at: Moment
+    ended_at: Moment | None
+    ended: str | None
+    error: str | None
+
+
+class JobDetail(Job, kw_only=True):
+    history: Annotated[list[Grant], says("Every grant, oldest first.")]
+
+
+class JobList(Struct, kw_only=True):
+    items: list[Job]
+    next: str | None
+
+
+class JobExplained(Struct, kw_only=True):
+    """Where a job is, and why. What else is known stands beside these fields."""
+
+    grows: ClassVar[bool] = True  # by other fields
+    job_id: str
+    state: JobState
+    reason: str
+    explanation: str
+
+
+class JobsRetried(Struct, kw_only=True):
+    retried: int
+
+
+class JobsPurged(Struct, kw_only=True):
+    purged: int
+
+
+class Quota(Struct, kw_only=True):
+    """How many jobs of a scope may run at once, how many do, and how many wait for room."""
+
+    scope: str
+    most: int
+    locked: int
+    parked: int
+
+
+class QuotaList(Struct, kw_only=True):
+    items: list[Quota]
+    next: str | None
+
+
+class Stats(Struct, kw_only=True):
+    """How many there are."""
+
+    crawls: Annotated[dict[str, int], says("Crawls by state.")]
+    jobs: Annotated[dict[str, dict[str, int]], says("Jobs by kind and state.")]
+    at: Annotated[Moment, says("When it was counted.")]

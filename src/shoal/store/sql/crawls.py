@@ -51,6 +51,9 @@ class SqlCrawlStore:
         values = {"before": after, "limit": limit, "state": wanted.state, "project": wanted.project, "labels": labels}
         return [_crawl(row) for row in await tx.all("newest_crawls", **values)]
 
+    async def count(self, tx: Tx) -> dict[str, int]:
+        return {row["state"]: int(row["count"]) for row in await tx.all("count_crawls")}
+
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
         values = {"id": crawl_id, "state": move.to, "reason": move.reason, "sources": move.sources}
         return await tx.execute("move_crawl", **values) == 1

@@ -42,6 +42,12 @@ class SqlJobBook:
         jobs = [job_of(row) for row in rows[:limit]]
         return jobs, jobs[-1].id if len(rows) > limit else None
 
+    async def count(self, tx: Tx) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for row in await tx.all("count_jobs"):
+            found.setdefault(row["kind"], {})[row["state"]] = int(row["count"])
+        return found
+
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
         return [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
 
