@@ -28,7 +28,7 @@ FORM: dict[str, Any] = {
     "frequency": "6h",
     "priority_base": 60,
     "labels": {"team": "prices"},
-    "rule_set": {"fields": {"price": {"css": ".price", "type": "number", "required": True}}},
+    "rule_set": {"fields": {"price": {"css": ".price", "type": "float", "required": True}}},
 }
 EXAMPLE: dict[str, Any] = {
     "id": "pol_01hr2v8k3m4n5p6q",
