@@ -316,7 +316,6 @@ async def work_on(bench: Bench) -> None:
     await bench.database.run(lambda tx: bench.jobs.set_priority(tx, "run_9", 60))
     await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run_9", timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
-    await bench.database.run(lambda tx: bench.jobs.kill(tx, "run_1", timedelta(0)))
     await ask_desk(bench)
 
 

@@ -204,7 +204,7 @@ async def test_the_workers_of_a_run_are_told_to_kill_after_a_grace(bench: Bench)
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 2)
     holders = [lease.holder for lease in leases]
     grace = timedelta(seconds=5)
-    assert await bench.database.run(lambda tx: bench.jobs.kill(tx, "run", grace)) == 1
+    assert await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run", grace)) == 1
     assert (await bench.queue.extend(holders)).to_kill == frozenset()
     await bench.jump(6)
     extended = await bench.queue.extend(holders)

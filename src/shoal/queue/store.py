@@ -101,10 +101,6 @@ class JobStore(Protocol):
         """For so many scopes in which jobs found no room: let as many stand in line as there is room now; how many."""
         ...
 
-    async def kill(self, tx: Tx, run_id: str, grace: timedelta) -> int:
-        """Ask for the end of a run's locked jobs: whoever extends one after the grace is told to kill it; how many."""
-        ...
-
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         """How long the lease that ends last still has; negative if it is over, None if there is none."""
         ...

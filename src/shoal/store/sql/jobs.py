@@ -146,9 +146,6 @@ class SqlJobStore:
             freed += await self._seats.unpark(tx, scope)
         return freed
 
-    async def kill(self, tx: Tx, run_id: str, grace: timedelta) -> int:
-        return await tx.execute("kill_jobs", run_id=run_id, grace=span(grace))
-
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         left = await tx.value("freshest_lease")
         return None if left is None else timedelta(microseconds=left)

@@ -149,11 +149,6 @@ LIMIT :limit;
 UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now(), offered_session = NULL, offered_until = NULL
 WHERE id = :id AND state = 'pending';
 
--- name: kill_jobs
--- The workers of a run's locked jobs are to kill them after a while, if they are still at it.
-UPDATE job SET kill_at = shoal_now() + :grace
-WHERE run_id = :run_id AND state = 'locked' AND (kill_at IS NULL OR kill_at > shoal_now() + :grace);
-
 -- name: set_quota
 -- So many jobs of a scope may be locked at once.
 INSERT INTO quota (scope, most) VALUES (:scope, :most) ON CONFLICT (scope) DO UPDATE SET most = excluded.most;
