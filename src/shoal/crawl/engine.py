@@ -5,9 +5,8 @@ and the next one starts. Commits run beside the fetches; each takes as much as t
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
 from typing import Protocol
@@ -22,6 +21,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Kind, Report, Settled, Task, Turn
 from shoal.crawl.gate import NoRobots, Verdict
+from shoal.crawl.host_lines import HostLines
 from shoal.crawl.narrator import Narrator
 from shoal.crawl.reader import PageReader
 from shoal.crawl.sitemap_reader import SitemapReader
@@ -162,9 +162,7 @@ class Engine:
         self._fetching: dict[int, Cancel] = {}
         self._unread: deque[tuple[Task, Fetched]] = deque()  # came while the report was laden
         self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
-        self._lines: dict[int, deque[Task]] = {}  # per host, tasks whose time has come
-        self._startable: deque[int] = deque()  # hosts with a line and room for one more
-        self._active: Counter[int] = Counter()
+        self._lines = HostLines(window.per_host)
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._suspects = 0  # held: while one is, nothing else is taken
         self._broken: Exception | None = None  # what a callback raised; told by the engine's own task
@@ -238,11 +236,10 @@ class Engine:
         if self._changed is None:
             raise AssertionError("nobody said what other options mean")
         self._window = self._changed(crawl)
+        self._lines.per_host = self._window.per_host
         self._rejudges = True
-        lines, self._lines = self._lines, {}
-        for line in lines.values():
-            for task in line:
-                self._admit(task)
+        for task in self._lines.dissolve_all():
+            self._admit(task)
 
     async def _learn_border(self) -> None:
         """Seeds that others fetched, or we before we were killed, may have led the crawl to other hosts."""
@@ -325,18 +322,16 @@ class Engine:
 
     def _arrive(self, task: Task) -> None:
         self._timers.pop(task.seq, None)
-        with self._guard():
+        try:
             self._admit(task)
             self._fill()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Around what the loop calls: an error there ends the walk, instead of leaving a URL that nobody settles."""
-        try:
-            yield
         except Exception as error:
-            self._broken = self._broken or error
-            self._wake.set()
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        """An error in what the loop calls ends the walk, instead of leaving a URL that nobody settles."""
+        self._broken = self._broken or error
+        self._wake.set()
 
     def _admit(self, task: Task) -> None:
         """A task whose time has come: in line, settled without a fetch, or parked until its host's rules are known."""
@@ -354,7 +349,7 @@ class Engine:
             return
         match self._gate.judge(task.url):
             case Verdict.ALLOWED:
-                self._line_up(task)
+                self._lines.join(task)
             case Verdict.DENIED:
                 self._add(Settled(task, Fate.SKIPPED_ROBOTS))
             case Verdict.UNREACHABLE:
@@ -376,7 +371,7 @@ class Engine:
         if verdict is Verdict.DENIED and self._sitemap_reader.is_guess(task):
             self._add(Settled(task, Fate.SKIPPED_ROBOTS))
         else:
-            self._line_up(task)
+            self._lines.join(task)
 
     def _park(self, task: Task) -> None:
         home = origin(task.url)
@@ -386,31 +381,17 @@ class Engine:
             self._gate.ask(task.url, partial(self._unpark, home))
 
     def _unpark(self, home: str) -> None:
-        with self._guard():
+        try:
             for task in self._parked.pop(home, []):
                 self._admit(task)
             self._fill()
-
-    def _line_up(self, task: Task) -> None:
-        line = self._lines.setdefault(task.host, deque())
-        line.append(task)
-        if len(line) == 1 and self._active[task.host] < self._window.per_host:
-            self._startable.append(task.host)
+        except Exception as error:
+            self._break(error)
 
     def _fill(self) -> None:
         if self._budget.spent is not None or self._is_full:
             return
-        while self._startable and len(self._fetching) < self._window.size:
-            host = self._startable.popleft()
-            line = self._lines.get(host)
-            if not line or self._active[host] >= self._window.per_host:
-                continue
-            task = line.popleft()
-            self._active[host] += 1
-            if line:
-                self._startable.append(host)
-            else:
-                del self._lines[host]
+        while len(self._fetching) < self._window.size and (task := self._lines.next()) is not None:
             self._start(task)
 
     def _start(self, task: Task) -> None:
@@ -423,12 +404,8 @@ class Engine:
     def _fetched(self, task: Task, fetched: Fetched) -> None:
         if self._fetching.pop(task.seq, None) is None:
             return  # cancelled: the frontier has it back
-        self._active[task.host] -= 1
-        if task.host in self._lines:
-            self._startable.append(task.host)
-        elif not self._active[task.host]:
-            del self._active[task.host]
-        with self._guard():
+        self._lines.ended(task.host)
+        try:
             if fetched.status in THROTTLED or self._watch.is_attentive:
                 self._hear(task, fetched)
             if self._is_laden:
@@ -436,6 +413,8 @@ class Engine:
             else:
                 self._take_in(task, fetched)
                 self._fill()
+        except Exception as error:
+            self._break(error)
 
     def _take_in(self, task: Task, fetched: Fetched) -> None:
         if self._budget.full:
@@ -463,7 +442,7 @@ class Engine:
             home, task.host, task.key, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
         )
         if self._watch.hear(answer):
-            for waiting in self._lines.pop(task.host, ()):
+            for waiting in self._lines.dissolve(task.host):
                 self._put_back(waiting)
 
     def _put_back(self, task: Task) -> None:
@@ -585,5 +564,3 @@ class Engine:
         self._unread.clear()
         self._lines.clear()
         self._parked.clear()
-        self._startable.clear()
-        self._active.clear()

@@ -41,6 +41,7 @@ KEPT_FACTS = (
 
 ROBOTS_RETRY = 5_000_000  # microseconds
 MOST_REMEMBERED = 50_000  # links that are no URLs, or URLs to be looked at again
+LONGEST_REFUSED = 200  # characters
 
 REFUSED: dict[Refusal, Fate] = {
     Refusal.INVALID_URL: Fate.SKIPPED_INVALID_URL,
@@ -73,7 +74,7 @@ class PageReader:
         self._clock = clock
         self._retries = retries
         self._known = KnownUrls(key_seed)
-        self._refused: set[int] = set()  # keys of what was reported as no URL
+        self._refused: set[str] = set()  # what was reported as no URL, as it was written
         self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
         self._obey = obey  # what pages say to robots
         self._follow = follow  # links at all
@@ -219,11 +220,10 @@ class PageReader:
         if len(self._refused) >= MOST_REMEMBERED:
             self._refused.clear()
         for written, why in zip(links, resolved, strict=True):
-            if isinstance(why, Refusal):
-                key, chk = key_of(Url(written), self._key_seed)
-                if key not in self._refused:
-                    self._refused.add(key)
-                    report.skipped.append((key, chk, REFUSED[why]))
+            if isinstance(why, Refusal) and written not in self._refused:
+                report.skipped.append((*key_of(Url(written), self._key_seed), REFUSED[why]))
+                if len(written) <= LONGEST_REFUSED:  # a whole image may be written there: the store knows it anyway
+                    self._refused.add(written)
 
     def _why_not(self, page: Page) -> Fate | None:
         """Why the links of a page are not followed; None if they are."""

@@ -36,7 +36,8 @@ def pattern_of(url: Url) -> str:
     """What a URL has in common with others of its kind."""
     start = url.index("/", 8)
     path, mark, query = url[start:].partition("?")
-    return url[:start] + _DIGITS.sub("0", path) + mark + _VALUES.sub("=", query)
+    values = _VALUES.sub("=", query) if query else query
+    return url[:start] + _DIGITS.sub("0", path) + mark + values
 
 
 class TrapWatch:
