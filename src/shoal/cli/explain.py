@@ -13,8 +13,8 @@ from shoal.cli.frame import Group
 from shoal.cli.output import print_json
 from shoal.cli.summary import print_rows
 from shoal.cli.watching import quiet
-from shoal.crawl.crawls import SEED_FIX
 from shoal.crawl.explain import Explanation
+from shoal.crawl.seeds import SEED_FIX
 from shoal.queue.explain import Explanation as JobExplanation
 from shoal.settings import load
 

@@ -6,7 +6,8 @@ from typing import Any
 from shoal.base.errors import AlreadyExists, NotFound, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.crawls import Crawls, seeds_of
+from shoal.crawl.crawls import Crawls
+from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL
 
 OWN = frozenset({"seeds", "project", "labels", "priority"})  # what a planner's caller says beside the options

@@ -12,24 +12,21 @@ from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConfli
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
-from shoal.base.text import redact_url
-from shoal.base.url import Refusal, Url, canonical
+from shoal.base.url import Url
 from shoal.crawl import states, telling
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.failures import FailedPage, FailedUrls
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.journal import Journal
 from shoal.crawl.line import Line
+from shoal.crawl.seeds import check_addresses, check_proxy, first_urls, seeds_of
 from shoal.crawl.sequel import Sequel
-from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter, CrawlStore, FrontierStore
 from shoal.crawl.traps import Trap
-from shoal.egress.address import AddressRule, literal
-from shoal.egress.proxy import Proxy
+from shoal.egress.address import AddressRule
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
@@ -124,7 +121,7 @@ class Crawls:
         seeds = seeds_of(config)
         if named is None:
             self.check_addresses(seeds)
-            self._check_proxy(config)
+            check_proxy(self._rule, config)
         wanted = crawl_id or CrawlId(new_id("crl"))
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
         jobs = self._walkers(wanted, config, here) if config.start else []
@@ -134,7 +131,7 @@ class Crawls:
             crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
-            await self._frontier.add(tx, crawl.number, "", _as_urls(seeds, crawl.key_seed, config))
+            await self._frontier.add(tx, crawl.number, "", first_urls(seeds, crawl.key_seed, config))
             await self._queue.enqueue_in(tx, jobs)
             await self.journal.write(tx, crawl.number, [telling.submitted(crawl)])
             return crawl
@@ -146,18 +143,7 @@ class Crawls:
 
     def check_addresses(self, seeds: list[Url]) -> None:
         """Refuse addresses that will never be fetched; names are judged when they are."""
-        for place, seed in enumerate(seeds):
-            refusal = self._rule.judge_url(seed)
-            if refusal is not None:
-                is_ours = refusal.code == "self_connection"
-                problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
-                raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
-
-    def _check_proxy(self, config: CrawlConfig) -> None:
-        proxy = None if config.proxy is None else Proxy.parse(config.proxy, self._rule)
-        address = None if proxy is None else literal(proxy.host)
-        if proxy is not None and address is not None and self._rule.judge(address, proxy.port, proxy.host) is not None:
-            raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)
+        check_addresses(self._rule, seeds)
 
     async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
         """The key seed of the crawl that a new one follows, so that pages are found by the same keys."""
@@ -557,24 +543,5 @@ INSTEAD = {
 """What can be done with a crawl in this state, when what was asked for cannot."""
 
 
-def seeds_of(config: CrawlConfig) -> list[Url]:
-    """The seeds in their canonical form; the first that cannot be crawled is refused by name."""
-    found, rules = [], config.url_rules()
-    for place, seed in enumerate(config.seeds):
-        url = canonical(seed, rules)
-        if isinstance(url, Refusal):
-            raise InvalidInput(f"seeds[{place}]", f"{redact_url(seed[:2000])[:200]!r} {url.problem}", SEED_FIX)
-        found.append(url)
-    return found
-
-
-OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
 EARLIER = "recrawl_of (--since)"
 EARLIER_FIX = "name one that `shoal crawls ls` lists, or the store that it is in"
-ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
-SEED_FIX = "write it as http://host/path or https://host/path"
-
-
-def _as_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
-    found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
-    return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found

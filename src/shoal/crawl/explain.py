@@ -10,10 +10,10 @@ from shoal.base.url import Refusal, Url, hostname, origin, registrable_domain
 from shoal.crawl.archive import UrlFacts, Waiting
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.crawls import seeds_of
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
+from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.traps import pattern_of
 from shoal.extract.flags import names_of

@@ -9,12 +9,13 @@ from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl import telling
 from shoal.crawl.budget import BUDGETS, room
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.crawls import KIND, Crawls, seeds_of
+from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, NewUrl, Report, Settled, Turn, key_of
 from shoal.crawl.line import Line
 from shoal.crawl.narrator import News
+from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore, Pace
 from shoal.crawl.traps import pattern_of

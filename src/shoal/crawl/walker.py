@@ -13,7 +13,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import Crawls, seeds_of
+from shoal.crawl.crawls import Crawls
 from shoal.crawl.credentials import cookies_for
 from shoal.crawl.earlier import EarlierCrawl, is_whole
 from shoal.crawl.engine import Engine, Window
@@ -23,6 +23,7 @@ from shoal.crawl.gate import OpenGate, RobotsGate
 from shoal.crawl.reader import PageReader
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
+from shoal.crawl.seeds import seeds_of
 from shoal.crawl.sitemap_reader import SitemapReader
 from shoal.crawl.sitemaps import wants_sitemaps
 from shoal.crawl.store import FrontierStore, Pace

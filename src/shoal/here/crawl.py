@@ -15,8 +15,9 @@ from shoal.app import App, company_of, walker_of
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, OperatorError, ShoalError, StateConflict
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.crawls import Seen, seeds_of
+from shoal.crawl.crawls import Seen
 from shoal.crawl.frontier import Settled
+from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
 from shoal.here.stream import PageStream

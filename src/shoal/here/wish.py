@@ -10,7 +10,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import CrawlId
 from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.crawls import seeds_of
+from shoal.crawl.seeds import seeds_of
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -1,0 +1,49 @@
+"""Where a crawl begins: its seeds in their canonical form, and whether they and its proxy may be reached at all."""
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import redact_url
+from shoal.base.url import Refusal, Url, canonical
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.sitemaps import guesses, wants_sitemaps
+from shoal.egress.address import AddressRule, literal
+from shoal.egress.proxy import Proxy
+
+OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
+ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
+SEED_FIX = "write it as http://host/path or https://host/path"
+
+
+def seeds_of(config: CrawlConfig) -> list[Url]:
+    """The seeds in their canonical form; the first that cannot be crawled is refused by name."""
+    found, rules = [], config.url_rules()
+    for place, seed in enumerate(config.seeds):
+        url = canonical(seed, rules)
+        if isinstance(url, Refusal):
+            raise InvalidInput(f"seeds[{place}]", f"{redact_url(seed[:2000])[:200]!r} {url.problem}", SEED_FIX)
+        found.append(url)
+    return found
+
+
+def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
+    """What a frontier begins with: the seeds, and where their hosts may have sitemaps."""
+    found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
+    return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found
+
+
+def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:
+    """Refuse addresses that will never be fetched; names are judged when they are."""
+    for place, seed in enumerate(seeds):
+        refusal = rule.judge_url(seed)
+        if refusal is not None:
+            is_ours = refusal.code == "self_connection"
+            problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
+            raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
+
+
+def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
+    proxy = None if config.proxy is None else Proxy.parse(config.proxy, rule)
+    address = None if proxy is None else literal(proxy.host)
+    if proxy is not None and address is not None and rule.judge(address, proxy.port, proxy.host) is not None:
+        raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)
