@@ -145,3 +145,5 @@ def test_a_crawl_that_asked_for_it_is_analysed_although_workers_die(store_url: s
         findings = {one["key"]: one["facts"] for one in found}
         assert findings["pages"]["count"] == findings["status:2xx"]["count"] == 20
         assert "Processing analysis job" in worker.said()
+        assert analysis["id"] in shoal(tmp_path, store_url, "analyses", "ls", "--crawl", crawl_id).stdout
+        assert "20 pages with status 2xx" in shoal(tmp_path, store_url, "analyses", "show", analysis["id"]).stdout

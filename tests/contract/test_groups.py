@@ -14,8 +14,10 @@ from shoal.pages.groups import GroupEnded
 from shoal.pages.result import Delivery, Result, Status
 from shoal.pages.shelf import OldGroups
 from shoal.queue.job import Lease
+from shoal.queue.jobs import Jobs
 from shoal.queue.states import JobState
 from shoal.store.sql.groups import SqlGroupStore
+from shoal.store.sql.jobbook import SqlJobBook
 from tests.contract.conftest import SITE, Bench, database_at
 
 J = JobState
@@ -189,6 +191,13 @@ async def test_groups_are_listed_newest_first(bench: Bench) -> None:
 async def test_pages_that_need_a_browser_wait_for_whoever_has_one(bench: Bench) -> None:
     await bench.groups.make(config(2, crawl_config={"js_required": True}))
     assert await take(bench) == []
+    [job_id] = [row["id"] for row in await bench.sql("SELECT id FROM job LIMIT 1")]
+    jobs = Jobs(bench.database, bench.queue, SqlJobBook(bench.settings.ageing))
+    said = await jobs.explain(job_id)
+    assert (said.reason, said.sentence) == (
+        "no_renderer",
+        "It needs a browser, and no worker of this version has one: it waits until there is a renderer.",
+    )
     assert len(await bench.queue.lease("w1", ["page"], ["shared"], 5, ["js"])) == 2
 
 

@@ -49,6 +49,7 @@ COMMANDS: dict[str, Lazy] = {
     "worker": Lazy("shoal.cli.worker:worker", "Run a worker that takes jobs from the store."),
     "crawls": Lazy("shoal.cli.crawls:crawls", "List and manage crawls."),
     "jobs": Lazy("shoal.cli.jobs:jobs", "Make page jobs for single URLs; list, retry, cancel and limit jobs."),
+    "analyses": Lazy("shoal.cli.analyses:analyses", "List analyses of crawls, and what they found."),
     "explain": Lazy("shoal.cli.explain:explain", "Say why a URL or a job waits, was skipped, or failed."),
     "robots": Lazy("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
     "rules": Lazy("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),

@@ -10,10 +10,9 @@ from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, UrlRules, canonical
 from shoal.egress.address import AddressRule
 from shoal.egress.given import MOST_HEADERS, RESERVED, check_headers, hidden_headers
+from shoal.queue.job import HTTP, JS
 
 KIND: Final = "page"
-HTTP: Final = "http"  # what a job asks of whoever takes it: to fetch
-JS: Final = "js"  # or to run a page in a browser
 AS_GIVEN: Final = UrlRules(tracking=(), session=())  # somebody wants this very URL, whatever its parameters mean
 
 _RESERVED: Final = {

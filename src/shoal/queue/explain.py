@@ -5,7 +5,7 @@ from typing import Any
 
 from shoal.base.clock import from_micros
 from shoal.queue.book import Crowd
-from shoal.queue.job import LOCAL, Job
+from shoal.queue.job import JS, LOCAL, Job
 from shoal.queue.states import JobState
 
 
@@ -62,6 +62,9 @@ def _in_line(job: Job, crowd: Crowd) -> Explanation:
         "waited_seconds": (crowd.now - job.line_at) / 1e6,
     }
     like = f"{job.kind} jobs that need {job.capability}"
+    if job.capability == JS and not crowd.locked:
+        says = "It needs a browser, and no worker of this version has one: it waits until there is a renderer."
+        return Explanation(job, "no_renderer", says, facts)
     if not crowd.locked:
         says = f"Nobody works on {like} just now: start a worker that takes them from the {job.lane} lane."
         return Explanation(job, "no_worker", says, facts)

@@ -15,7 +15,8 @@ from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
-HTTP = "http"
+HTTP = "http"  # what a job asks of whoever takes it: to fetch
+JS = "js"  # or to run a page in a browser
 KEY_SCOPE = "key:"  # what begins so is a concurrency key: one job at a time, unless a quota says otherwise
 RUN_KINDS = ("crawl", "analysis")  # jobs that are the work of a run: retried, stopped and removed with it
 

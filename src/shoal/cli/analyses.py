@@ -1,0 +1,67 @@
+"""`shoal analyses`: what became of analyses, and what they found."""
+
+from typing import Any
+
+import click
+
+from shoal.cli.api import Api, Reach, at, reaching, run_on
+from shoal.cli.frame import Group
+from shoal.cli.output import note, print_json, print_table
+from shoal.cli.summary import print_rows
+
+ANALYSES = "/api/v1/analyses"
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group(cls=Group)
+def analyses() -> None:
+    """List analyses of crawls, and what they found."""
+
+
+@analyses.command("ls")
+@click.option("--crawl", "crawl_id", metavar="ID", help="Only analyses of this crawl.")
+@click.option(
+    "--state", type=click.Choice(["pending", "running", "success", "failed"]), help="Only those in this state."
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="At most N.")
+@reaching
+@_json
+def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Reach, as_json: bool) -> None:
+    """List analyses, the newest first."""
+    items, more = run_on(reach, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    rows = [[one["id"], one["state"], one["crawl_id"], one["findings"], one["created_at"]] for one in items]
+    print_table(["id", "state", "crawl", "findings", "created"], rows)
+    if more is not None:
+        note("There are more: raise --limit.")
+
+
+@analyses.command()
+@click.argument("analysis_id", metavar="ID")
+@reaching
+@_json
+def show(analysis_id: str, reach: Reach, as_json: bool) -> None:
+    """Show an analysis with its findings."""
+
+    async def look(api: Api) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        analysis = await api.get(at(f"{ANALYSES}/{{}}", analysis_id))
+        page = await api.get(at(f"{ANALYSES}/{{}}/findings", analysis_id))
+        return analysis, page["items"]
+
+    analysis, findings = run_on(reach, look)
+    if as_json:
+        print_json({**analysis, "findings": findings})
+        return
+    error = analysis.pop("error")
+    told = analysis | ({"error": error["message"]} if error else {})
+    print_rows(
+        [(name.replace("_", " ").capitalize(), str(value)) for name, value in told.items() if value], to_stdout=True
+    )
+    if findings:
+        print_table(
+            ["analyzer", "severity", "finding"],
+            [[one["analyzer"], one["severity"], one["message"]] for one in findings],
+        )
