@@ -70,7 +70,7 @@ class Endpoint:
     query: type[Form]
     status: int
     answer: Any  # a type, or None if it has no body
-    media_type: str
+    media_type: str  # or several, as `one or another`
     problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may answer
     asks: Any  # an example of a body
     answers: Any  # an example of an answer

@@ -137,7 +137,7 @@ def _responses(line: Endpoint, schemas: Schemas) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": HTTPStatus(line.status).phrase}
     if line.answer is not None:
         content = {"schema": schemas.of(line.answer)} | ({"example": line.answers} if line.answers is not None else {})
-        answer["content"] = {line.media_type: content}
+        answer["content"] = dict.fromkeys(line.media_type.split(" or "), content)
     told = {str(line.status): answer}
     codes: dict[int, list[str]] = {422: ["invalid_input"]}  # every endpoint refuses query parameters that it has not
     for kind in problems_of(line):

@@ -225,7 +225,7 @@ class PolicyApi:
         says="Get all policies as a file.",
         query=ExportOptions,
         answer=str,
-        media_type="text/plain",
+        media_type="application/x-ndjson or text/csv",
     )
     async def export_policies(self, ask: Ask[Nothing, ExportOptions]) -> Response:
         """What it gives can be imported again. Headers, cookies and proxies are in it as they were given."""
