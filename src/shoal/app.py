@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig, NotFound
+from shoal.base.ids import JobId
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
@@ -322,12 +323,21 @@ def _beside_the_store(settings: DatabaseSettings) -> Path:
 
 @asynccontextmanager
 async def apart(app: App) -> AsyncIterator[Queue]:
-    """The queue on a connection of its own: heartbeats must not wait behind other work of the process."""
+    """The queue on a connection of its own, for extending leases and nothing else: heartbeats must not wait behind
+    other work of the process, and a slow network should cost them one round trip."""
     settings = app.settings
-    database = database_of(settings.database.but(pool_size=1), app.clock)
+    database: SqlDatabase = app.database
+    if isinstance(database, SqliteDatabase):
+        database = SqliteDatabase(database.path, app.clock)
+    else:
+        from shoal.store.sql.postgres import PostgresDatabase
+
+        database = PostgresDatabase(settings.database.but(pool_size=1), single_statements=True)
     await database.open()
     try:
-        yield Queue(database, app.queue.store, settings.queue, app.signals)
+        heart = Queue(database, app.queue.store, settings.queue, app.signals)
+        await heart.extend([Holder(JobId("none"), 0)])  # the statement is prepared before a lease depends on it
+        yield heart
     finally:
         await database.close()
 

@@ -30,6 +30,7 @@ from shoal.work.leftovers import claim
 from shoal.work.process import started
 from tests.support import ledger
 from tests.support.fleet import PATIENCE_SECONDS, TENTH, Fleet, send_all, wait_for
+from tests.support.lag import lagging
 from tests.support.site import Site, path_of
 
 T = TypeVar("T")
@@ -60,6 +61,17 @@ class Jobs:
                 return [await app.queue.store.get(tx, job_id) for job_id in ids]
 
             return [job for job in await app.database.read(find) if job is not None]
+
+        return self._ask(read)
+
+    def holders(self, *ids: JobId) -> set[str]:
+        """Whoever had one of them."""
+
+        async def read(app: App) -> set[str]:
+            async def find(tx: Tx) -> set[str]:
+                return {grant.holder for job_id in ids for grant in await app.queue.store.history(tx, job_id)}
+
+            return await app.database.read(find)
 
         return self._ask(read)
 
@@ -409,3 +421,41 @@ def test_pages_of_a_job_group_are_fetched_by_a_worker(store_url: str, tmp_path: 
         wait_for(lambda: fleet.get(f"/api/v1/groups/{group['id']}")["state"] == "completed", "the end of the group")
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
+
+
+def test_a_worker_far_from_its_database_keeps_its_leases(postgres_url: str, tmp_path: Path) -> None:
+    """F22: a round trip takes a fifth of a lease."""
+    jobs = Jobs(postgres_url)
+    ids = jobs.enqueue({"sleep": 6.0}, count=3)
+    times = TENTH | {"SHOAL_LEASE": "2500ms", "SHOAL_LEASE_EXTEND": "750ms"}
+    with lagging(postgres_url, 0.5) as far, Fleet(tmp_path, postgres_url, **times) as fleet:
+        fleet.controller()
+        fleet.page_worker(DATABASE_URL=far)
+        found = jobs.until_state(JobState.DONE, *ids, seconds=90)
+        assert {(job.lease_epoch, job.crash_count) for job in found} == {(1, 0)}
+
+
+def test_children_are_replaced_after_so_many_runs(store_url: str, tmp_path: Path) -> None:
+    with (
+        Site(pages=2) as site,
+        Fleet(tmp_path, store_url, SHOAL_CHILD_RUNS="1", WORKER_CONCURRENCY="1", **TENTH) as fleet,
+    ):
+        fleet.controller()
+        fleet.worker()
+        pids = []
+        for _ in range(2):
+            crawl_id = fleet.submit(site)
+            fleet.wait_for_state(crawl_id, "completed", "failed")
+            [grant] = ledger.read(store_url, crawl_id).grants
+            pids.append(grant["pid"])
+        assert len(set(pids)) == 2
+
+
+def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
+    ids = jobs.enqueue({"sleep": 0.3}, count=60)
+    worn = {"SHOAL_CHILD_MEMORY": "50MB", "SHOAL_CHILD_SILENCE": "2s", "MAX_CONCURRENT_CURL": "2"}
+    with Fleet(tmp_path, store_url, **worn) as fleet:
+        fleet.page_worker()
+        found = jobs.until_state(JobState.DONE, *ids, seconds=60)
+        assert costs(found) == {(0, 0)}
+        assert len(jobs.holders(*ids)) > 1

@@ -133,9 +133,9 @@ class Fleet:
     def worker(self, name: str = "worker-1") -> Shoal:
         return self._add(name, ["worker"], GRPC_NODE_ID=name)
 
-    def page_worker(self, name: str = "worker-1") -> Shoal:
+    def page_worker(self, name: str = "worker-1", **env: str) -> Shoal:
         """A worker whose page jobs do what their payload says: see `page_child`."""
-        return self._add(name, [], "tests.support.page_worker", GRPC_NODE_ID=name, PYTHONPATH=str(ROOT))
+        return self._add(name, [], "tests.support.page_worker", GRPC_NODE_ID=name, PYTHONPATH=str(ROOT), **env)
 
     def command(self, name: str, *words: str) -> Shoal:
         """Any other command, under a name of its own."""

@@ -131,12 +131,10 @@ class PageDesk(Generic[R]):
 
     async def _turn(self) -> None:
         """Settle what has finished and lease as much as there is room for, in one commit."""
-        want = self._want()
-        results = self._results if self._settle_in() <= 0 else []
-        if not results and not (want and self._clock.monotonic() >= self._look_at):
+        if min(self._settle_in(), self._ask_in()) > 0:
             return
-        if results:
-            self._results = []
+        want = self._want()
+        results, self._results = self._results, []
         try:
             leases = await self._work.settle(results, self._holder, want)
         except ShoalError as error:
@@ -173,6 +171,12 @@ class PageDesk(Generic[R]):
         if idle or len(self._results) >= BATCH:
             return 0.0
         return self._first_result_at + BATCH_SECONDS - self._clock.monotonic()
+
+    def _ask_in(self) -> float:
+        """Seconds until it is time to ask for jobs: not while there are some for every slot."""
+        if self._ahead or len(self._running) >= self._slots or not self._want():
+            return float("inf")
+        return self._look_at - self._clock.monotonic()
 
     def _fill(self) -> None:
         if self._suspect is not None or not self._trust.holds():
@@ -263,13 +267,10 @@ class PageDesk(Generic[R]):
 
     async def _rest(self) -> None:
         """Until something finishes, or it is time to settle, to ask, or to look after those who take long."""
-        now = self._clock.monotonic()
-        waits = [self._settle_in(), 1.0]
-        if self._want():
-            waits.append(self._look_at - now)
-        if min(waits) > 0:
+        seconds = min(self._settle_in(), self._ask_in(), 1.0)
+        if seconds > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(waits)):
+                async with asyncio.timeout(seconds):
                     await self._stirred.wait()
         else:
             await self._clock.sleep(0)  # whoever is ready comes first

@@ -86,7 +86,10 @@ class PostgresDatabase:
     dialect = "postgres"
     warning: str | None = None
 
-    def __init__(self, settings: DatabaseSettings) -> None:
+    def __init__(self, settings: DatabaseSettings, *, single_statements: bool = False) -> None:
+        """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
+        self._once = self._one_statement if single_statements else self._transaction
+        self._idle_seconds = 0 if single_statements else 300  # who hurries finds its connection open
         self._url = settings.url
         self._pool_size = settings.pool_size
         self._patience = settings.connect_timeout.total_seconds()
@@ -167,7 +170,8 @@ class PostgresDatabase:
             timeout=self._patience,
             server_settings=self._session,
             statement_cache_size=500,
-            max_inactive_connection_lifetime=300,
+            max_inactive_connection_lifetime=self._idle_seconds,
+            reset=_as_it_is,
         )
 
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
@@ -189,7 +193,11 @@ class PostgresDatabase:
                     raise
         raise AssertionError("unreachable")
 
-    async def _once(self, work: Work[T]) -> T:
+    async def _one_statement(self, work: Work[T]) -> T:
+        async with self._open_pool.acquire(timeout=self._patience) as connection:
+            return await work(cast(Tx, PostgresTx(connection)))
+
+    async def _transaction(self, work: Work[T]) -> T:
         async with self._open_pool.acquire(timeout=self._patience) as connection, connection.transaction():
             return await work(cast(Tx, PostgresTx(connection)))
 
@@ -228,6 +236,11 @@ class PostgresDatabase:
 
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: use an empty database, or an empty schema"
 _URL_FIX = "write it as postgresql://user:password@host:5432/database"
+
+
+async def _as_it_is(connection: Any) -> None:
+    """A connection goes back to the pool without a round trip: our units set nothing in its session, and what they left
+    open is rolled back before."""
 
 
 def _columns(query: queries.Query, rows: Rows) -> Iterable[tuple[Any, ...]]:
