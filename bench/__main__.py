@@ -13,6 +13,7 @@ NAMES = {
     "startup": "what starting costs, and how soon the first page is asked for",
     "crawl": "CPU per page beside other crawlers, memory, two cores",
     "frontier": "add, take and settle at 100 k, 1 M and 5 M URLs, and bytes per URL",
+    "queue": "no-op jobs through a worker, batches, pick-up, 1 M waiting jobs, killed work, and other queues",
 }
 
 
@@ -50,6 +51,8 @@ def parse(arguments: list[str]) -> Namespace:
     frontier.add_argument("--sizes", type=numbers, metavar="N,N", help="URLs (100k,1m,5m; --short: 100k)")
     frontier.add_argument("--drivers", type=words, default=["sqlite", "postgres"], metavar="D,D", help="which stores")
     frontier.add_argument("--rounds", type=int, default=100, metavar="N", help="commits of each kind at a size (100)")
+    queue = parser.add_argument_group("queue")
+    queue.add_argument("--queues", type=Path, metavar="DIR", help="a comparison of queues to stand in: DIR/compare.py")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names).difference(NAMES))
     if unknown:
