@@ -2,19 +2,25 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from shoal.base.clock import SystemClock
 from shoal.base.ids import CrawlId
+from shoal.base.url import Url
 from shoal.cli.progress import LiveLine, PlainLines, Standing
 from shoal.cli.summary import in_bytes, in_time, rows_of, summary
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
+from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import Settled, Task
 from shoal.crawl.states import CrawlState
+from shoal.here.crawl import Tally
 from shoal.observe.logs import Logs
 from shoal.observe.words import Level
+from shoal.pages.page import Page
 from shoal.settings import LogSettings
 
 STANDING = Standing(pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0)
@@ -50,6 +56,25 @@ def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
         "1,234 pages, 45.2/s, 500 waiting, 1 error, depth 2, 3 hosts, 27 s, about 3 min 4 s for what is known"
     )
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
+    assert "500 waiting (2 to be tried again), 1 error" in ", ".join(replace(STANDING, again=2).words())
+
+
+def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
+    def task(attempts: int) -> Task:
+        return Task(1, 1, 1, 0, 1, Url("http://a.example/"), None, attempts)
+
+    tally, page = Tally(), Page(url="http://a.example/", depth=0, fetched_at=0, attempt=1)
+    steps = [
+        (Settled(task(0), Fate.OPEN, retry_in=5), 1),
+        (Settled(task(1), Fate.OPEN, untried=True), 1),
+        (Settled(task(1), Fate.OPEN, retry_in=5), 1),
+        (Settled(task(0), Fate.FETCHED, page), 1),
+        (Settled(task(2), Fate.FETCHED, page), 0),
+        (Settled(task(1), Fate.FAILED, page), 0),  # what failed before this process began was never counted
+    ]
+    for done, expected in steps:
+        tally.count_try(done)
+        assert tally.again == expected
 
 
 def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +84,16 @@ def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split()[0] for line in err.splitlines()] == ["1,234", "1,300"]
+
+
+def read_to_the_end(master: int) -> bytes:
+    """All that was written to a terminal that is closed by now; it comes in pieces."""
+    found = b""
+    with suppress(OSError):  # that is how a terminal says that there is no more
+        while piece := os.read(master, 100_000):
+            found += piece
+    os.close(master)
+    return found
 
 
 def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +106,7 @@ def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatc
         live.show(STANDING)
         logs.say(Level.WARNING, "test", "a.example asks us to wait")
         live.close()
-        written = os.read(master, 100_000).decode()
-    os.close(master)
+    written = read_to_the_end(master).decode()
     [line] = [line for line in written.split("\n") if "asks us to wait" in line]
     assert "1,234" not in line.split("\x1b[2K")[-1]
     assert "\nabout" not in written  # one line, however narrow the terminal

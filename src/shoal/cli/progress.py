@@ -39,6 +39,7 @@ class Standing:
     rate: float
     elapsed: float
     seconds_left: float | None
+    again: int = 0  # of those that wait: tried before, without success
 
     @property
     def news(self) -> tuple[int, int, int]:
@@ -49,7 +50,7 @@ class Standing:
         parts = [
             many(self.pages, "page"),
             f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s",
-            f"{self.waiting:,} waiting",
+            f"{self.waiting:,} waiting" + (f" ({self.again:,} to be tried again)" if self.again else ""),
             many(self.errors, "error"),
             f"depth {self.depth}",
             *([many(self.hosts, "host")] if self.hosts else []),
@@ -144,6 +145,7 @@ class Progress:
             rate=rate,
             elapsed=self.elapsed,
             seconds_left=self._seconds_left(rate),
+            again=min(tally.again, self._counts.queued),
         )
 
     def _rate(self) -> float:

@@ -16,6 +16,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, OperatorError, ShoalError, StateConflict
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
 from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import CrawlState
@@ -38,6 +39,7 @@ class Tally:
     bytes: int = 0
     depth: int = 0
     hosts: set[int] = field(default_factory=set)  # that this process asked
+    again: int = 0  # pages that failed here and wait to be tried again
 
     @classmethod
     def of(cls, counts: Counts) -> Self:
@@ -51,6 +53,13 @@ class Tally:
             self.pages += 1
             if page.depth > self.depth:
                 self.depth = page.depth
+
+    def count_try(self, done: Settled) -> None:
+        """One that failed before is tried now; one that failed now is tried again."""
+        failed_before = done.task.attempts > 0
+        if failed_before or done.page is None:
+            tried = done.fate is Fate.OPEN and not done.untried
+            self.again = max(0, self.again + tried - (failed_before and not done.untried))
 
     def covers(self, counts: Counts) -> bool:
         """Whether every stored page was counted: each has a status, or an error, or both."""
@@ -198,6 +207,7 @@ class CrawlHere:
     def _settled(self, settled: list[Settled]) -> None:
         pages = []
         for done in settled:
+            self.tally.count_try(done)
             if done.page is not None:
                 pages.append(done.page)
                 self._told.append(hash(done.page.url))
