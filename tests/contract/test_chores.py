@@ -47,6 +47,15 @@ async def test_jobs_without_a_run_go_back_in_one_commit(bench: Bench) -> None:
     assert await bench.number("SELECT count(*) FROM job WHERE crash_count = 1 AND state = 'pending'") == 20
 
 
+async def test_the_jobs_of_a_group_go_back_together(bench: Bench) -> None:
+    for _ in range(5):
+        await bench.enqueue(run_id="grp_1")
+    await bench.queue.lease("w1", ["page"], ["shared"], 5)
+    await bench.jump(11)
+    assert "5 of 5" in (await bench.janitor().run_once()).did
+    assert await bench.number("SELECT count(*) FROM job WHERE crash_count = 1 AND state = 'pending'") == 5
+
+
 async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) -> None:
     for _ in range(5):
         await bench.enqueue()

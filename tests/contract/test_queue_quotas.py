@@ -3,6 +3,7 @@
 import asyncio
 
 from shoal.base.ids import JobId, new_id
+from shoal.crawl.crawls import KIND
 from shoal.queue import states
 from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.states import JobState
@@ -190,6 +191,19 @@ async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Benc
     done += len(await lease(bench, 40))
     assert most <= 3
     assert done == 40
+
+
+async def test_a_quota_of_a_project_or_a_label_holds_for_its_crawls(bench: Bench) -> None:
+    await bench.desk.set_quota("project:acme", 1)
+    await bench.desk.set_quota("label:team=x", 1)
+    first, second = await bench.submit(project="acme"), await bench.submit(project="acme")
+    third = await bench.submit(project="other", labels={"team": "x"})
+    fourth = await bench.submit(project="other", labels={"team": "x"})
+    got = await bench.queue.lease("w1", [KIND], ["shared"], 9)
+    assert [one.run_id for one in got] == [first.id, third.id]
+    await bench.crawls.stop(second.id)  # what is parked is stopped like anything that waits
+    await bench.queue.fail(got[1], "boom")
+    assert [one.run_id for one in await bench.queue.lease("w1", [KIND], ["shared"], 9)] == [fourth.id]
 
 
 async def test_a_cancelled_parked_job_leaves_nothing_behind(bench: Bench) -> None:

@@ -30,7 +30,7 @@ from shoal.egress.address import AddressRule
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
-from shoal.queue.job import SHARED_LANE, Job, NewJob, is_local, local_lane, node_of
+from shoal.queue.job import SHARED_LANE, Job, NewJob, is_local, local_lane, node_of, scopes_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 from shoal.settings import CrawlSettings
@@ -511,6 +511,7 @@ class Crawls:
             lane=lane,
             priority=config.priority,
             max_attempts=self._queue.settings.job_attempts,
+            scopes=scopes_of(config.project, config.labels),
         )
 
     def _tell(self, crawl_id: str, move: CrawlMove) -> None:

@@ -21,7 +21,7 @@ from shoal.pages.jobs_store import GroupStore, NewGroup, ResultStore
 from shoal.pages.result import Stored
 from shoal.pages.work import KIND, PageSpec, check_url
 from shoal.queue import states as job_states
-from shoal.queue.job import NewJob
+from shoal.queue.job import NewJob, scopes_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
 from shoal.settings import PageSettings
@@ -174,14 +174,13 @@ class Groups:
 
     def _jobs(self, config: GroupConfig, group_id: GroupId, urls: list[Url], turns: list[int]) -> list[NewJob]:
         attempts = self._queue.settings.job_attempts if config.max_retry is None else config.max_retry + 1
-        scopes = (f"project:{config.project}", *(f"label:{name}={value}" for name, value in config.labels.items()))
         common: dict[str, Any] = {
             "kind": KIND,
             "run_id": group_id,
             "priority": config.priority,
             "max_attempts": attempts,
             "capability": config.capability,
-            "scopes": scopes,
+            "scopes": scopes_of(config.project, config.labels),
         }
         return [
             NewJob(id=JobId(new_id("job")), payload=_payload(url), not_before=turn, **common)

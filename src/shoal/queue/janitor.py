@@ -6,9 +6,8 @@ from datetime import timedelta
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost, TimeError
-from shoal.base.ids import JobId
 from shoal.base.service import Pass
-from shoal.queue.job import Holder, LostJob
+from shoal.queue.job import RUN_KINDS, Holder, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, Move
 
@@ -74,19 +73,28 @@ class Janitor:
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
-        """Jobs that belong to no run, all in one commit; those of a run each with it."""
-        alone = [job for job in lost if job.run_id is None]
-        moves = await self._database.run(lambda tx: self._expire_alone(tx, alone)) if alone else {}
-        for job in alone:
-            if job.id in moves:
-                await self._queue.tell_moved(moves[job.id], job.kind, None)
-        return len(moves) + sum([await self._expire(job) for job in lost if job.run_id is not None])
+        """Jobs of one group, and those of none, together in one commit; the work of a run each with it."""
+        groups: dict[tuple[str, str | None], list[LostJob]] = {}
+        for job in lost:
+            if job.kind not in RUN_KINDS:
+                groups.setdefault((job.kind, job.run_id), []).append(job)
+        moved = [await self._expire_group(kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
+        return sum(moved) + sum([await self._expire(job) for job in lost if job.kind in RUN_KINDS])
 
-    async def _expire_alone(self, tx: Tx, seen: list[LostJob]) -> dict[JobId, Move]:
-        lost = await self._queue.store.lost_in(tx, [Holder(job.id, job.epoch) for job in seen], expired=True)
-        moves = {job.id: self._verdict(job) for job in lost}
-        turned = await self._queue.finish_and_lease_in(tx, list(moves.values()), None)
-        return {job_id: move for job_id, move in moves.items() if move not in turned.refused}
+    async def _expire_group(self, kind: str, run_id: str | None, seen: list[LostJob]) -> int:
+        async def commit(tx: Tx) -> list[Move]:
+            await self._queue.lock_run(tx, kind, run_id)
+            lost = await self._queue.store.lost_in(tx, [Holder(job.id, job.epoch) for job in seen], expired=True)
+            moves = [self._verdict(job) for job in lost]
+            await self._queue.finish_and_lease_in(tx, moves, None)
+            for move in moves:
+                await self._queue.job_moved_in(tx, move, kind, run_id)
+            return moves
+
+        moves = await self._database.run(commit)
+        for move in moves:
+            await self._queue.tell_moved(move, kind, run_id)
+        return len(moves)
 
     def _verdict(self, lost: LostJob) -> Move:
         return self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")

@@ -1,6 +1,6 @@
 """What a job is, and the values that its verbs take and give."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,6 +34,11 @@ def local_lane(run_id: str) -> str:
 
 def is_local(lane: str) -> bool:
     return lane.startswith(LOCAL)
+
+
+def scopes_of(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The scopes of what belongs to a project and has labels."""
+    return (f"project:{project}", *(f"label:{name}={value}" for name, value in labels.items()))
 
 
 def most_in(scope: str, quota: int | None) -> int | None:

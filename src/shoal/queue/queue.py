@@ -24,7 +24,7 @@ from shoal.settings import QueueSettings
 T = TypeVar("T")
 
 JITTER = 0.1
-LONGEST_NAME = 500  # characters of a dedupe key or a scope
+LONGEST_NAME = 1000  # characters of a dedupe key or a scope
 ROUNDS = 20  # of a lease that finds only jobs for which there is no room
 
 
