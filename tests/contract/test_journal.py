@@ -5,17 +5,20 @@ from typing import Any
 
 import pytest
 
+from shoal.base.database import Tx
 from shoal.base.errors import NotFound
+from shoal.base.url import Url
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.failures import FailedUrls
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Report
 from shoal.crawl.journal import Journal
 from shoal.crawl.line import Level, Line
 from shoal.crawl.narrator import News
 from shoal.crawl.walk import Ask
 from shoal.queue import states as job_states
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, until_blocked
+from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, new_url, until_blocked
 
 
 async def said(bench: Bench, crawl: Crawl) -> list[str]:
@@ -112,6 +115,19 @@ async def test_urls_that_are_fetched_again_are_told(bench: Bench) -> None:
     await walker.turn(fetched(first), failed(second))
     await bench.crawls.retry_these(crawl.id, FailedUrls())
     assert (await said(bench, crawl))[-2:] == ["1 failed URLs are fetched again", "Queued, waiting for a worker"]
+
+
+async def test_a_released_pattern_is_told(bench: Bench) -> None:
+    crawl = await bench.submit()
+    pattern, url = f"{SITE}/cal?month=", Url(f"{SITE}/cal?month=1")
+
+    async def trap(tx: Tx) -> None:
+        await bench.frontier.quarantine(tx, crawl.number, {pattern: url})
+        await bench.frontier.add(tx, crawl.number, "", [new_url(crawl, url, 1, Fate.QUARANTINED)])
+
+    await bench.database.run(trap)
+    await bench.crawls.release(crawl.id, pattern)
+    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URLs wait again"
 
 
 async def test_what_a_commit_tells_goes_with_it_or_not_at_all(bench: Bench) -> None:

@@ -351,6 +351,7 @@ class Crawls:
             freed = await self._frontier.free(tx, crawl.number, pattern)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
+            await self.journal.write(tx, crawl.number, [telling.released(pattern, freed)])
             return freed
 
         return await self._database.run(commit)

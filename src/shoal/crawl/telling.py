@@ -120,6 +120,11 @@ def held(news: HostNews, seconds: float) -> Line:
     return Line("host_held", words, Level.WARNING, {"host": news.origin, "status": news.status, "seconds": seconds})
 
 
+def released(pattern: str, urls: int) -> Line:
+    words = f"{pattern} is released from quarantine: {urls:,} URLs wait again"
+    return Line("pattern_released", words, facts={"pattern": pattern, "urls": urls})
+
+
 def trapped(pattern: str, sample: str) -> Line:
     facts = {"pattern": pattern, "url": sample}
     return Line("pattern_quarantined", f"Pages of {pattern} repeat themselves: in quarantine", Level.WARNING, facts)
