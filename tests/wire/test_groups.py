@@ -37,6 +37,16 @@ async def test_urls_become_a_group_that_can_be_followed_to_its_end(api: Served) 
     assert [one["id"] for one in listed["items"]] == [group["id"]]
 
 
+async def test_every_attempt_at_a_job_can_be_looked_at(api: Served) -> None:
+    await api.ask("/api/v1/jobs", {"urls": [URL], "max_retry": 1})
+    [lease] = await api.app.queue.lease("w1", ["page"], ["shared"], 1)
+    lost = Result(Status.FAIL, URL, 1, error_code="connect_error", error_message="No.")
+    await api.app.ingest.settle("w1", [Delivery(lease.holder, lost)])
+    _, page = await api.ask(f"/api/v1/jobs/{lease.holder.job_id}/results")
+    [item] = page["items"]
+    assert (item["state"], item["meta"]["error"]["code"]) == ("pending", "connect_error")
+
+
 async def test_a_group_is_cancelled_once_and_for_all(api: Served) -> None:
     _, group = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     for _ in range(2):
@@ -82,7 +92,13 @@ async def test_what_cannot_be_taken_is_refused_by_its_field(
 
 
 async def test_unknown_groups_and_analyses_are_said_to_be(api: Served) -> None:
-    for path in ("groups/grp_x", "groups/grp_x/results", "analyses/anl_x", "analyses/anl_x/findings"):
+    for path in (
+        "groups/grp_x",
+        "groups/grp_x/results",
+        "analyses/anl_x",
+        "analyses/anl_x/findings",
+        "jobs/job_x/results",
+    ):
         status, problem = await api.ask(f"/api/v1/{path}")
         assert (status, problem["code"]) == (404, "not_found")
 

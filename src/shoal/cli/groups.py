@@ -63,15 +63,19 @@ def add(urls: tuple[str, ...], file: str | None, wait: bool, reach: Reach, as_js
 
 
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
-@click.argument("group_id", metavar="GROUP")
+@click.argument("group_id", metavar="ID")
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="At most N.")
 @click.option("--cursor", metavar="C", help="Go on after the results before: `next` of their JSON.")
 @reaching
 @_json
 def results(group_id: str, limit: int, cursor: str | None, reach: Reach, as_json: bool) -> None:
-    """Print what the jobs of a group gave so far, a JSON object a line, in the order in which they ended."""
+    """Print what the jobs of a group gave so far, a JSON object a line, in the order in which they ended; or, by the id
+    of one job, what each attempt at it gave."""
 
     async def look(api: Api) -> tuple[list[Any], str | None]:
+        if group_id.startswith("job_"):
+            page = await api.get(at(f"{JOBS}/{{}}/results", group_id))
+            return page["items"][:limit], None
         items: list[Any] = []
         after = cursor
         while len(items) < limit:

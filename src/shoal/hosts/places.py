@@ -46,6 +46,8 @@ class Places:
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[Place]:
         """A place for each request, in their order; it may come last in a commit, for it waits for nobody."""
+        if not origins:
+            return []
         numbers = await self._hosts.numbers(tx, sorted(set(origins)))
         standings = await self._hosts.standings(tx, numbers.values())
         queues: dict[int, list[int]] = defaultdict(list)

@@ -98,6 +98,16 @@ class Groups:
         await self.get(group_id)
         return await self._database.read(lambda tx: self._results.of_group(tx, group_id, after, limit))
 
+    async def results_of_job(self, job_id: str) -> list[Stored]:
+        """What each attempt at a page job gave, oldest first; also those that were not its last word."""
+
+        async def look(tx: Tx) -> list[Stored]:
+            if await self._queue.store.get(tx, JobId(job_id)) is None:
+                raise NotFound("job", job_id)
+            return await self._results.of_job(tx, JobId(job_id))
+
+        return await self._database.read(look)
+
     async def cancel(self, group_id: str, reason: str = "asked") -> Group:
         """End the jobs that have not ended; what is being fetched is dropped. One that is over stays as it is."""
 

@@ -95,6 +95,20 @@ class GroupApi:
         return Json(so_far(rows, query.limit, after, goes_on=group.state is GroupState.OPEN))
 
     @endpoint(
+        "GET",
+        "/api/v1/jobs/{job_id}/results",
+        scope=Scope.READ,
+        says="List what each attempt at a page job gave, the oldest first.",
+        answer=shapes.ResultList,
+        answers={"items": [examples.RESULT], "next": None},
+        problems=[NotFound],
+    )
+    async def list_results_of_job(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """All of them at once; `next` is always null. An attempt whose worker was lost gave nothing."""
+        found = await self._groups.results_of_job(ask.part("job_id"))
+        return Json({"items": [one.answer() for one in found], "next": None})
+
+    @endpoint(
         "POST",
         "/api/v1/groups/{group_id}/cancel",
         scope=Scope.WRITE,
