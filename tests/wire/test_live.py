@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -15,6 +18,7 @@ from shoal.crawl.line import Line
 from shoal.serve import live as live_module
 from shoal.serve.live import Live
 from tests.support.api import Served
+from tests.support.fleet import Fleet
 from tests.support.site import Site
 
 CRAWLS = "/api/v1/crawls"
@@ -217,3 +221,18 @@ async def test_a_quiet_stream_has_a_heartbeat(api: Served, monkeypatch: pytest.M
                 break
     live.close()
     await stream.aclose()
+
+
+def test_a_controller_that_stops_ends_its_streams_and_itself(sqlite_url: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, sqlite_url) as fleet:
+        controller = fleet.controller()
+        address = f"http://127.0.0.1:{fleet.port}{CRAWLS}"
+        body = json.dumps({"seeds": ["http://127.0.0.1:9/"]}).encode()
+        with urlopen(Request(address, body, {"Content-Type": "application/json"}), timeout=PATIENCE_SECONDS) as made:
+            crawl_id = json.load(made)["id"]
+        with urlopen(f"{address}/{crawl_id}/events", timeout=PATIENCE_SECONDS) as stream:
+            assert stream.readline().startswith(b"retry:")
+            controller.send(signal.SIGTERM)
+            assert b"event: end" not in stream.read(), "the crawl goes on"
+        assert controller.wait() == 0
+        assert "Traceback" not in controller.said()

@@ -13,6 +13,7 @@ from shoal.base.errors import (
     BackendUnavailable,
     InvalidInput,
     NotAllowed,
+    NotFound,
     RateLimited,
     ShoalError,
     StorageFull,
@@ -129,7 +130,7 @@ def problems_of(line: Endpoint) -> list[type[ShoalError]]:
     takes = line.query is not Nothing or line.method != "GET"
     kinds = {*line.problems, *(ALWAYS if line.path.startswith(("/api", "/bot")) else ())}
     kinds |= {*(WITH_TOKEN if line.scope else ()), *(WITH_BODY if line.method != "GET" else ())}
-    kinds |= {InvalidInput} if takes else set()
+    kinds |= {*([InvalidInput] if takes else ()), *([NotFound] if line.parts else ())}
     return sorted(kinds, key=lambda kind: (_status(kind), kind.code))
 
 
