@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from shoal.base.errors import LeaseLost, StateConflict
+from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawls import KIND
 from shoal.crawl.frontier import Control, Report, Settled, Task
 from shoal.crawl.states import TERMINAL
 from shoal.queue import states
-from shoal.queue.job import Lease
+from shoal.queue.job import Lease, NewJob
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, open_bench
 from tests.support import ledger
@@ -49,6 +50,12 @@ DISAGREEMENTS = """
     SELECT j.id || ' is ' || j.state || ' with the open grant ' || g.epoch
     FROM job AS j JOIN job_grant AS g ON g.job_id = j.id
     WHERE g.ended IS NULL AND (j.state <> 'locked' OR j.lease_epoch <> g.epoch)
+    UNION ALL
+    SELECT 'several run at once under one key' WHERE (
+        SELECT count(*) FROM job WHERE state = 'locked' AND scopes LIKE '%key:one%') > 1
+    UNION ALL
+    SELECT s.job_id || ' has a seat and is ' || j.state FROM job_seat AS s JOIN job AS j ON j.id = s.job_id
+    WHERE j.state <> 'locked'
 """
 
 
@@ -68,6 +75,9 @@ class Story:
         self.crawl = await self.truth.submit(f"{SITE}/a", f"{SITE}/b", workers=self.dice.randint(1, 3))
         for place in range(3):
             self.pages.add(await self.truth.enqueue(kind=PAGE, key=f"k{place}", max_attempts=3, run_id=None))
+        keyed = [NewJob(JobId(new_id("job")), PAGE, None, max_attempts=3, scopes=("key:one",)) for _ in range(3)]
+        await self.truth.queue.enqueue(keyed)
+        self.pages |= {job.id for job in keyed}
         self.schedule.after_commit = self.check
         self.schedule.mortal = {"worker-1": MORTALITY, "worker-2": MORTALITY, "janitor": MORTALITY}
         await self.schedule.play(

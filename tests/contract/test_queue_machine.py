@@ -22,16 +22,17 @@ from hypothesis.stateful import (
 )
 
 from shoal.base.database import Tx
-from shoal.base.errors import LeaseLost
+from shoal.base.errors import LeaseLost, StateConflict
 from shoal.base.ids import JobId
 from shoal.queue import states
 from shoal.queue.job import Lease, NewJob, Taker
+from shoal.queue.jobs import Jobs
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED, WORKER_LOST, Move
 from tests.contract.conftest import Bench, open_bench
 from tests.support import ledger
 from tests.support.effort import times
-from tests.support.queue_model import SECOND, ModelJob, QueueModel, Rules
+from tests.support.queue_model import DEAD_LETTERS, SECOND, ModelJob, QueueModel, Rules
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class Ground:
         self.bench: Bench = self.run(open_bench(store_url))
         self.queue = Queue(self.bench.database, self.bench.jobs, self.bench.settings, self.bench.signals, lambda: DICE)
         self.bench.queue = self.queue
+        self.bench.desk = Jobs(self.bench.database, self.queue, self.bench.book)
         if self.bench.dialect == "postgres":
             self.run(self.bench.sql(FAKE_CLOCK))
             self.run(self.bench.sql(f"UPDATE clock_offset SET micros = {self.bench.clock.micros()}"))
@@ -280,6 +282,26 @@ class QueueMachine(RuleBasedStateMachine):
             self.do(self.bench.database.run(lambda tx: self.bench.jobs.cancel_waiting(tx, run_id, "stopped"))) == wanted
         )
 
+    @rule(place=st.integers(0, 20))
+    def cancel_any(self, place: int) -> None:
+        """A person cancels a job, whoever has it."""
+        job = self.some_page(place)
+        ended = job.state in ("done", "failed", "expired")
+        self.model.cancel_any(job.id, "by hand")
+        self.agreed(not ended, self.bench.desk.cancel(job.id, "by hand"))
+
+    @rule(place=st.integers(0, 20), dead=st.booleans())
+    def replay(self, place: int, dead: bool) -> None:
+        """A person tries a dead letter again, or what is none."""
+        job = self.some_page(place, DEAD_LETTERS if dead else None)
+        self.agreed(self.model.replay(job.id), self.bench.desk.retry(job.id))
+
+    def some_page(self, place: int, states: Sequence[str] | None = None) -> ModelJob:
+        """Jobs of runs are not for people to touch by themselves."""
+        pages = [job for job in self.model.jobs.values() if job.kind == "page"]
+        found = [job for job in pages if states is None or job.state in states] or pages
+        return found[place % len(found)]
+
     @rule(seconds=st.sampled_from([0.5, 3, 6, 10, 10.5, 40, 3700]))
     def time_passes(self, seconds: float) -> None:
         self.model.now += round(seconds * SECOND)
@@ -309,6 +331,14 @@ class QueueMachine(RuleBasedStateMachine):
             assert not wanted, "the holder was refused"
         else:
             assert wanted, "somebody was obeyed whose grant is over"
+
+    def agreed(self, wanted: bool, doing: Awaitable[Any]) -> None:
+        try:
+            self.do(doing)
+        except StateConflict:
+            assert not wanted, "a wish that could be fulfilled was refused"
+        else:
+            assert wanted, "a wish that could not be fulfilled was not refused"
 
     def do(self, doing: Awaitable[T]) -> T:
         return self.ground.run(doing)

@@ -49,6 +49,7 @@ class ModelJob:
     lease_until: int | None = None
     finished_at: int | None = None
     history: list[Grant] = field(default_factory=list)
+    replayed: int = 0  # how much of its history was before the last replay
 
     @property
     def live(self) -> bool:
@@ -175,6 +176,24 @@ class QueueModel:
             job.state, job.reason, job.finished_at = "cancelled", reason, self.now
         return len(waiting)
 
+    def cancel_any(self, job_id: str, reason: str) -> bool:
+        """Whoever has it, or nobody; False if it has ended."""
+        job = self.jobs[job_id]
+        if job.state == "pending":
+            job.state, job.reason, job.finished_at = "cancelled", reason, self.now
+            return True
+        return self.cancel(job_id, job.epoch, reason)
+
+    def replay(self, job_id: str) -> bool:
+        """A dead letter waits again as if it were new, unless a live job has its key meanwhile."""
+        job = self.jobs[job_id]
+        taken = any(other.live and other.key == job.key for other in self.jobs.values()) and job.key is not None
+        if job.state not in DEAD_LETTERS or taken:
+            return False
+        job.state, job.reason, job.attempts, job.crashes, job.finished_at = "pending", "retried", 0, 0, None
+        job.line_at, job.not_before, job.due, job.replayed = self.now, self.now, True, len(job.history)
+        return True
+
     def sweep(self) -> int:
         """Give back every lease that ran out; how many."""
         lost = [job for job in self.jobs.values() if job.lease_until is not None and job.lease_until < self.now]
@@ -188,9 +207,9 @@ class QueueModel:
         if len(keys) != len(set(keys)):
             yield f"a key is live twice: {keys}"
         for job in self.jobs.values():
-            if job.attempts != sum(grant.ended in ("retried", "failed") for grant in job.history):
+            if job.attempts != sum(grant.ended in ("retried", "failed") for grant in job.history[job.replayed :]):
                 yield f"{job.id} has {job.attempts} attempts"
-            if sum(grant.ended == "done" for grant in job.history) > 1:
+            if [grant.epoch for grant in job.history if grant.ended == "done"] not in ([], [job.epoch]):
                 yield f"{job.id} was finished twice"
 
     def _take(
