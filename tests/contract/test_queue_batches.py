@@ -358,3 +358,22 @@ async def test_the_grant_that_a_job_has_now_is_part_of_its_history(bench: Bench)
     await bench.lease("w1")
     [grant] = await bench.grants(job_id)
     assert (grant["holder"], grant["epoch"], grant["ended"], grant["ended_at"]) == ("w1", 1, None, None)
+
+
+async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice(bench: Bench) -> None:
+    """F17: their time has come, and whoever lets them stand in line dies in the middle, again and again."""
+    now = (await bench.database.read(lambda tx: tx.value("now"))) + 5_000_000
+    await bench.queue.enqueue([new(not_before=now) for _ in range(2_500)])
+    await bench.jump(6)
+    granted: list[Holder] = []
+
+    async def die(tx: object) -> None:
+        await bench.jobs.lease(tx, W1, 700, bench.settings.lease)  # type: ignore[arg-type]
+        raise RuntimeError("killed")
+
+    while leases := await bench.queue.lease("w1", ["page"], ["shared"], 700):
+        granted += [lease.holder for lease in leases]
+        with pytest.raises(RuntimeError, match="killed"):
+            await bench.database.run(die)
+    assert len(granted) == len({holder.job_id for holder in granted}) == 2_500
+    assert {holder.epoch for holder in granted} == {1}
