@@ -56,6 +56,9 @@ class NoPages:
         moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
         return (await self._queue.finish_and_lease(moves, Taker(holder, [KIND], self._lanes), want)).leases
 
+    def close(self) -> None:
+        os.close(self._log)
+
 
 def no_pages(app: App, lanes: Sequence[str]) -> NoPages:
     return NoPages(app.queue, lanes)

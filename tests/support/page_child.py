@@ -36,6 +36,9 @@ class PlainPages:
         self.commits.append(len(results))
         return turned.leases
 
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
 
 async def obey(wish: dict[str, Any]) -> None:
     if "sleep" in wish:

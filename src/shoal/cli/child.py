@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import uvloop
@@ -12,9 +13,9 @@ from shoal.cli.collector import spare
 from shoal.cli.watching import watched
 from shoal.settings import load
 from shoal.work.child import Child, PageChild, die_with_parent
-from shoal.work.pages import PageWork, holder_of
+from shoal.work.pages import PageCraft, holder_of
 
-Pages = Callable[[App, Sequence[str]], PageWork[Any]]
+Pages = Callable[[App, Sequence[str]], PageCraft[Any]]
 
 
 def main(runs: Runs = RUNS, pages: Pages = page_work_of) -> None:
@@ -37,9 +38,10 @@ async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
     signals, _ = watched(settings)
     async with opened(settings, signals) as app:
         holder = holder_of(worker, os.getpid())
-        child = PageChild(settings, pages(app, lanes), app.queue, holder, app.clock, signals)
-        app.wake.subscribe(child.nudge, lambda: True)
-        await child.serve()
+        with closing(pages(app, lanes)) as work:
+            child = PageChild(settings, work, app.queue, holder, app.clock, signals)
+            app.wake.subscribe(child.nudge, lambda: True)
+            await child.serve()
 
 
 if __name__ == "__main__":

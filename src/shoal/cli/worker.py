@@ -23,7 +23,8 @@ from shoal.work.workplace import Workplace
 @click.command()
 @click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
 def worker(store: str | None) -> None:
-    """Run a worker: it leases crawls and runs each in a child. SIGTERM hands them back and ends it."""
+    """Run a worker: it leases crawls, analyses and page jobs, and runs them in children. SIGTERM hands them back and
+    ends it; a second one does not wait."""
     uvloop.run(_work({"DATABASE_URL": store}))
 
 

@@ -83,7 +83,7 @@ class _Turn:
 
 
 class PageJobs:
-    """Answers `work.pages.PageWork`: the jobs are leased for one holder, fetched by one runner."""
+    """Answers `work.pages.PageCraft`: the jobs are leased for one holder, fetched by one runner."""
 
     def __init__(
         self,

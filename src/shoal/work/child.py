@@ -18,7 +18,7 @@ from shoal.pages.settled import PagesSettled
 from shoal.queue.job import Holder, Lease, node_of
 from shoal.queue.queue import JobsLeased, JobsMoved, Queue
 from shoal.settings import Settings
-from shoal.work.pages import PageDesk, PageWork
+from shoal.work.pages import PageCraft, PageDesk
 from shoal.work.talk import (
     STORE_AWAY,
     Alone,
@@ -140,7 +140,7 @@ class PageChild(Generic[R]):
     """A child for page jobs: it leases and settles them itself, and tells its parent what to extend."""
 
     def __init__(
-        self, settings: Settings, work: PageWork[R], queue: Queue, holder: str, clock: Clock, signals: Signals
+        self, settings: Settings, work: PageCraft[R], queue: Queue, holder: str, clock: Clock, signals: Signals
     ) -> None:
         signals.subscribe(_relay)
         self._clock = clock

@@ -1,5 +1,5 @@
 """Page jobs in one process: leased in batches, many at once, settled together. Their leases are kept from outside, and
-what a page job is, whoever is given as `PageWork` knows."""
+what a page job is, the craft that they are given knows."""
 
 import asyncio
 from collections import deque
@@ -30,7 +30,7 @@ def holder_of(worker: str, pid: int) -> str:
     return f"{worker}/pages/{pid}"
 
 
-class PageWork(Protocol[R]):
+class PageCraft(Protocol[R]):
     """What a page child is given: it runs single jobs, and settles many at once. Both are called from one loop."""
 
     async def run(self, lease: Lease) -> R:
@@ -44,6 +44,10 @@ class PageWork(Protocol[R]):
         the same results come again. With no results it only leases, with `want` 0 it only settles."""
         ...
 
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
 
 class PageDesk(Generic[R]):
     """Keeps the slots full. What finishes quickly is leased further ahead, so that a commit covers more of it.
@@ -54,7 +58,7 @@ class PageDesk(Generic[R]):
 
     def __init__(
         self,
-        work: PageWork[R],
+        work: PageCraft[R],
         queue: Queue,
         slots: int,
         holder: str,
