@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from msgspec import Meta
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, RateLimited
@@ -70,12 +70,14 @@ class JournalApi:
         media_type="text/event-stream",
         problems=[NotFound, RateLimited],
     )
-    async def watch_crawl(self, ask: Ask[Nothing, From]) -> StreamingResponse:
+    async def watch_crawl(self, ask: Ask[Nothing, From]) -> Response:
         """`state` and `progress` (at most one a second) tell how it is now, `log` brings each line of the journal with
         its number as id, `end` comes last. Who reconnects with `Last-Event-ID` misses no line. Without it, the last 100
         lines come first. A comment comes every 15 seconds when nothing else does."""
         after = ask.query.after if (sent := ask.request.headers.get("last-event-id")) is None else _number(sent)
         stream = await self._live.watch(ask.part("crawl_id"), after)
+        if ask.request.method == "HEAD":
+            return Response(headers=UNCACHED, media_type="text/event-stream")
         return StreamingResponse(stream, headers=UNCACHED, media_type="text/event-stream")
 
 
