@@ -55,7 +55,7 @@ def test_jobs_are_listed_newest_first_with_what_they_are_about(capsys: pytest.Ca
 
 def test_a_list_goes_on_after_its_last_job(capsys: pytest.CaptureFixture[str]) -> None:
     first = told(capsys, "ls", "--limit", "2")
-    rest = told(capsys, "ls", "--limit", "2", "--after", first["next"])
+    rest = told(capsys, "ls", "--limit", "2", "--cursor", first["next"])
     assert [job["id"] for job in first["items"] + rest["items"]] == ["job_waits", "job_leased", "job_failed"]
     assert rest["next"] is None
 

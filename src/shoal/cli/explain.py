@@ -9,13 +9,13 @@ from shoal.app import opened
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
 from shoal.base.url import Refusal
+from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json
 from shoal.cli.summary import print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.explain import Explanation
 from shoal.crawl.seeds import SEED_FIX
-from shoal.queue.explain import Explanation as JobExplanation
 from shoal.settings import load
 
 
@@ -42,27 +42,22 @@ def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
 
 @explain.command()
 @click.argument("job_id", metavar="ID")
-@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def job(job_id: str, store: str | None, as_json: bool) -> None:
+def job(job_id: str, reach: Reach, as_json: bool) -> None:
     """Say why a job waits, who has it, or why it ended."""
-    said = asyncio.run(_explain_job(store, job_id))
+    said = run_on(reach, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
     if as_json:
-        print_json(said.answer())
+        print_json(said)
         return
+    head = ("job_id", "state", "reason", "explanation")
     facts = [
-        (name.replace("_", " ").capitalize(), str(value)) for name, value in said.facts.items() if value is not None
+        (name.replace("_", " ").capitalize(), str(value))
+        for name, value in said.items()
+        if name not in head and value is not None
     ]
-    print_rows(
-        [("Job", said.job.id), ("State", f"{said.job.state} ({said.reason})"), ("Why", said.sentence), *facts],
-        to_stdout=True,
-    )
-
-
-async def _explain_job(store: str | None, job_id: str) -> JobExplanation:
-    settings = load({"DATABASE_URL": store}).settings
-    async with opened(settings, quiet(settings), existing=True) as app:
-        return await app.jobs.explain(job_id)
+    state = f"{said['state']} ({said['reason']})"
+    print_rows([("Job", said["job_id"]), ("State", state), ("Why", said["explanation"]), *facts], to_stdout=True)
 
 
 async def _explain(store: str | None, crawl_id: str, url: str) -> Explanation:
