@@ -300,6 +300,8 @@ async def work_on(bench: Bench) -> None:
     leases = await bench.queue.lease("w1", ["page", "audit"], ["shared", "n1"], 20)
     await bench.queue.extend([lease.holder for lease in leases])
     await bench.queue.began(leases[0].holder, "n1", 1)
+    await bench.queue.held_by("w1")
+    await bench.database.read(lambda tx: bench.jobs.waits(tx, "page", ["shared", "n1"]))
     await bench.grants(leases[0].holder.job_id)
     await bench.queue.finish(leases[0])
     await bench.queue.fail(leases[1], "no")

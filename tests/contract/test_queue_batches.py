@@ -206,6 +206,28 @@ async def test_an_endless_flood_of_urgent_jobs_does_not_starve_a_humble_one(benc
     assert 99 <= minutes <= 101
 
 
+async def test_large_batches_overlook_nobody_for_long(bench: Bench) -> None:
+    await bench.queue.enqueue([new() for _ in range(2_000)])
+    await in_line(bench, 100)
+    urgent = new(priority=100)
+    await bench.queue.enqueue([urgent])
+    batches = [await in_line(bench, 100) for _ in range(10)]
+    assert any(urgent.id in batch for batch in batches)
+    rest = new(priority=99)
+    await bench.queue.enqueue([rest])
+    assert (await in_line(bench, 1)) == [rest.id]  # who takes little takes the best
+
+
+async def test_large_batches_leave_none_behind(bench: Bench) -> None:
+    jobs = [new(priority=number % 7) for number in range(700)]
+    await bench.queue.enqueue(jobs[:350])
+    got = await in_line(bench, 100)
+    await bench.queue.enqueue(jobs[350:])
+    while batch := await in_line(bench, 100):
+        got += batch
+    assert sorted(got) == sorted(job.id for job in jobs)
+
+
 async def test_never_more_than_the_limit_is_granted_however_it_is_planned(postgres_bench: Bench) -> None:
     """F25: statistics that say "one row" while there are thousands must not lead to more grants."""
     bench = postgres_bench

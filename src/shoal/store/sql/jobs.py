@@ -12,6 +12,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.queue.job import SHARED_LANE, Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
 from shoal.queue.states import GrantEnd, JobState, Move
+from shoal.store.sql.floors import LOWEST, Floors
 from shoal.store.sql.seats import SCOPES, Seats
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class SqlJobStore:
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
         self._seats = Seats()
+        self._floors = Floors()
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         first_of = {job.dedupe_key: job.id for job in reversed(jobs) if job.dedupe_key is not None}
@@ -177,6 +179,17 @@ class SqlJobStore:
         return (*what, job.priority, job.not_before, job.max_attempts, place, self._ageing)
 
     async def _turn_at_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
+        floors = self._floors.of(taker, limit)
+        said = await self._turn_from(tx, floors, moves, taker, limit, ttl)
+        if len(said.rows) < limit and max(floors, default=LOWEST) > LOWEST:
+            whole = [LOWEST] * len(floors)
+            said.rows += (await self._turn_from(tx, whole, (), taker, limit - len(said.rows), ttl)).rows
+        self._floors.learn(taker, limit, said.rows)
+        return said
+
+    async def _turn_from(
+        self, tx: Tx, floors: list[int], moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
+    ) -> _Said:
         ordered = sorted(moves, key=lambda move: move.job_id)
         columns = list(map(list, zip(*map(_columns, ordered), strict=True))) or [[] for _ in MOVE]
         said, *rows = await tx.all(
@@ -184,6 +197,7 @@ class SqlJobStore:
             **dict(zip(MOVE, columns, strict=True)),
             holder=taker.holder,
             lanes=list(taker.lanes),
+            floors=floors,
             kinds=list(taker.kinds),
             capabilities=list(taker.capabilities),
             limit=limit,

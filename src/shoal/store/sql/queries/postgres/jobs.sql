@@ -24,7 +24,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- row; then, lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then the
 -- next, up to :limit. The first row says which moves were made, the scopes in which those jobs had seats, and whether the time of jobs
 -- that wait for one has come. What is leased is named by a list: whatever the planner thinks of how many :limit are, it
--- looks up these and no others.
+-- looks up these and no others. Whose first job ranks best is looked for only where there is a choice: what was leased since
+-- the last vacuum is stepped over each time.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
 m AS MATERIALIZED (
     SELECT * FROM unnest(:ids::text[], :epochs::bigint[], :states::text[], :ends::text[], :reasons::text[], :errors::text[],
@@ -55,11 +56,13 @@ closed AS (
     ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error
 ),
 wanted AS MATERIALIZED (
-    SELECT l.lane, k.kind, c.capability,
-           (SELECT j.rank FROM job AS j
-            WHERE j.state = 'pending' AND j.due = 1 AND j.lane = l.lane AND j.kind = k.kind AND j.capability = c.capability
-            ORDER BY j.rank, j.id LIMIT 1) AS head
-    FROM unnest(:lanes::text[]) WITH ORDINALITY AS l (lane, place), unnest(:kinds::text[]) AS k (kind),
+    SELECT l.lane, l.floor, k.kind, c.capability,
+           CASE WHEN cardinality(:kinds::text[]) * cardinality(:capabilities::text[]) > 1 THEN
+               (SELECT j.rank FROM job AS j
+                WHERE j.state = 'pending' AND j.due = 1 AND j.lane = l.lane AND j.kind = k.kind AND j.capability = c.capability
+                ORDER BY j.rank, j.id LIMIT 1)
+           ELSE 0 END AS head
+    FROM unnest(:lanes::text[], :floors::bigint[]) WITH ORDINALITY AS l (lane, floor, place), unnest(:kinds::text[]) AS k (kind),
          unnest(:capabilities::text[]) AS c (capability)
     WHERE :limit > 0
     ORDER BY l.place, head
@@ -68,7 +71,7 @@ picked AS MATERIALIZED (
     SELECT j.id FROM wanted AS w
     CROSS JOIN LATERAL (SELECT job.id FROM job
                         WHERE job.state = 'pending' AND job.due = 1 AND job.lane = w.lane AND job.kind = w.kind
-                              AND job.capability = w.capability
+                              AND job.capability = w.capability AND job.rank >= w.floor
                         ORDER BY job.rank, job.id LIMIT :limit FOR UPDATE SKIP LOCKED) AS j
     WHERE w.head IS NOT NULL
     LIMIT :limit
