@@ -86,7 +86,7 @@ class App:
     wake: Wake
 
     def janitor(self) -> Janitor:
-        return Janitor(self.database, self.queue, self.clock, wary=True)
+        return Janitor(self.database, self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
 
     @property
     def jobs(self) -> "Jobs":
@@ -400,6 +400,16 @@ class _Later:
         await self._make().told(run_id)
 
 
+class _LastWords:
+    """Who tells of page jobs that are dead letters: made when there is one."""
+
+    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
+        from shoal.pages.ending import LastWords
+        from shoal.store.sql.results import SqlResultStore
+
+        await LastWords(SqlResultStore(), SqlOutbox()).buried(tx, moves)
+
+
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None) -> App:
     wake = wake or QuietWake(signals)
     signals.subscribe(announcing(wake))
@@ -419,7 +429,12 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         Journal(database, SqlJournalStore(), crawl_store, settings.crawl.journal_lines),
         settings.crawl,
     )
-    queue.register({KIND: crawls, "page": _Later(lambda: app.groups), "analysis": _Later(lambda: app.analyses)})
+    keepers: dict[str, RunKeeper] = {
+        KIND: crawls,
+        "page": _Later(lambda: app.groups),
+        "analysis": _Later(lambda: app.analyses),
+    }
+    queue.register(keepers, {"page": _LastWords()})
     crawls.followed_by(lambda: app.analyses)
     bodies = bodies_of(settings, clock, signals)
     app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake)

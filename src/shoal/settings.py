@@ -333,6 +333,29 @@ class PageSettings(Slice):
         return Pace(connections or 1000, delay)
 
 
+class BotSettings(Slice):
+    """Bots of others that pull page jobs and push results."""
+
+    lock_ttl: Duration = setting(
+        "SHOAL_BOT_LOCK",
+        "10m",
+        "How long a bot keeps a job without a heartbeat, if no policy says so.",
+        ge=timedelta(seconds=5),
+        le=timedelta(hours=24),
+    )
+    grace: Duration = setting(
+        "SHOAL_BOT_GRACE",
+        "30s",
+        "After a controller's start nothing is taken from bots for this long.",
+        ge=timedelta(0),
+    )
+    most_jobs: Whole = setting("SHOAL_BOT_JOBS", 1000, "Jobs that one token may hold at once.", ge=1, le=1_000_000)
+    pulls: Whole = setting("SHOAL_BOT_PULLS", 1000, "Pulls that one token may send in a second.", ge=1, le=1_000_000)
+    max_result_bytes: Size = setting(
+        "SHOAL_MAX_RESULT", "10MB", "Size of what a bot pushes in one request, a batch of results too.", ge=1000
+    )
+
+
 class HostSettings(Slice):
     """Politeness towards one host, shared by everybody who asks it."""
 
@@ -534,6 +557,7 @@ class Settings:
     work: WorkSettings = field(default_factory=WorkSettings)
     crawl: CrawlSettings = field(default_factory=CrawlSettings)
     pages: PageSettings = field(default_factory=PageSettings)
+    bots: BotSettings = field(default_factory=BotSettings)
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)

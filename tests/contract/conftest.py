@@ -28,6 +28,7 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask, Walk
 from shoal.egress.address import AddressRule
+from shoal.pages.ending import LastWords
 from shoal.pages.groups import Groups
 from shoal.pages.ingest import Ingest
 from shoal.pages.page import Page
@@ -100,7 +101,8 @@ class Bench:
             PageSettings(),
         )
         self.analyses = Analyses(self.database, SqlAnalysisStore(), self.queue, SqlOutbox(), signals)
-        self.queue.register({"page": self.groups, "analysis": self.analyses})
+        last_words = LastWords(self.results, SqlOutbox())
+        self.queue.register({"page": self.groups, "analysis": self.analyses}, {"page": last_words})
         self.crawls.followed_by(lambda: self.analyses)
         self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox(), self.groups)
 

@@ -32,7 +32,7 @@ from shoal.hosts.pace import Wish
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
 from shoal.queue.book import JobFilter
-from shoal.queue.job import NewJob
+from shoal.queue.job import NewJob, Taker
 from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings
 from shoal.store.sql.queries import Query, load
@@ -318,7 +318,21 @@ async def work_on(bench: Bench) -> None:
     await bench.database.run(lambda tx: bench.jobs.set_priority(tx, "run_9", 60))
     await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run_9", timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
+    await bench.queue.waits("page", ["shared", "n1"])
+    await bench.queue.held_by("w2")
+    await serve_bots(bench)
     await ask_desk(bench)
+
+
+async def serve_bots(bench: Bench) -> None:
+    """All that bots ask of the queue: they lease, give signs of life, and are counted."""
+    owner = "bot/tok_a/"
+    taker = Taker(f"{owner}b1", ["page"], ["shared"], ["http", "js"], timedelta(minutes=10))
+    [lease] = (await bench.queue.finish_and_lease([], taker, 1)).leases
+    await bench.queue.beat(owner, lease.holder, timedelta(minutes=10))
+    await bench.database.read(lambda tx: bench.jobs.held_by_owner(tx, owner))
+    await bench.queue.cancel(lease, "asked")
+    await bench.queue.beat(owner, lease.holder, timedelta(minutes=10))
 
 
 async def ask_desk(bench: Bench) -> None:

@@ -23,7 +23,7 @@ from shoal.pages.work import KIND, PageSpec, check_url
 from shoal.queue import states as job_states
 from shoal.queue.job import NewJob, scopes_of
 from shoal.queue.queue import Queue
-from shoal.queue.states import TERMINAL, JobState, Move
+from shoal.queue.states import TERMINAL, Move
 from shoal.settings import PageSettings
 
 EVENT = "crawl.group.completed"
@@ -128,8 +128,6 @@ class Groups:
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
         """Decide, in the commit that ended a job or many, whether the group is over. The group is locked."""
-        if move.to is JobState.EXPIRED:
-            await self._outbox.append(tx, _lost(run_id, move))
         if move.to not in TERMINAL or await self.store.has_live_jobs(tx, run_id):
             return
         group = await self.store.lock(tx, run_id)
@@ -196,15 +194,6 @@ class Groups:
             NewJob(id=JobId(new_id("job")), payload=_payload(url), not_before=turn, **common)
             for url, turn in zip(urls, turns, strict=True)
         ]
-
-
-def _lost(group_id: str, move: Move) -> Event:
-    """A job whose workers were lost too often has no result, but an end."""
-    error = {"code": move.reason, "message": move.error}
-    meta = {"crawl_duration": None, "error": error, "html_hash": None}
-    return Event(
-        "crawl.job.failed", move.job_id, {"job_id": move.job_id, "group": group_id, "status": "fail", "meta": meta}
-    )
 
 
 def _payload(url: Url) -> str:

@@ -3,7 +3,6 @@ the job, all in one commit with the event that tells of it. Fetching is left to 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
@@ -11,15 +10,14 @@ from shoal.base.ids import JobId
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.extract.required import lacking
+from shoal.pages.ending import job_event
 from shoal.pages.jobs_store import HeldJob, NewResult, ResultStore
 from shoal.pages.result import INVALID_DATA, Delivery, Receipt, Result, Status
 from shoal.pages.work import KIND
 from shoal.queue import states
-from shoal.queue.job import Holder, Lease, RunKeeper, Taker, Turned
+from shoal.queue.job import Holder, Lease, RunKeeper, Taker, Turned, owner_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
-
-EVENTS = {JobState.DONE: "crawl.job.completed", JobState.FAILED: "crawl.job.failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Ingest:
         return await self._store.answers(tx, owner, late) if late else {}
 
     def _judge(self, job: HeldJob, given: Result) -> Accepted:
-        result = _checked(job, given)
+        result = _checked(job, given if given.url else replace(given, url=job.url))
         return Accepted(job, result, given.digest(), self._move(job, result))
 
     def _move(self, job: HeldJob, result: Result) -> Move:
@@ -139,12 +137,12 @@ class Ingest:
         turned = await self._queue.finish_and_lease_in(tx, moves, taker, want)
         for run_id, move in _ended_in(accepted).items():
             await self._keeper.job_moved(tx, run_id, move)
-        await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in EVENTS])
+        await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in TERMINAL])
         return turned
 
 
 def _holds(job: HeldJob | None, owner: str, holder: Holder) -> bool:
-    return job is not None and job.owner == owner and job.epoch == holder.epoch
+    return job is not None and job.epoch == holder.epoch and owner_of(job.owner) == owner_of(owner)
 
 
 def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:
@@ -173,5 +171,4 @@ def _row(one: Accepted) -> NewResult:
 
 
 def _event(one: Accepted) -> Event:
-    about: dict[str, Any] = {"job_id": one.job.id, "group": one.job.run_id, "attempt": one.job.attempts + 1}
-    return Event(EVENTS[one.move.to], one.job.id, about | one.result.told())
+    return job_event(one.job, one.result)

@@ -15,7 +15,7 @@ from shoal.queue.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """A locked job, as whoever takes its result must see it."""
+    """A locked job, as whoever takes its result must see it. What it says of itself is its own or its group's."""
 
     id: JobId
     kind: str
@@ -24,7 +24,10 @@ class HeldJob:
     owner: str
     attempts: int
     max_attempts: int
+    url: str
     rule_set: dict[str, Any] | None
+    policy: str | None
+    labels: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,10 @@ class ResultStore(Protocol):
     async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
         """Those of the jobs that are leased just now; they stay so until this transaction ends or moves them. They are
         locked in the order of their ids, after their runs."""
+        ...
+
+    async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
+        """Jobs that have just lost their last lease, as they were; nobody holds them any more."""
         ...
 
     async def answers(self, tx: Tx, owner: str, holders: list[Holder]) -> dict[Holder, tuple[str, JobState]]:

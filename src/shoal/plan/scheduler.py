@@ -134,6 +134,7 @@ def job_of(policy: Policy, rating: Priority) -> NewJob:
         max_attempts=form.max_retry + 1,
         dedupe_key=policy.dedupe_key,
         capability=form.capability,
+        lock_ttl=form.lock,
         scopes=(f"project:{form.project}", *(f"label:{name}={value}" for name, value in form.labels.items())),
     )
 

@@ -21,12 +21,21 @@ class Janitor:
     A store that was out of reach kept every worker from extending its lease, so nothing expires within one lease of
     the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
     But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was extended of
-    late, it assumes that there was.
+    late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever they hold
+    is left to them for `bot_grace` after the start.
     """
 
     name = "janitor"
 
-    def __init__(self, database: Database, queue: Queue, clock: Clock, *, wary: bool = False) -> None:
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        clock: Clock,
+        *,
+        wary: bool = False,
+        bot_grace: timedelta = timedelta(0),
+    ) -> None:
         self._database = database
         self._queue = queue
         self._clock = clock
@@ -34,6 +43,7 @@ class Janitor:
         self._last_pass: float | None = None
         self._outage = False
         self._wary = wary
+        self._bots_until = clock.monotonic() + bot_grace.total_seconds()
         self._clocks: dict[str, int] = {}  # what they showed at the last pass
 
     async def run_once(self) -> Pass:
@@ -100,7 +110,8 @@ class Janitor:
         return self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
 
     async def _look(self, tx: Tx) -> tuple[list[LostJob], int]:
-        return await self._queue.store.expired(tx, BATCH), await tx.value("now")
+        bots = self._clock.monotonic() >= self._bots_until
+        return await self._queue.store.expired(tx, BATCH, bots=bots), await tx.value("now")
 
     def _compare(self, clocks: dict[str, int]) -> None:
         """A clock that went back makes leases longer, never shorter; but whoever looks at times should know."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 import orjson
@@ -15,6 +16,7 @@ from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
+BOT = "bot/"
 HTTP = "http"  # what a job asks of whoever takes it: to fetch
 JS = "js"  # or to run a page in a browser
 KEY_SCOPE = "key:"  # what begins so is a concurrency key: one job at a time, unless a quota says otherwise
@@ -25,6 +27,20 @@ def node_of(holder: str) -> str:
     """The node, or for a crawl in a process of its own the machine, that a lease's holder names."""
     kind, _, rest = holder.partition("/")
     return rest.partition("/")[0] if kind == "local" else kind
+
+
+def bot_holder(token: str, label: str) -> str:
+    """The holder of a lease that a bot has: its token owns it, what it calls itself is only told."""
+    return f"{BOT}{token}/{label}"
+
+
+def is_bot(holder: str) -> bool:
+    return holder.startswith(BOT)
+
+
+def owner_of(holder: str) -> str:
+    """Who owns what was leased to a holder: of a bot its token, whatever it calls itself."""
+    return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
 
 
 def local_lane(run_id: str) -> str:
@@ -52,7 +68,8 @@ class NewJob:
 
     `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must be able to do.
     `scopes`: what it counts for while it is locked, such as `project:acme`, `label:team=a`, or `key:anything`, of which
-    only one runs at a time.
+    only one runs at a time. `lock_ttl`: how long a bot may keep it without a sign of life; such a job is lost to bots
+    no more often than it may be tried again.
     """
 
     id: JobId
@@ -66,6 +83,7 @@ class NewJob:
     capability: str = HTTP
     not_before: int | None = None
     scopes: tuple[str, ...] = ()
+    lock_ttl: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +96,14 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Taker:
-    """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first."""
+    """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first. `lock_ttl`: of a
+    bot, how long it keeps jobs that say nothing about it; None: a node, whose leases are all as long."""
 
     holder: str
     kinds: Sequence[str]
     lanes: Sequence[str] = (SHARED_LANE,)
     capabilities: Sequence[str] = (HTTP,)
+    lock_ttl: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +126,8 @@ class Lease:
     max_attempts: int
     crash_count: int
     waited_seconds: float
+    priority: int = 50
+    ttl_seconds: float = 0.0  # of a job leased from a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +137,15 @@ class Extended:
 
     kept: list[Holder]
     to_kill: frozenset[Holder] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a bot hears when it gives a sign of life: how long its lease lasts from now, and whether it is to drop the
+    work."""
+
+    ttl_seconds: float
+    cancelled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +264,7 @@ class LostJob:
     epoch: int
     crash_count: int
     lease_holder: str
+    max_retry: int | None  # how often a bot may lose it, if its policy says so
     settled: bool  # something, since the grant: the deaths before it do not count any more
 
 
@@ -247,3 +279,9 @@ class RunKeeper(Protocol):
     async def told(self, run_id: str) -> None:
         """The commit is through: say what became of the run."""
         ...
+
+
+class Undertaker(Protocol):
+    """Who is told, in that very commit, that jobs of a kind became dead letters because their workers were lost."""
+
+    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None: ...

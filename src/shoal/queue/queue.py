@@ -16,7 +16,21 @@ from shoal.base.errors import InvalidInput, LeaseLost
 from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
 from shoal.queue import states
-from shoal.queue.job import HTTP, Enqueued, Extended, Holder, Lease, LostJob, NewJob, RunKeeper, Taker, Turned
+from shoal.queue.job import (
+    HTTP,
+    Beat,
+    Enqueued,
+    Extended,
+    Holder,
+    Lease,
+    LostJob,
+    NewJob,
+    RunKeeper,
+    Taker,
+    Turned,
+    Undertaker,
+    is_bot,
+)
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
 from shoal.settings import QueueSettings
@@ -105,11 +119,13 @@ class Queue:
         self.settings = settings
         self._signals = signals
         self._keepers: dict[str, RunKeeper] = {}
+        self._undertakers: dict[str, Undertaker] = {}
         self._jitter = jitter
 
-    def register(self, keepers: Mapping[str, RunKeeper]) -> None:
-        """Name who owns the runs of each job kind."""
+    def register(self, keepers: Mapping[str, RunKeeper], undertakers: Mapping[str, Undertaker] | None = None) -> None:
+        """Name who owns the runs of each job kind, and who is told of its dead letters."""
         self._keepers.update(keepers)
+        self._undertakers.update(undertakers or {})
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; what became of each, in their order."""
@@ -178,6 +194,13 @@ class Queue:
     async def extend(self, holders: Sequence[Holder]) -> Extended:
         """Those of the leases that are still ours; they last one more term from now. Some may be to be killed."""
         return await self._database.run(lambda tx: self.store.extend(tx, holders, self.settings.lease))
+
+    async def beat(self, owner: str, holder: Holder, ttl: timedelta) -> Beat:
+        """A bot's sign of life: its lease lasts the job's own term from now, or `ttl`. Raises if it is not its own."""
+        beat = await self._database.run(lambda tx: self.store.beat(tx, owner, holder, ttl))
+        if beat is None:
+            raise LeaseLost(holder.job_id, holder.epoch)
+        return beat
 
     async def began(self, holder: Holder, node: str, pid: int, config: str | None = None) -> bool:
         """Note who works on a grant: the node, its process, its configuration; False if the job moved on."""
@@ -250,10 +273,15 @@ class Queue:
         return len(moves)
 
     def verdict(self, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST) -> Move:
-        """What becomes of a job whose worker is gone: back to its lane, or, past the poison limit, a dead letter."""
+        """What becomes of a job whose worker is gone: back to its lane, or, past the poison limit, a dead letter. One
+        that a bot lost waits a while before, and is lost no more often than its policy lets it be tried again."""
         crashes = 1 if lost.settled else lost.crash_count + 1
-        if crashes > self.settings.poison_limit:
+        by_bot = is_bot(lost.lease_holder)
+        limit = lost.max_retry if by_bot and lost.max_retry is not None else self.settings.poison_limit
+        if crashes > limit:
             return states.bury(lost.id, lost.epoch, end, error, reason)
+        if by_bot:
+            return states.bot_lost(lost.id, lost.epoch, error, self.backoff(crashes))
         return states.give_back(lost.id, lost.epoch, end, error, reason)
 
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
@@ -264,9 +292,16 @@ class Queue:
         await self.job_moved_in(tx, move, kind, run_id)
 
     async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Let the keeper of a run, which is locked, decide what a move means for it."""
+        """Tell of a dead letter, and let the keeper of a run, which is locked, decide what a move means for it."""
+        await self.buried_in(tx, kind, [move])
         if run_id is not None and kind in self._keepers:
             await self._keepers[kind].job_moved(tx, run_id, move)
+
+    async def buried_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
+        """Tell of those of the moves that make dead letters of jobs whose workers were lost."""
+        dead = [move for move in moves if move.to is JobState.EXPIRED]
+        if dead and kind in self._undertakers:
+            await self._undertakers[kind].buried(tx, dead)
 
     async def lock_run(self, tx: Tx, kind: str, run_id: str | None) -> None:
         """The first lock of every commit that moves a job: the lock order is run, then job."""

@@ -32,6 +32,9 @@ MOVES: dict[JobState, frozenset[JobState]] = {
 TERMINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLED})
 
 
+PRIORITY_DROP = 10  # of a job that is tried again
+
+
 class GrantEnd(StrEnum):
     """How a grant ended: one word per row of a job's history."""
 
@@ -75,7 +78,7 @@ def retry(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
         error,
         wait,
         counts_attempt=True,
-        priority_drop=10,
+        priority_drop=PRIORITY_DROP,
     )
 
 
@@ -105,6 +108,14 @@ POISON = "poison"
 def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
     """The worker is gone: somebody else may have the job at once."""
     return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=True)
+
+
+def bot_lost(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
+    """A bot said nothing for too long: others may have the job after a pause, as something less important."""
+    end = GrantEnd.EXPIRED
+    return Move(
+        job_id, epoch, JobState.PENDING, end, WORKER_LOST, error, wait, counts_crash=True, priority_drop=PRIORITY_DROP
+    )
 
 
 def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:

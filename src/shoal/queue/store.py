@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.job import Beat, Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
 from shoal.queue.states import Move
 
 
@@ -39,6 +39,15 @@ class JobStore(Protocol):
     async def extend(self, tx: Tx, holders: Sequence[Holder], ttl: timedelta) -> Extended:
         """Move the ends of these leases in one statement; those that were extended, and of these the ones to be killed.
         Never waits for a fence."""
+        ...
+
+    async def beat(self, tx: Tx, owner: str, holder: Holder, ttl: timedelta) -> Beat | None:
+        """Move the end of a bot's lease, by the job's own `lock_ttl` or else `ttl`; None if it is not that owner's. One
+        whose job was cancelled is told so."""
+        ...
+
+    async def held_by_owner(self, tx: Tx, owner: str) -> int:
+        """How many jobs an owner holds. Looks at every locked job: ask rarely."""
         ...
 
     async def note(self, tx: Tx, holder: Holder, node: str, pid: int, config: str | None) -> bool:
@@ -84,8 +93,9 @@ class JobStore(Protocol):
         """Give the run's live jobs another priority."""
         ...
 
-    async def expired(self, tx: Tx, limit: int) -> list[LostJob]:
-        """Locked jobs whose lease ran out, oldest first. A candidate list: each must still be moved by `apply`."""
+    async def expired(self, tx: Tx, limit: int, *, bots: bool = True) -> list[LostJob]:
+        """Locked jobs whose lease ran out, oldest first, with or without those that bots hold. A candidate list: each
+        must still be moved by `apply`."""
         ...
 
     async def lost_in(self, tx: Tx, holders: Sequence[Holder], *, expired: bool) -> list[LostJob]:
@@ -102,7 +112,7 @@ class JobStore(Protocol):
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
-        """How long the lease that ends last still has; negative if it is over, None if there is none."""
+        """How long the lease of a node that ends last still has; negative if it is over, None if there is none."""
         ...
 
     async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:

@@ -10,7 +10,20 @@ import orjson
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import SHARED_LANE, Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.job import (
+    SHARED_LANE,
+    Beat,
+    Enqueued,
+    Extended,
+    Grant,
+    Holder,
+    Job,
+    Lease,
+    LostJob,
+    NewJob,
+    Taker,
+    Turned,
+)
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.store.sql.floors import LOWEST, Floors
 from shoal.store.sql.seats import SCOPES, Seats
@@ -62,6 +75,8 @@ class SqlJobStore:
         return (await self.turn(tx, (), taker, limit, ttl)).leases
 
     async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
+        if taker is not None and taker.lock_ttl is not None:
+            ttl = taker.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
         said = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
         refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
@@ -72,7 +87,7 @@ class SqlJobStore:
         rows, parked = _in_order(said.rows, taker or NOBODY), 0
         if said.freed or any(row[SCOPES] is not None for row in rows):
             rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited)
-        return Turned(refused, [_lease(row) for row in rows], parked)
+        return Turned(refused, [_granted(row) for row in rows], parked)
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
@@ -90,6 +105,17 @@ class SqlJobStore:
         to_kill = {Holder(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
         extended = {(row["id"], row["epoch"]) for row in rows}
         return Extended([one for one in holders if (one.job_id, one.epoch) in extended], frozenset(to_kill))
+
+    async def beat(self, tx: Tx, owner: str, holder: Holder, ttl: timedelta) -> Beat | None:
+        grant = {"id": holder.job_id, "epoch": holder.epoch, "owner": owner}
+        row = await tx.one("beat_job", **grant, ttl=span(ttl))
+        if row is not None:
+            return Beat(row["ttl"] / 1e6, bool(row["cancelled"]))
+        return Beat(0.0, True) if await tx.one("was_cancelled", **grant) is not None else None
+
+    async def held_by_owner(self, tx: Tx, owner: str) -> int:
+        held: int = await tx.value("held_by_owner", owner=owner)
+        return held
 
     async def note(self, tx: Tx, holder: Holder, node: str, pid: int, config: str | None) -> bool:
         values = {"job_id": holder.job_id, "epoch": holder.epoch, "node": node, "pid": pid, "config": config}
@@ -123,8 +149,8 @@ class SqlJobStore:
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
         await tx.execute("set_priority_of_run", run_id=run_id, priority=priority, ageing=self._ageing)
 
-    async def expired(self, tx: Tx, limit: int) -> list[LostJob]:
-        rows = await tx.all("expired_jobs", limit=limit)
+    async def expired(self, tx: Tx, limit: int, *, bots: bool = True) -> list[LostJob]:
+        rows = await tx.all("expired_jobs", limit=limit, bots=int(bots))
         return [_lost(row) for row in rows]
 
     async def lost_in(self, tx: Tx, holders: Sequence[Holder], *, expired: bool) -> list[LostJob]:
@@ -176,7 +202,8 @@ class SqlJobStore:
     def _new(self, job: NewJob, place: int) -> tuple[Any, ...]:
         scopes = orjson.dumps(job.scopes).decode() if job.scopes else None
         what = (job.id, job.kind, job.capability, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
-        return (*what, job.priority, job.not_before, job.max_attempts, place, self._ageing)
+        lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
+        return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
 
     async def _turn_at_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
         floors = self._floors.of(taker, limit)
@@ -202,6 +229,7 @@ class SqlJobStore:
             capabilities=list(taker.capabilities),
             limit=limit,
             ttl=span(ttl),
+            by_job=int(taker.lock_ttl is not None),
             ageing=self._ageing,
         )
         return _Said(set(said["moved"] or ()), set(said["seats"] or ()), rows, said["ripe"], said["limited"])
@@ -219,6 +247,7 @@ class SqlJobStore:
             capabilities=list(taker.capabilities),
             limit=limit,
             ttl=span(ttl),
+            by_job=int(taker.lock_ttl is not None),
         )
         return _Said(moved, freed, leased, await tx.one("any_ripe") is not None, limited)
 
@@ -285,6 +314,13 @@ def _lease(row: Any) -> Lease:
     # By place: names cost as much as the rest, and a batch has many rows.
     job_id, epoch, kind, run_id, payload, attempts, max_attempts, crash_count, waited = row[:9]
     return Lease(Holder(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
+
+
+def _granted(row: Any) -> Lease:
+    """Leased from a line."""
+    lease = _lease(row)
+    lease.priority, lease.ttl_seconds = row[13], row[14] / 1e6
+    return lease
 
 
 def _lost(row: Any) -> LostJob:

@@ -10,9 +10,10 @@ from shoal.base.ids import JobId
 from shoal.base.text import encodable
 from shoal.pages.jobs_store import HeldJob, NewResult
 from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
-from shoal.queue.job import Holder
+from shoal.queue.job import Holder, owner_of
 from shoal.queue.states import JobState
 
+_OF_JOB = ("id", "kind", "run_id", "epoch", "owner", "attempts", "max_attempts")
 _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
 
 
@@ -23,16 +24,22 @@ class SqlResultStore:
         return [row["run_id"] for row in await tx.all("runs_of_jobs", ids=job_ids)]
 
     async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        rows = await tx.all("lock_held_jobs", ids=job_ids)
+        return await self._read(tx, await tx.all("lock_held_jobs", ids=job_ids))
+
+    async def _read(self, tx: Tx, rows: list[Any]) -> list[HeldJob]:
         groups = sorted({row["run_id"] for row in rows if row["run_id"]})
         specs = await tx.all("specs_of_groups", ids=groups) if groups else []
-        common = {row["id"]: orjson.loads(row["spec"]) for row in specs}
+        common = {row["id"]: _common(row) for row in specs}
         return [_held(row, common.get(row["run_id"])) for row in rows]
+
+    async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
+        return await self._read(tx, await tx.all("ended_jobs", ids=job_ids))
 
     async def answers(self, tx: Tx, owner: str, holders: list[Holder]) -> dict[Holder, tuple[str, JobState]]:
         ids = sorted({holder.job_id for holder in holders})
-        rows = await tx.all("answers_to_results", ids=ids, owner=owner)
-        return {Holder(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in rows}
+        rows = await tx.all("answers_to_results", ids=ids)
+        ours = [row for row in rows if owner_of(row["holder"]) == owner_of(owner)]
+        return {Holder(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in ours}
 
     async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
         await tx.many("insert_results", [_row(one) for one in results])
@@ -47,9 +54,20 @@ class SqlResultStore:
 
 def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
     """What a group says holds for all of its jobs; one without a group says it itself."""
-    values = {name: row[name] for name in HeldJob.__slots__ if name != "rule_set"}
-    said = orjson.loads(row["payload"]) if spec is None else spec
-    return HeldJob(**values, rule_set=said.get("rule_set"))
+    values = {name: row[name] for name in _OF_JOB}
+    own = orjson.loads(row["payload"])
+    said = own if spec is None else spec
+    return HeldJob(
+        **values,
+        url=own.get("url", ""),
+        rule_set=said.get("rule_set"),
+        policy=own.get("policy"),
+        labels=said.get("labels", {}),
+    )
+
+
+def _common(row: Any) -> dict[str, Any]:
+    return {**orjson.loads(row["spec"]), "labels": orjson.loads(row["labels"])}
 
 
 def _row(new: NewResult) -> dict[str, Any]:

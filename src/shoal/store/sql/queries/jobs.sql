@@ -17,6 +17,25 @@ SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind 
 SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, 0 AS waited
 FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
 
+-- name: beat_job
+-- Move the end of a bot's lease, if it is that owner's; tell how long it lasts now, and whether its work is to be dropped.
+UPDATE job SET lease_until = shoal_now() + coalesce(lock_ttl, :ttl)
+WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
+      AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT)
+RETURNING lease_until - shoal_now() AS ttl, kill_at <= shoal_now() AS cancelled;
+
+-- name: was_cancelled
+-- Whether a grant was that owner's and ended because its job was cancelled.
+SELECT 1 FROM job_grant
+WHERE job_id = :id AND epoch = :epoch AND ended = 'cancelled'
+      AND substr(holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
+
+-- name: held_by_owner
+-- How many jobs an owner holds, whatever it calls itself.
+SELECT count(*) FROM job
+WHERE state = 'locked' AND lease_until > 0
+      AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
+
 -- name: mark_grant_settled
 -- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, settled)
@@ -69,16 +88,17 @@ WHERE run_id = :run_id AND finished_at IS NULL;
 -- name: expired_jobs
 -- Locked jobs whose lease ran out, oldest first.
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+       CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job
-WHERE state = 'locked' AND lease_until < shoal_now()
+WHERE state = 'locked' AND lease_until < shoal_now() AND (CAST(:bots AS INTEGER) = 1 OR lease_holder NOT LIKE 'bot/%')
 ORDER BY lease_until
 LIMIT :limit;
 
 -- name: freshest_lease
--- How long the lease that ends last still has.
+-- How long the lease of a node that ends last still has.
 SELECT lease_until - shoal_now() AS remaining FROM job
-WHERE state = 'locked' AND lease_until > 0
+WHERE state = 'locked' AND lease_until > 0 AND lease_holder NOT LIKE 'bot/%'
 ORDER BY lease_until DESC
 LIMIT 1;
 
@@ -104,6 +124,7 @@ FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 -- name: lost_job
 -- A grant that is still locked, as whoever gives it back must see it.
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+       CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 

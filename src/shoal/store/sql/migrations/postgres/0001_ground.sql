@@ -96,6 +96,7 @@ CREATE TABLE job (
     due             SMALLINT NOT NULL DEFAULT 1 CHECK (due IN (0, 1, 2)),
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
+    lock_ttl        BIGINT,  -- how long a bot may keep it, by its policy; a node's lease is as long as any
     crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
     lease_epoch     BIGINT NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_holder    TEXT,

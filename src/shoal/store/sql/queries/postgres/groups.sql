@@ -4,4 +4,4 @@ SELECT * FROM job_group WHERE id = :id FOR UPDATE;
 
 -- name: specs_of_groups
 -- How the pages of groups are fetched.
-SELECT id, spec FROM job_group WHERE id = ANY(:ids::text[]);
+SELECT id, spec, labels FROM job_group WHERE id = ANY(:ids::text[]);

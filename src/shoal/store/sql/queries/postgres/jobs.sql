@@ -1,16 +1,17 @@
 -- name: insert_jobs
 -- Store pending jobs, but none whose dedupe key a live one has. In the order of their keys, so that two batches never wait
 -- for each other; `place` keeps the order of the batch in the line.
--- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts place ageing
+-- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
 INSERT INTO job (id, kind, capability, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
-                 max_attempts, created_at, line_at)
+                 max_attempts, lock_ttl, created_at, line_at)
 SELECT g.id, g.kind, g.capability, 'pending', g.run_id, g.payload, g.lane, g.dedupe_key, g.scopes, g.priority,
        t.now + g.place - g.priority * g.ageing, coalesce(g.not_before, t.now),
-       CASE WHEN g.not_before > t.now THEN 0 ELSE 1 END, g.max_attempts, t.now, t.now + g.place
+       CASE WHEN g.not_before > t.now THEN 0 ELSE 1 END, g.max_attempts, g.lock_ttl, t.now, t.now + g.place
 FROM unnest(:id::text[], :kind::text[], :capability::text[], :run_id::text[], :payload::text[], :lane::text[],
             :dedupe_key::text[], :scopes::text[], :priority::smallint[], :not_before::bigint[], :max_attempts::int[],
-            :place::bigint[], :ageing::bigint[])
-     AS g (id, kind, capability, run_id, payload, lane, dedupe_key, scopes, priority, not_before, max_attempts, place, ageing)
+            :lock_ttl::bigint[], :place::bigint[], :ageing::bigint[])
+     AS g (id, kind, capability, run_id, payload, lane, dedupe_key, scopes, priority, not_before, max_attempts, lock_ttl,
+           place, ageing)
 CROSS JOIN (SELECT shoal_now() AS now) AS t
 ORDER BY g.dedupe_key, g.place
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
@@ -79,14 +80,16 @@ picked AS MATERIALIZED (
 leased AS (
     UPDATE job
     SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
-        lease_until = t.now + :ttl, granted_at = t.now, offered_session = NULL, offered_until = NULL
+        lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
+        granted_at = t.now, offered_session = NULL, offered_until = NULL
     FROM t WHERE job.id = ANY(ARRAY(SELECT picked.id FROM picked))
     RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
-              t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability
+              t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability, job.priority,
+              job.lease_until - job.granted_at AS ttl
 )
 SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NULL AS payload, NULL::int AS attempts,
        NULL::int AS max_attempts, NULL::int AS crash_count, NULL::bigint AS waited, NULL AS scopes, NULL AS lane,
-       NULL::bigint AS rank, NULL AS capability,
+       NULL::bigint AS rank, NULL AS capability, NULL::smallint AS priority, NULL::bigint AS ttl,
        (SELECT array_agg(moved.id) FROM moved) AS moved,
        (SELECT array_agg(s.scope) FROM job_seat AS s
         WHERE s.job_id = ANY(ARRAY(SELECT moved.id FROM moved WHERE moved.scopes IS NOT NULL))) AS seats,
@@ -203,6 +206,7 @@ FOR UPDATE OF job;
 -- name: lost_jobs
 -- These jobs, as whoever gives them back must see them.
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+       CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job WHERE id = ANY(:ids::text[]) AND state = 'locked'
 ORDER BY id;

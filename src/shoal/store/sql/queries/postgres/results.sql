@@ -9,10 +9,15 @@ FROM job WHERE id = ANY(:ids::text[]) AND state = 'locked'
 ORDER BY id
 FOR UPDATE;
 
+-- name: ended_jobs
+-- These jobs, as they were when their last lease ended.
+SELECT id, kind, run_id, lease_epoch AS epoch, '' AS owner, attempts, max_attempts, payload
+FROM job WHERE id = ANY(:ids::text[]) ORDER BY id;
+
 -- name: answers_to_results
--- What was answered to the result of each of these grants, if it was :owner's.
-SELECT r.job_id, r.epoch, r.digest, r.state
-FROM result AS r JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch AND g.holder = :owner
+-- What was answered to the result of each grant of these jobs, and whose it was.
+SELECT r.job_id, r.epoch, r.digest, r.state, g.holder
+FROM result AS r JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch
 WHERE r.job_id = ANY(:ids::text[]);
 
 -- name: insert_results

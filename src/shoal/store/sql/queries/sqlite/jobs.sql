@@ -1,11 +1,11 @@
 -- name: insert_jobs
 -- Store pending jobs, but none whose dedupe key a live one has; `place` keeps the order of the batch in the line.
--- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts place ageing
+-- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
 INSERT INTO job (id, kind, capability, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
-                 max_attempts, created_at, line_at)
+                 max_attempts, lock_ttl, created_at, line_at)
 SELECT :id, :kind, :capability, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
        t.now + :place - :priority * :ageing, coalesce(:not_before, t.now), CASE WHEN :not_before > t.now THEN 0 ELSE 1 END,
-       :max_attempts, t.now, t.now + :place
+       :max_attempts, :lock_ttl, t.now, t.now + :place
 FROM (SELECT shoal_now() AS now) AS t WHERE TRUE
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
 
@@ -18,7 +18,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(
 -- the next, up to :limit. Joined from left to right, and the jobs come in the order of their index.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
-    lease_until = (SELECT shoal_now()) + :ttl, granted_at = (SELECT shoal_now()), offered_session = NULL, offered_until = NULL
+    lease_until = (SELECT shoal_now()) + CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END,
+    granted_at = (SELECT shoal_now()), offered_session = NULL, offered_until = NULL
 WHERE rowid IN (
     SELECT j.rowid
     FROM (SELECT l.value AS lane, k.value AS kind, c.value AS capability,
@@ -32,7 +33,7 @@ WHERE rowid IN (
           AND j.capability = w.capability
     LIMIT :limit)
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, granted_at - created_at AS waited,
-          scopes, lane, rank, capability;
+          scopes, lane, rank, capability, priority, lease_until - granted_at AS ttl;
 
 -- name: held_jobs
 -- Those of these jobs that are locked.
@@ -179,6 +180,7 @@ ORDER BY j.id;
 -- name: lost_jobs
 -- These jobs, as whoever gives them back must see them.
 SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.crash_count, j.lease_holder,
+       CASE WHEN j.lock_ttl IS NOT NULL THEN j.max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch) AS settled
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked'
 ORDER BY j.id;

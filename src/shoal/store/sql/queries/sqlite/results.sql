@@ -7,11 +7,16 @@ SELECT DISTINCT j.run_id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id =
 SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.lease_holder AS owner, j.attempts, j.max_attempts, j.payload
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value AND j.state = 'locked';
 
+-- name: ended_jobs
+-- These jobs, as they were when their last lease ended.
+SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, '' AS owner, j.attempts, j.max_attempts, j.payload
+FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
+
 -- name: answers_to_results
--- What was answered to the result of each of these grants, if it was :owner's.
-SELECT r.job_id, r.epoch, r.digest, r.state
+-- What was answered to the result of each grant of these jobs, and whose it was.
+SELECT r.job_id, r.epoch, r.digest, r.state, g.holder
 FROM json_each(:ids) AS i CROSS JOIN result AS r ON r.job_id = i.value
-     JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch AND g.holder = :owner;
+     JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch;
 
 -- name: insert_results
 -- Keep a result.
