@@ -23,7 +23,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.ids import JobId, new_id
-from shoal.queue.job import Job, NewJob
+from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
 from shoal.settings import load
 from shoal.work.leftovers import claim
@@ -64,12 +64,12 @@ class Jobs:
 
         return self._ask(read)
 
-    def holders(self, *ids: JobId) -> set[str]:
-        """Whoever had one of them."""
+    def grants(self, *ids: JobId) -> list[Grant]:
+        """Every time that one of them was given to somebody."""
 
-        async def read(app: App) -> set[str]:
-            async def find(tx: Tx) -> set[str]:
-                return {grant.holder for job_id in ids for grant in await app.queue.store.history(tx, job_id)}
+        async def read(app: App) -> list[Grant]:
+            async def find(tx: Tx) -> list[Grant]:
+                return [grant for job_id in ids for grant in await app.queue.store.history(tx, job_id)]
 
             return await app.database.read(find)
 
@@ -260,7 +260,9 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
         assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
 
 
-def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(store_url: str, tmp_path: Path) -> None:
+def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(
+    jobs: Jobs, store_url: str, tmp_path: Path
+) -> None:
     with Site(pages=3) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
         fleet.controller()
         worker = fleet.worker("node-7")
@@ -268,11 +270,9 @@ def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(store_ur
         [child] = worker.children()
         crawl_id = fleet.submit(site)
         fleet.wait_for_state(crawl_id, "completed", "failed")
-        [grant] = ledger.read(store_url, crawl_id).grants
-        assert (grant["node"], grant["pid"]) == ("node-7", child)
-        config = orjson.loads(grant["config"])
-        assert config["SHOAL_LEASE"] == "1s"
-        assert "postgres:" not in grant["config"]
+        [grant] = jobs.grants(only_job(store_url, crawl_id)["id"])
+        assert (grant.node, grant.pid) == ("node-7", child)
+        assert orjson.loads(grant.config or "")["SHOAL_LEASE"] == "1s"
 
 
 CUT = """
@@ -435,7 +435,7 @@ def test_a_worker_far_from_its_database_keeps_its_leases(postgres_url: str, tmp_
         assert {(job.lease_epoch, job.crash_count) for job in found} == {(1, 0)}
 
 
-def test_children_are_replaced_after_so_many_runs(store_url: str, tmp_path: Path) -> None:
+def test_children_are_replaced_after_so_many_runs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     with (
         Site(pages=2) as site,
         Fleet(tmp_path, store_url, SHOAL_CHILD_RUNS="1", WORKER_CONCURRENCY="1", **TENTH) as fleet,
@@ -446,8 +446,8 @@ def test_children_are_replaced_after_so_many_runs(store_url: str, tmp_path: Path
         for _ in range(2):
             crawl_id = fleet.submit(site)
             fleet.wait_for_state(crawl_id, "completed", "failed")
-            [grant] = ledger.read(store_url, crawl_id).grants
-            pids.append(grant["pid"])
+            [grant] = jobs.grants(only_job(store_url, crawl_id)["id"])
+            pids.append(grant.pid)
         assert len(set(pids)) == 2
 
 
@@ -458,4 +458,4 @@ def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, 
         fleet.page_worker()
         found = jobs.until_state(JobState.DONE, *ids, seconds=60)
         assert costs(found) == {(0, 0)}
-        assert len(jobs.holders(*ids)) > 1
+        assert len({grant.holder for grant in jobs.grants(*ids)}) > 1

@@ -1,7 +1,7 @@
 """Page jobs in one process, on both stores: slots, batches, jobs that run alone, and what is handed back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,7 +11,7 @@ import pytest
 
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
-from shoal.queue.job import Holder, Job, NewJob
+from shoal.queue.job import Holder, Job, Lease, NewJob
 from shoal.queue.states import JobState
 from shoal.settings import load
 from shoal.work import pages
@@ -104,7 +104,6 @@ async def test_many_jobs_need_few_commits_and_never_more_than_the_slots(app: App
         await desk.until_state(JobState.DONE, *ids)
         assert desk.most <= 4
         assert len([count for count in desk.work.commits if count]) < 60
-        assert desk.desk.held == []
 
 
 async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: App) -> None:
@@ -201,3 +200,30 @@ async def test_a_job_that_is_no_longer_ours_is_let_go(app: App) -> None:
 
         await desk.until(let_go)
         assert desk.troubles == []
+
+
+async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
+    stored = asyncio.Event()
+    async with at_work(app) as desk:
+        settle = desk.work.settle
+
+        async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+            if results:
+                await stored.wait()
+            return await settle(results, holder, want)
+
+        desk.work.settle = slowly  # type: ignore[method-assign]
+        [done] = await desk.enqueue({})
+
+        async def finished() -> bool:
+            return bool(desk.desk.held) and not desk.desk._running
+
+        await desk.until(finished)
+        assert [holder.job_id for holder in desk.desk.held] == [done]
+        stored.set()
+        await desk.until_state(JobState.DONE, done)
+
+        async def let_go() -> bool:
+            return desk.desk.held == []
+
+        await desk.until(let_go)

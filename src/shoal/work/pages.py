@@ -80,7 +80,8 @@ class PageDesk(Generic[R]):
         self._ahead: deque[tuple[float, Lease]] = deque()  # with when it was leased
         self._suspects: deque[Lease] = deque()
         self._suspect: Holder | None = None
-        self._results: list[R] = []
+        self._results: list[tuple[Holder, R]] = []
+        self._settling: list[tuple[Holder, R]] = []  # in the commit under way
         self._first_result_at = 0.0
         self._stirred = asyncio.Event()
         self._trust = Trust(queue.settings.lease, clock)
@@ -97,14 +98,16 @@ class PageDesk(Generic[R]):
             await self._turn()
             self._fill()
             self._look_after()
-            if self._leave_at is not None and not (self.held or self._results or self._verbs):
+            if self._leave_at is not None and not (self.held or self._verbs):
                 return
             await self._rest()
 
     @property
     def held(self) -> list[Holder]:
-        ahead = (lease.holder for _, lease in self._ahead)
-        return [*self._running, *ahead, *(lease.holder for lease in self._suspects)]
+        """What is leased to us, also what has finished and is not stored yet: a slow commit must not cost it."""
+        unsettled = [holder for holder, _ in (*self._settling, *self._results)]
+        waiting = [lease.holder for lease in (*(lease for _, lease in self._ahead), *self._suspects)]
+        return [*unsettled, *self._running, *waiting]
 
     def nudge(self) -> None:
         """A job may wait."""
@@ -138,17 +141,20 @@ class PageDesk(Generic[R]):
         if min(self._settle_in(), self._ask_in()) > 0:
             return
         want = self._want()
-        results, self._results = self._results, []
+        self._settling, self._results = self._results, []
+        settled = len(self._settling)
         try:
-            leases = await self._work.settle(results, self._holder, want)
+            leases = await self._work.settle([result for _, result in self._settling], self._holder, want)
         except ShoalError as error:
-            self._results = results + self._results
+            self._results = self._settling + self._results
+            self._settling = []
             self._trouble("settling page jobs", error)
             await self._clock.sleep(STORE_PAUSE)
             return
+        self._settling = []
         now = self._clock.monotonic()
         self._trust.renew(now)
-        self._batch = max(len(results), self._batch // 2)
+        self._batch = max(settled, self._batch // 2)
         empty = len(leases) < want
         self._look_at = now + self._queue.settings.poll_every.total_seconds() if empty else 0.0
         for lease in leases:
@@ -214,7 +220,7 @@ class PageDesk(Generic[R]):
         else:
             if not self._results:
                 self._first_result_at = self._clock.monotonic()
-            self._results.append(result)
+            self._results.append((lease.holder, result))
         self._running.pop(lease.holder, None)
         self._since.pop(lease.holder, None)
         if self._suspect == lease.holder:
