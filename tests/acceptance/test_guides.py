@@ -66,6 +66,16 @@ def test_the_commands_of_the_guide_on_watching_work(site: Site, tmp_path: Path) 
     assert run_commands("watching-a-crawl.md", site, tmp_path) == 6
 
 
+def test_the_commands_of_the_guide_on_policies_work(site: Site, tmp_path: Path) -> None:
+    allowed = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
+    assert run_commands("policies.md", site, tmp_path, **allowed) == 6
+    assert len((tmp_path / "policies.csv").read_text().splitlines()) == 3
+
+
+def test_the_commands_of_the_guide_on_events_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("events.md", site, tmp_path, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") == 2
+
+
 def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_path: Path) -> None:
     rules, *others = [text for text in blocks("take-data.md", "toml") if "fields" in text]
     for text in others:
