@@ -87,7 +87,7 @@ STORE_QUERIES = {
     "events": "SELECT type, subject FROM outbox WHERE type LIKE 'crawl.job.%'",
     "groups": "SELECT * FROM job_group",
 }
-JOB_EVENTS = {"done": ["crawl.job.completed"], "failed": ["crawl.job.failed"]}
+JOB_EVENTS = {"done": ["crawl.job.completed"], "failed": ["crawl.job.failed"], "expired": ["crawl.job.failed"]}
 
 
 @dataclass(frozen=True, slots=True)
