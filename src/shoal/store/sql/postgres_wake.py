@@ -1,12 +1,13 @@
 """Hints between the processes on one PostgreSQL database: LISTEN and NOTIFY, on a connection of their own.
 
-A notification takes a lock of the whole server for a moment, so none is ever part of a commit that does anything else:
-the first is sent at once, those that follow within a tenth of a second as one. Nothing tells a listener that it is deaf
-(a pooler between, a connection that is half gone), so it tests itself.
+A notification takes a lock of the whole server for a moment, so none is ever part of a commit that does anything else.
+Each is sent at once while there are few; a process that enqueues without end sends one in a tenth of a second. Nothing
+tells a listener that it is deaf (a pooler between, a connection that is half gone), so it tests itself.
 """
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,8 @@ from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.queue.wake import Ears, WakeDegraded, WakeRestored
 
-QUIET_SECONDS = 0.1  # between two announcements of one process
+CALM = 50  # announcements of one process in a second that go out at once
+QUIET_SECONDS = 0.1  # between two of a process that has more to say
 TEST_EVERY = 5.0  # seconds
 TEST_PATIENCE = 2.0
 CALL_SECONDS = 5.0  # for one statement
@@ -44,6 +46,7 @@ class PostgresWake:
         self._due = False
         self._closing = False
         self._listens = False
+        self._said: deque[float] = deque(maxlen=CALM)
         self._quiet_until = 0.0
         self._test_at = 0.0
         self._test_channel = f"shoal_test_{secrets.token_hex(8)}"
@@ -117,7 +120,13 @@ class PostgresWake:
             except BaseException:
                 self._due = True
                 raise
-            self._quiet_until = self._clock.monotonic() + QUIET_SECONDS
+            self._be_quiet(self._clock.monotonic())
+
+    def _be_quiet(self, now: float) -> None:
+        """Whoever has said much of late waits before the next word, and says then what has come up meanwhile."""
+        self._said.append(now)
+        if len(self._said) == CALM and now - self._said[0] < 1.0:
+            self._quiet_until = now + QUIET_SECONDS
 
     async def _test(self) -> None:
         """Send ourselves a notification the way another process would: on another connection."""
