@@ -45,17 +45,18 @@ class Heart:
             await self._extend()
 
     async def _extend(self) -> None:
-        asked = [(hand, hand.holders()) for hand in self._hands]
-        everything = [holder for _, holders in asked for holder in holders]
-        if not everything:
-            return
+        """Each hand by itself: a lease that cannot be extended just now must not cost the others theirs."""
+        for hand in self._hands:
+            if holders := hand.holders():
+                await self._extend_those(hand, holders)
+
+    async def _extend_those(self, hand: Hands, holders: list[Holder]) -> None:
         try:
             async with asyncio.timeout(self._queue.settings.lease.total_seconds() * BEAT_PART):
-                answer = await self._queue.extend(everything)
+                answer = await self._queue.extend(holders)
         except TimeoutError:
             self._tell("extending leases", TimeoutError("it takes too long; trying again"))
         except Exception as error:  # whatever it is: a heart must outlive any single beat
             self._tell("extending leases", error)
         else:
-            for hand, holders in asked:
-                hand.extended(holders, answer)
+            hand.extended(holders, answer)

@@ -1,0 +1,49 @@
+"""The heartbeat of a worker: what it extends, and who does not suffer from whom."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from shoal.base.clock import SystemClock
+from shoal.queue.job import Extended, Holder
+from shoal.work.heart import Heart
+from tests.contract.conftest import Bench, Gate, Gated
+
+
+class Hand:
+    """Holds what it is given, and hears what it keeps."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+        self.heard = asyncio.Event()
+
+    def holders(self) -> list[Holder]:
+        return [self._holder]
+
+    def extended(self, asked: Sequence[Holder], answer: Extended) -> None:
+        assert answer.kept == list(asked) == [self._holder]
+        self.heard.set()
+
+
+async def hand(bench: Bench, kind: str) -> Hand:
+    await bench.enqueue(kind=kind)
+    return Hand((await bench.lease(kind=kind)).holder)
+
+
+async def test_a_lease_that_a_stuck_commit_holds_does_not_cost_the_others_theirs(postgres_bench: Bench) -> None:
+    """A page child is stopped between two statements that settle its jobs: the crawls of its worker go on."""
+    bench, gate = postgres_bench, Gate("lock_job")
+    bench.queue.settings = bench.settings.but(lease=timedelta(seconds=1), extend_every=timedelta(milliseconds=100))
+    stuck, free = await hand(bench, "page"), await hand(bench, "crawl")
+    settling = asyncio.create_task(Gated(bench.database, gate).run(lambda tx: bench.jobs.lost(tx, stuck.holders()[0])))
+    await gate.wait_until_reached()
+    troubles: list[str] = []
+    heart = Heart(bench.queue, SystemClock(), [stuck, free], lambda doing, error: troubles.append(str(error)))
+    beating = asyncio.create_task(heart.beat())
+    await asyncio.wait_for(free.heard.wait(), 5)
+    assert not stuck.heard.is_set()
+    assert len(troubles) == 1
+    gate.open()
+    await settling
+    await asyncio.wait_for(stuck.heard.wait(), 5)
+    beating.cancel()
