@@ -28,6 +28,27 @@ async def test_an_offer_that_nobody_took_is_anybodys(bench: Bench) -> None:
     assert (await bench.lease()).holder.job_id == job_id
 
 
+async def test_a_job_whose_time_has_come_is_seen_though_nobody_leases(bench: Bench) -> None:
+    """Every slot is taken: nobody asks for jobs of its kind, and who might make room looks only at the lines."""
+    now = await bench.number("SELECT shoal_now()")
+    await bench.enqueue(kind="crawl", run_id="long")
+    long = await bench.lease(kind="crawl")
+    await bench.enqueue(kind="crawl", run_id="later", not_before=now + 5_000_000)
+    await bench.enqueue(not_before=now + 5_000_000)
+
+    async def seen() -> tuple[bool, bool]:
+        mine, patience = long.holder.job_id, timedelta(seconds=1)
+        other = await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, mine, patience))
+        return other, await bench.queue.waits("page", ["shared"])
+
+    assert await seen() == (False, False)
+    await bench.jump(6)
+    assert await bench.queue.waits("page", ["shared"])
+    await bench.queue.extend([long.holder])
+    await bench.janitor().run_once()
+    assert await seen() == (True, True)
+
+
 async def test_jobs_without_a_run_go_back_in_one_commit(bench: Bench) -> None:
     for _ in range(20):
         await bench.enqueue()

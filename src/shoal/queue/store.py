@@ -60,7 +60,7 @@ class JobStore(Protocol):
         ...
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
-        """Whether a job of that kind stands in one of these lines."""
+        """Whether a job of that kind could be leased from one of these lanes."""
         ...
 
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
@@ -105,6 +105,11 @@ class JobStore(Protocol):
 
     async def give_up_offers(self, tx: Tx, limit: int) -> int:
         """Jobs that were offered to a node which did not take them in time go to the shared lane; how many."""
+        ...
+
+    async def make_due(self, tx: Tx) -> int:
+        """Jobs whose time has come stand in line from now on; how many. A lease does it too, but when no worker has a
+        slot for one, nobody leases, and who is asked to make room looks only at the lines."""
         ...
 
     async def unpark(self, tx: Tx, limit: int) -> int:

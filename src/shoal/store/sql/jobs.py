@@ -81,7 +81,7 @@ class SqlJobStore:
         said = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
         refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
         if said.ripe and taker is not None:
-            await tx.execute("make_due", limit=DUE_AT_ONCE)
+            await self.make_due(tx)
             if len(said.rows) < limit:
                 said.rows += (await turn(tx, (), taker, limit - len(said.rows), ttl)).rows
         rows, parked = _in_order(said.rows, taker or NOBODY), 0
@@ -164,6 +164,9 @@ class SqlJobStore:
 
     async def give_up_offers(self, tx: Tx, limit: int) -> int:
         return await tx.execute("give_up_offers", lane=SHARED_LANE, limit=limit)
+
+    async def make_due(self, tx: Tx) -> int:
+        return await tx.execute("make_due", limit=DUE_AT_ONCE)
 
     async def unpark(self, tx: Tx, limit: int) -> int:
         scope, freed = "", 0

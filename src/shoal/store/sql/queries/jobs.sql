@@ -9,8 +9,11 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           scopes;
 
 -- name: kind_waits
--- Whether a job of a kind stands in a line.
-SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind LIMIT 1;
+-- Whether a job of a kind stands in a line, or would if somebody had looked at the clock.
+SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
+UNION ALL
+SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now() AND lane = :lane AND kind = :kind
+LIMIT 1;
 
 -- name: jobs_of_holder
 -- The locked jobs of one holder.
