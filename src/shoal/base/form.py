@@ -16,7 +16,7 @@ from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, json, to_
 from msgspec.structs import fields
 
 from shoal.base.errors import InvalidInput
-from shoal.base.text import shorten
+from shoal.base.text import has_nul, shorten
 
 Check = Callable[[Any], Any]
 """Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
@@ -75,7 +75,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
         try:
             taken = convert(value, field.annotation, strict=strict)
-            json.encode(taken)  # whatever is taken can be stored
+            if b"\\u0000" in json.encode(taken) and has_nul(value):  # whatever is taken can be stored
+                raise ValueError("has a NUL in it")
             check = cls.checks.get(field.name)
             return taken if check is None else check(taken)
         except ValidationError as error:

@@ -79,6 +79,15 @@ def encodable(value: Any) -> Any:
     return value
 
 
+def has_nul(value: Any) -> bool:
+    """Whether a text in a value, as JSON has them, has a NUL in it, which not every store keeps."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(has_nul(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(map(has_nul, value))
+
+
 def redact(text: str) -> str:
     """The text without credentials: headers, our tokens, passwords in addresses, secret parameters."""
     for pattern, shown in _SECRETS:
