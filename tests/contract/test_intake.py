@@ -77,6 +77,14 @@ async def test_what_goes_out_comes_in_again(bench: Bench) -> None:
         assert [orjson.loads(row.form.text()) for row in rows if row.form] == wanted
 
 
+async def test_a_policy_longer_than_a_cell_of_a_spreadsheet_comes_in_again_whole(bench: Bench) -> None:
+    office = Office(bench)
+    fields = {f"field{number}": {"css": f"p.c{number}"} for number in range(90)}
+    made = await office.make(rule_set={"fields": fields}, labels={f"label{n}": "x" * 600 for n in range(60)})
+    [row] = list(read_csv(write_csv([made], head=True).decode().splitlines()))
+    assert (row.problem, row.form) == ("", made.form)
+
+
 @pytest.mark.parametrize("head", ["", "url,nonsense", "url,url"])
 def test_a_first_line_that_names_no_columns_is_refused(head: str) -> None:
     with pytest.raises(InvalidInput, match="first line"):

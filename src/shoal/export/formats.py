@@ -83,8 +83,12 @@ def cell(value: Any) -> Cell:
 
 def safe_text(text: str) -> str:
     """A text without NUL, no longer than a spreadsheet takes, and never a formula."""
+    text = plain_text(text)
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(CLIPPED)] + CLIPPED
+
+
+def plain_text(text: str) -> str:
+    """A text without NUL, and never a formula."""
     if "\0" in text:
         text = text.replace("\0", "")
-    if text.startswith(FORMULA):
-        text = "'" + text
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(CLIPPED)] + CLIPPED
+    return "'" + text if text.startswith(FORMULA) else text

@@ -16,7 +16,7 @@ import orjson
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.form import fields_of
 from shoal.base.text import shorten
-from shoal.export.formats import FORMULA, cell
+from shoal.export.formats import FORMULA, Cell, cell, plain_text
 from shoal.plan.policy import Policy, PolicyForm
 
 COLUMNS = tuple(fields_of(PolicyForm))
@@ -64,8 +64,15 @@ def write_csv(policies: Iterable[Policy], *, head: bool) -> bytes:
         writer.writerow(COLUMNS)
     for policy in policies:
         values = policy.form.plain()
-        writer.writerow([cell(values[name] or None if name in _NESTED else values[name]) for name in COLUMNS])
+        writer.writerow([_cell(values[name] or None if name in _NESTED else values[name]) for name in COLUMNS])
     return buffer.getvalue().encode("utf-8", "replace")
+
+
+def _cell(value: Any) -> Cell:
+    """A value as a cell that is read again: whole, however long it is."""
+    if isinstance(value, str | list | dict):
+        return plain_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+    return cell(value)
 
 
 def _row(number: int, read: Callable[[], PolicyForm]) -> Row:
