@@ -242,7 +242,7 @@ class App:
         store, backlog = SqlPolicies(), self.settings.plan.backlog
         return [
             Scheduler(self.database, store, self.queue, self.jobs, self.signals, backlog),
-            SiteScheduler(self.database, store, Again(self.crawls)),
+            SiteScheduler(self.database, store, Again(self.crawls), self.signals),
             Bookkeeper(self.database, SqlEvents(), store),
         ]
 

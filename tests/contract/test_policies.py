@@ -18,7 +18,7 @@ from shoal.events.forwarder import Forwarder
 from shoal.plan.bookkeeper import Bookkeeper
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
-from shoal.plan.scheduler import Scheduler
+from shoal.plan.scheduler import PolicyStuck, Scheduler
 from shoal.plan.sites import SiteScheduler
 from shoal.queue.job import Lease
 from shoal.queue.jobs import Jobs
@@ -42,7 +42,7 @@ class Office:
         self.sites = Again(bench.crawls)
         jobs = Jobs(bench.database, bench.queue, SqlJobBook(bench.settings.ageing))
         self.policies = Policies(bench.database, self.store, bench.queue, self.sites, lambda: LOOPBACK)
-        self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites)
+        self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
         self.bookkeeper = Bookkeeper(bench.database, self.events, self.store)
         self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks())
@@ -321,6 +321,12 @@ async def test_a_site_that_is_to_be_replaced_stops_its_last_crawl(office: Office
         ({"adaptive": {"min": "2h", "max": "1h"}}, "adaptive"),
         ({"rule_set": {"fields": {"x": {"xpath": "document('file:///etc/passwd')"}}}}, "rule_set"),
         ({"attempts": 3}, "attempts"),
+        ({"labels": {"team": "a\0b"}}, "labels"),
+        ({"windows": ["08:00-25:00"]}, "windows"),
+        (
+            {"url": None, "seeds": ["http://example.org/"], "crawl_config": {"proxy": "http://10.0.0.1:3128"}},
+            "proxy",
+        ),
     ],
 )
 async def test_a_bad_policy_is_refused_by_its_field_and_nothing_is_stored(
@@ -348,3 +354,57 @@ async def test_freshness_is_told(office: Office) -> None:
     later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
     assert seen.answer(later)["freshness"] == {"age_seconds": 2 * HOUR, "stale": True}
     assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
+
+
+SITE = {"url": None, "seeds": ["http://example.org/"]}
+
+
+async def test_a_site_that_cannot_be_crawled_any_more_keeps_no_other_from_its_crawl(office: Office) -> None:
+    broken = await office.make(**SITE, frequency="1h")
+    spec = broken.spec.replace("http://example.org/", "http://10.0.0.1/")
+    await office.bench.sql(f"UPDATE policy SET spec = '{spec}'")  # its network was allowed once
+    fine = await office.make(**SITE, frequency="1h")
+    await office.site_scheduler.run_once()
+    assert (await office.policies.get(fine.id)).live_crawl is not None
+    missed = await office.policies.get(broken.id)
+    assert (missed.live_crawl, missed.runs) == (None, 0)
+    assert (missed.next_run_at or 0) > (await office.policies.page_of())[0]
+    assert [one.policy_id for one in office.bench.told if isinstance(one, PolicyStuck)] == [broken.id]
+
+
+async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(office: Office) -> None:
+    broken, fine = await office.make(), await office.make()
+    await office.bench.sql(f"UPDATE policy SET spec = '{{}}' WHERE id = '{broken.id}'")
+    await office.pass_()
+    assert await office.waiting() == [fine.id]
+    await office.pass_()
+    assert [one.policy_id for one in office.bench.told if isinstance(one, PolicyStuck)] == [broken.id]
+
+
+async def test_a_site_is_crawled_now_when_somebody_says_so(office: Office) -> None:
+    policy = await office.make(**SITE, frequency="1h")
+    await office.site_scheduler.run_once()
+    [first] = await office.bench.crawls.newest()
+    again = await office.policies.run_now(policy.id)
+    assert (again.id, again.duplicate) == (first.crawl.id, True)
+    await office.bench.crawls.stop(first.crawl.id)
+    made = await office.policies.run_now(policy.id)
+    assert not made.duplicate
+    assert (await office.policies.get(policy.id)).live_crawl == made.id
+    assert [seen.crawl.id for seen in await office.bench.crawls.newest()] == [made.id, first.crawl.id]
+    assert await office.bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 0
+
+
+async def test_a_crawl_of_a_policy_starts_whatever_its_options_say_of_that(office: Office) -> None:
+    await office.make(**SITE, crawl_config={"start": False})
+    await office.site_scheduler.run_once()
+    [seen] = await office.bench.crawls.newest()
+    assert seen.crawl.state is CrawlState.QUEUED
+
+
+async def test_a_policy_that_may_not_be_fetched_any_more_can_be_disabled(office: Office) -> None:
+    policy = await office.make()
+    await office.bench.sql(f"UPDATE policy SET spec = '{policy.spec.replace('example.org', '10.0.0.1')}'")
+    assert not (await office.policies.enable(policy.id, False)).enabled
+    with pytest.raises(InvalidInput):
+        await office.policies.enable(policy.id, True)

@@ -28,6 +28,7 @@ from tests.support.controller import CRAWLS, ME, Served, served
 from tests.support.servers import free_port
 
 TLS = Path(__file__).parents[1] / "support" / "tls"
+POLICIES = "/api/v1/policies"
 GUARDED = [
     ("GET", "/"),
     ("GET", "/console/crawls"),
@@ -124,6 +125,16 @@ async def test_with_tokens_nothing_is_open_but_what_says_that_we_live(lite: Serv
     assert answer.headers["www-authenticate"] == 'Bearer realm="shoal"'
     assert answer.headers["content-type"] == "application/problem+json"
     assert (await lite.ask("/healthz")).status == 200
+
+
+async def test_a_file_of_policies_has_their_secrets_and_is_only_for_admins(lite: Served) -> None:
+    form = {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"headers": {"X-Api-Key": "sesame"}}}
+    operator, admin = await lite.token("operator"), await lite.token("admin")
+    assert (await lite.ask(POLICIES, token=operator, method="POST", body=json.dumps(form).encode())).status == 201
+    assert (await lite.ask(f"{POLICIES}/export", token=operator)).status == 403
+    assert "sesame" in str((await lite.ask(f"{POLICIES}/export", token=admin)).said)
+    [act] = (await lite.ask("/api/v1/audit-log?limit=1", token=admin)).said["items"]
+    assert act["act"] == "policies.exported"
 
 
 @pytest.mark.parametrize("host", ["x/healthz?", "x/metrics?", "127.0.0.1/metrics?", "x/login#", "x/static/"])

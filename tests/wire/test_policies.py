@@ -20,7 +20,7 @@ async def test_a_policy_is_made_looked_at_changed_run_and_removed(api: Served) -
     assert (changed["frequency"], changed["labels"]) == ("1h", {})
     _, first = await api.ask(f"{path}/run", method="POST")
     _, again = await api.ask(f"{path}/run", method="POST")
-    assert (first["duplicate"], again) == (False, {"job_id": first["job_id"], "duplicate": True})
+    assert (first["duplicate"], again) == (False, first | {"duplicate": True})
     assert (await api.ask(path))[1]["live_job_id"] == first["job_id"]
     _, off = await api.ask(f"{path}/disable", method="POST")
     assert (off["enabled"], off["next_run_at"]) == (False, None)

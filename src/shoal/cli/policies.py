@@ -91,12 +91,12 @@ def show(policy_id: str, reach: Reach, as_json: bool) -> None:
 @reaching
 @_json
 def run(policy_id: str, reach: Reach, as_json: bool) -> None:
-    """Make a job of a policy now. Its plan stays as it is."""
+    """Make a job of a policy now, or the crawl of a site. Its plan stays as it is."""
     made = run_on(reach, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
     if as_json:
         print_json(made)
     else:
-        print(f"{made['job_id']} {'lives already.' if made['duplicate'] else 'is made.'}")
+        print(f"{made['job_id'] or made['crawl_id']} {'lives already.' if made['duplicate'] else 'is made.'}")
 
 
 @policies.command()

@@ -7,10 +7,9 @@ from shoal.base.errors import AlreadyExists, NotFound, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Crawls
-from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL
 
-OWN = frozenset({"seeds", "project", "labels", "priority"})  # what a planner's caller says beside the options
+OWN = frozenset({"seeds", "project", "labels", "priority", "start"})  # what a planner's caller says beside the options
 
 
 class Again:
@@ -20,7 +19,7 @@ class Again:
         self._crawls = crawls
 
     def check(self, options: dict[str, Any]) -> None:
-        self._crawls.check_addresses(seeds_of(_config(options)))
+        self._crawls.check(_config(options))
 
     async def lives(self, crawl_id: str) -> bool:
         try:

@@ -12,7 +12,6 @@ from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConfli
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
-from shoal.base.url import Url
 from shoal.crawl import states, telling
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.change import CrawlChange
@@ -120,8 +119,7 @@ class Crawls:
         config = self._with_lists(config)
         seeds = seeds_of(config)
         if named is None:
-            self.check_addresses(seeds)
-            check_proxy(self._rule, config)
+            self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
         jobs = self._walkers(wanted, config, here) if config.start else []
@@ -141,9 +139,10 @@ class Crawls:
         self._queue.announce(jobs)
         return crawl
 
-    def check_addresses(self, seeds: list[Url]) -> None:
-        """Refuse addresses that will never be fetched; names are judged when they are."""
-        check_addresses(self._rule, seeds)
+    def check(self, config: CrawlConfig) -> None:
+        """Refuse addresses that will never be reached; names are judged when they are."""
+        check_addresses(self._rule, seeds_of(config))
+        check_proxy(self._rule, config)
 
     async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
         """The key seed of the crawl that a new one follows, so that pages are found by the same keys."""

@@ -18,7 +18,6 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
-from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
 from shoal.here.stream import PageStream
@@ -116,7 +115,7 @@ class CrawlHere:
             if self.crawl.state is CrawlState.COMPLETED:
                 return False
             if not self.crawl.named:  # taken over from a fleet: this process must be allowed to reach it, too
-                self._app.crawls.check_addresses(seeds_of(self.crawl.config))
+                self._app.crawls.check(self.crawl.config)
             await taking.reopen(self.crawl)
             try:
                 lease = await taking.take(self.crawl)

@@ -78,6 +78,7 @@ WORDS: Mapping[str, Wording] = {
     "ClockWentBack": Wording(
         Level.WARNING, "the clock of the {whose} went back by {seconds:g} s; leases last that much longer"
     ),
+    "PolicyStuck": Wording(Level.WARNING, "policy {policy_id} cannot be run as it is, and is put off: {error}"),
     "JobsScheduled": Wording(Level.DEBUG, "{made} jobs made for policies, {skipped} skipped"),
     "CrawlChanged": Wording(Level.INFO, "crawl changed"),
     "CrawlMoved": Wording(

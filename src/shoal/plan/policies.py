@@ -1,8 +1,8 @@
 """The verbs on policies: make, look, change, enable, remove, run now; and signals from a business."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 from msgspec.structs import replace as replace_fields
@@ -19,8 +19,8 @@ from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Priority, Rule, rate
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
 from shoal.plan.sites import Crawling, options_of
-from shoal.plan.store import PolicyStore, Signal
-from shoal.queue.job import Enqueued
+from shoal.plan.store import PolicyStore, Signal, Step
+from shoal.queue.job import Enqueued, NewJob
 from shoal.queue.queue import Queue
 
 
@@ -33,6 +33,15 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lasts: Annotated[str, says("For how long.", max_length=20)] = "24h"
 
     checks: ClassVar = {"lasts": lambda text: read_duration(text) and text}
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that somebody asked for: the id of its job, or of its crawl. `duplicate`: it was there before."""
+
+    id: str
+    duplicate: bool = False
+    is_crawl: bool = False
 
 
 class Policies:
@@ -100,17 +109,27 @@ class Policies:
         return await self._update(policy_id, rewritten)
 
     async def enable(self, policy_id: str, enabled: bool) -> Policy:
-        policy = await self.get(policy_id)
-        return await self.rewrite(policy_id, replace_fields(policy.form, enabled=enabled))
+        """Let it run, if it still may, or keep it from running, whatever it says."""
+
+        def turned(policy: Policy, now: int) -> Policy:
+            form = replace_fields(policy.form, enabled=enabled)
+            form = self.judged(form) if enabled else form
+            return _restarted(replace(policy, spec=form.text()), form, now, fresh=False)
+
+        return await self._update(policy_id, turned)
 
     async def remove(self, policy_id: str) -> None:
         """Forget it. Its live job, if it has one, is run to its end."""
         if not await self._database.run(lambda tx: self._store.remove(tx, policy_id)):
             raise _unknown(policy_id)
 
-    async def run_now(self, policy_id: str) -> Enqueued:
-        """Make its job now, whatever the time; if one lives, that one is the answer. Its plan stays as it is."""
-        rated: list[Any] = []
+    async def run_now(self, policy_id: str) -> Begun:
+        """Run it now, whatever the time; if a run of it lives, that one is the answer. Its plan stays as it is."""
+        policy = await self.get(policy_id)
+        return await self._crawl_now(policy) if policy.form.is_site else await self._job_now(policy_id)
+
+    async def _job_now(self, policy_id: str) -> Begun:
+        rated: list[NewJob] = []
 
         async def commit(tx: Tx) -> list[Enqueued]:
             policy = await self._store.lock(tx, policy_id)
@@ -122,7 +141,29 @@ class Policies:
 
         enqueued = await self._database.run(commit)
         self._queue.announce(rated, enqueued)
-        return enqueued[0]
+        return Begun(enqueued[0].id, enqueued[0].duplicate)
+
+    async def _crawl_now(self, policy: Policy) -> Begun:
+        """The id goes by how often it has run: two who ask at once get the same crawl."""
+        if policy.live_crawl is not None and await self._crawling.lives(policy.live_crawl):
+            return Begun(policy.live_crawl, duplicate=True, is_crawl=True)
+        crawl_id = f"{policy.id}-{policy.planned_at}n{policy.runs}"
+        rating = await self._database.read(lambda tx: self._rating_now(tx, policy))
+        await self._crawling.begin(crawl_id, options_of(policy.form, rating.value))
+        step = Step(
+            policy.id,
+            policy.next_run_at or 0,
+            policy.planned_at,
+            policy.next_run_at,
+            policy.queued,
+            begun=True,
+            crawl=crawl_id,
+        )
+        await self._database.run(lambda tx: self._store.advance(tx, [step]))
+        return Begun(crawl_id, is_crawl=True)
+
+    async def _rating_now(self, tx: Tx, policy: Policy) -> Priority:
+        return await self.rating(tx, policy, await self._store.now(tx))
 
     async def rating(self, tx: Tx, policy: Policy, now: int) -> Priority:
         said = await self._store.signals(tx, subjects_of(policy))

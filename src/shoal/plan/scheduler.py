@@ -4,17 +4,20 @@ Often, and by index. Each batch is one commit: the policy's next time and its jo
 two of them leaves nothing half done, and a second scheduler finds nothing left to do.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import orjson
 
+from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.ids import JobId, new_id
 from shoal.base.service import Pass
 from shoal.base.signals import Signal, Signals
-from shoal.pages.work import KIND
+from shoal.base.url import canonical
+from shoal.pages.work import AS_GIVEN, KIND
 from shoal.plan.policy import Policy
 from shoal.plan.priority import RULES, Facts, Priority, Rule, rate
 from shoal.plan.store import PolicyStore, Step
@@ -23,6 +26,7 @@ from shoal.queue.jobs import Jobs
 from shoal.queue.queue import Queue
 
 BATCH = 1_000
+PUT_OFF = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +38,30 @@ class JobsScheduled(Signal):
     late_seconds: float  # of the one that waited longest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyStuck(Signal):
+    """A policy whose time has come cannot be run as it is; it is tried again after a while."""
+
+    policy_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be done for one policy: its job, and where it goes if that is made."""
+
+    policy: Policy
+    job: NewJob
+    step: Step
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """What a commit did, to be told when it is through."""
 
     jobs: list[NewJob]
     enqueued: list[Enqueued]
+    stuck: list[PolicyStuck]
     looked: int
     late: float
 
@@ -73,6 +95,8 @@ class Scheduler:
             return Pass()  # what is due stays due: the longest waiting goes first when there is room
         batch = await self._database.run(lambda tx: self._make(tx, min(room, BATCH)))
         self._queue.announce(batch.jobs, batch.enqueued)
+        for stuck in batch.stuck:
+            self._signals.emit(stuck)
         made = sum(not one.duplicate for one in batch.enqueued)
         if batch.looked:
             self._signals.emit(JobsScheduled(made=made, skipped=batch.looked - made, late_seconds=batch.late))
@@ -81,31 +105,35 @@ class Scheduler:
     async def _make(self, tx: Tx, limit: int) -> _Batch:
         now, due = await self._store.due(tx, limit)
         owed = await self._store.owed(tx, limit - len(due)) if len(due) < limit else []
-        policies = due + owed
-        if not policies:
-            return _Batch([], [], 0, 0.0)
-        await self._replace(tx, [one for one in due if one.form.overlap == "replace"])
-        ratings = await self._rate(tx, policies, now)
-        jobs = [job_of(policy, rating) for policy, rating in zip(policies, ratings, strict=True)]
+        known = {one.id: one for one in owed + due}  # one that is owed a run and due has one run
+        if not known:
+            return _Batch([], [], [], 0, 0.0)
+        plans, stuck = await self._plan(tx, list(known.values()), now)
+        await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
+        jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
-        steps = [step_of(policy, now, at.duplicate) for policy, at in zip(policies, enqueued, strict=True)]
-        await self._store.advance(tx, steps)
+        steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
+        await self._store.advance(tx, steps + [put_off(known[one.policy_id], now) for one in stuck])
         late = max((now - (one.next_run_at or now) for one in due), default=0) / 1e6
-        return _Batch(jobs, enqueued, len(policies), late)
+        return _Batch(jobs, enqueued, stuck, len(known), late)
+
+    async def _plan(self, tx: Tx, policies: Sequence[Policy], now: int) -> tuple[list[_Plan], list[PolicyStuck]]:
+        """What to do for each of these; and those that cannot be run: they must not keep the others from it."""
+        said = await self._store.signals(tx, sorted(set(_subjects(policies))))
+        plans, stuck = [], []
+        for policy in policies:
+            try:
+                rating = rate(facts_of(policy, now, _points(policy, said)), self._rules)
+                plans.append(_Plan(policy, job_of(policy, rating), step_of(policy, now, lives=False)))
+            except Exception as error:
+                stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
+        return plans, stuck
 
     async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> None:
         """Cancel what still lives of these, in the commit that makes the new run."""
         live = await self._store.live_jobs(tx, [one.dedupe_key for one in policies])
         for job_id in sorted(live.values()):
             await self._jobs.cancel_in(tx, JobId(job_id), "replaced")
-
-    async def _rate(self, tx: Tx, policies: Sequence[Policy], now: int) -> list[Priority]:
-        subjects = {one.id: subjects_of(one) for one in policies}
-        said = await self._store.signals(tx, sorted({name for names in subjects.values() for name in names}))
-        return [
-            rate(facts_of(one, now, sum(said.get(name, 0.0) for name in subjects[one.id])), self._rules)
-            for one in policies
-        ]
 
 
 def facts_of(policy: Policy, now: int, signal: float) -> Facts:
@@ -140,8 +168,19 @@ def job_of(policy: Policy, rating: Priority) -> NewJob:
 
 
 def subjects_of(policy: Policy) -> list[str]:
-    url = [] if policy.form.url is None else [f"url:{policy.form.url}"]
+    """What a business may have said something about: the URL as it is asked for, and the labels."""
+    url = [] if policy.form.url is None else [f"url:{canonical(policy.form.url, AS_GIVEN)}"]
     return url + [f"label:{name}={value}" for name, value in policy.form.labels.items()]
+
+
+def _subjects(policies: Sequence[Policy]) -> Iterator[str]:
+    for policy in policies:
+        with suppress(Exception):  # one that cannot be read is told of when it is to be planned
+            yield from subjects_of(policy)
+
+
+def _points(policy: Policy, said: Mapping[str, float]) -> float:
+    return sum(said.get(name, 0.0) for name in subjects_of(policy))
 
 
 def step_of(policy: Policy, now: int, lives: bool) -> Step:
@@ -155,3 +194,16 @@ def step_of(policy: Policy, now: int, lives: bool) -> Step:
     return Step(
         policy.id, policy.next_run_at or 0, planned, None if policy.is_over(begins) else begins, queued, not lives
     )
+
+
+def put_off(policy: Policy, now: int) -> Step:
+    """A policy that cannot be run as it is has to wait, and is owed nothing."""
+    due = policy.next_run_at is not None and policy.next_run_at <= now
+    later = now + span(PUT_OFF) if due else policy.next_run_at
+    return Step(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
+
+
+def _left(plan: _Plan) -> Step:
+    """The step of a policy whose last run still lives."""
+    queued = plan.policy.queued or plan.policy.form.overlap == "queue"
+    return replace(plan.step, queued=queued, begun=False)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from shoal.base.database import Database, Tx
+from shoal.base.errors import TimeError
 from shoal.base.service import Pass
+from shoal.base.signals import Signals
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Rule, rate
-from shoal.plan.scheduler import facts_of, step_of, subjects_of
-from shoal.plan.store import PolicyStore
+from shoal.plan.scheduler import PolicyStuck, facts_of, put_off, step_of, subjects_of
+from shoal.plan.store import PolicyStore, Step
 
 BATCH = 100
 
@@ -48,7 +50,7 @@ def policy_of(crawl_id: str) -> str:
 
 def options_of(form: PolicyForm, priority: int) -> dict[str, Any]:
     """What a policy of a site says about its crawls."""
-    own = {"seeds": form.seeds, "project": form.project, "labels": form.labels, "priority": priority}
+    own = {"seeds": form.seeds, "project": form.project, "labels": form.labels, "priority": priority, "start": True}
     return form.crawl_config | own
 
 
@@ -56,17 +58,29 @@ class SiteScheduler:
     name = "site scheduler"
 
     def __init__(
-        self, database: Database, store: PolicyStore, crawling: Crawling, rules: tuple[Rule, ...] = RULES
+        self,
+        database: Database,
+        store: PolicyStore,
+        crawling: Crawling,
+        signals: Signals,
+        rules: tuple[Rule, ...] = RULES,
     ) -> None:
         self._database = database
         self._store = store
         self._crawling = crawling
+        self._signals = signals
         self._rules = rules
 
     async def run_once(self) -> Pass:
         now, due = await self._database.read(lambda tx: self._store.due_sites(tx, BATCH))
         for policy in due:
-            await self._run(policy, now)
+            try:
+                await self._run(policy, now)
+            except (TimeError, OSError):
+                raise  # the store is away, and the others would fare no better
+            except Exception as error:  # its options may not be taken any more: no other must wait for that
+                await self._advance(put_off(policy, now))
+                self._signals.emit(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
         return Pass()
 
     async def _run(self, policy: Policy, now: int) -> None:
@@ -79,6 +93,9 @@ class SiteScheduler:
             crawl_id = crawl_of(policy, now)
             await self._crawling.begin(crawl_id, options_of(policy.form, await self._priority(policy, now)))
             step = replace(step, crawl=crawl_id)
+        await self._advance(step)
+
+    async def _advance(self, step: Step) -> None:
         await self._database.run(lambda tx: self._store.advance(tx, [step]))
 
     async def _priority(self, policy: Policy, now: int) -> int:

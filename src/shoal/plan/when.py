@@ -120,10 +120,15 @@ def read_window(text: str) -> Window:
     if match is None or days is None:
         raise ValueError(f"{text[:50]!r} is not a window; write it as Mon-Fri 08:00-18:00")
     try:
-        begins, ends = time(int(match[3]), int(match[4])), time(int(match[5]) % 24, int(match[6]))
+        begins, ends = _clock(match[3], match[4]), _clock(match[5], match[6])
     except ValueError:
         raise ValueError(f"{text[:50]!r} has a time that no day has") from None
     return Window(days, begins, ends)
+
+
+def _clock(hours: str, minutes: str) -> time:
+    """A time of day; 24:00 is how a day ends."""
+    return time(0) if (hours, minutes) == ("24", "00") else time(int(hours), int(minutes))
 
 
 def _days(first: str | None, last: str | None) -> frozenset[int] | None:

@@ -100,8 +100,9 @@ class PolicyList(Struct, kw_only=True):
 
 
 class Made(Struct, kw_only=True):
-    job_id: str
-    duplicate: Annotated[bool, says("A job of this policy lives already: this is its id.")]
+    job_id: Annotated[str | None, says("Of the policy of a page.")]
+    crawl_id: Annotated[str | None, says("Of the policy of a site.")]
+    duplicate: Annotated[bool, says("A run of this policy lives already: this is its id.")]
 
 
 class SignalShape(Struct, kw_only=True):
@@ -221,14 +222,15 @@ class PolicyApi:
     @endpoint(
         "GET",
         "/api/v1/policies/export",
-        scope=Scope.READ,
+        scope=Scope.ADMIN,
         says="Get all policies as a file.",
+        act="policies.exported",
         query=ExportOptions,
         answer=str,
         media_type="application/x-ndjson or text/csv",
     )
     async def export_policies(self, ask: Ask[Nothing, ExportOptions]) -> Response:
-        """What it gives can be imported again. Headers, cookies and proxies are in it as they were given."""
+        """What it gives can be imported again, so headers, cookies and proxies are in it as they were given."""
         as_csv = ask.query.format == "csv"
         kind = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
         name = {"Content-Disposition": f'attachment; filename="policies.{ask.query.format}"'}
@@ -281,12 +283,14 @@ class PolicyApi:
         says="Run a policy now.",
         status=202,
         answer=Made,
-        answers={"job_id": "job_01hr2v8k3m4n5p6q", "duplicate": False},
+        answers={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
         problems=[NotFound],
     )
     async def run_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """A page gets a job, a site a crawl. Its plan stays as it is."""
         made = await self._policies.run_now(ask.part("policy_id"))
-        return Json({"job_id": made.id, "duplicate": made.duplicate}, status_code=202)
+        job_id, crawl_id = (None, made.id) if made.is_crawl else (made.id, None)
+        return Json({"job_id": job_id, "crawl_id": crawl_id, "duplicate": made.duplicate}, status_code=202)
 
     @endpoint(
         "POST",
