@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from shoal.base.leader import LEAD, Led, Term
 from shoal.base.service import Pass
 from shoal.queue.job import Lease
@@ -75,6 +77,17 @@ async def test_the_jobs_of_a_group_go_back_together(bench: Bench) -> None:
     await bench.jump(11)
     assert "5 of 5" in (await bench.janitor().run_once()).did
     assert await bench.number("SELECT count(*) FROM job WHERE crash_count = 1 AND state = 'pending'") == 5
+
+
+async def test_a_run_that_nobody_can_read_keeps_no_other_from_being_swept(bench: Bench) -> None:
+    broken, whole = await bench.submit(), await bench.submit()
+    await bench.queue.lease("w1", ["crawl"], ["shared"], 2)
+    await bench.sql(f"UPDATE crawl SET config = 'nonsense' WHERE id = '{broken.id}'")
+    await bench.jump(11)
+    with pytest.raises(Exception, match=r".+"):
+        await bench.janitor().run_once()
+    states = {job["run_id"]: job["state"] for job in await bench.sql("SELECT run_id, state FROM job")}
+    assert states == {broken.id: "locked", whole.id: "pending"}
 
 
 async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) -> None:

@@ -1,7 +1,9 @@
 """The janitor: puts back what a lost worker held, what nobody took, and what has room again. Several may run at once;
 each change is a compare-and-set."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
@@ -90,8 +92,8 @@ class Janitor:
         for job in lost:
             if job.kind not in RUN_KINDS:
                 groups.setdefault((job.kind, job.run_id), []).append(job)
-        moved = [await self._expire_group(kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
-        return sum(moved) + sum([await self._expire(job) for job in lost if job.kind in RUN_KINDS])
+        sweeps = [partial(self._expire_group, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
+        return await _each([*sweeps, *(partial(self._expire, job) for job in lost if job.kind in RUN_KINDS)])
 
     async def _expire_group(self, kind: str, run_id: str | None, seen: list[LostJob]) -> int:
         async def commit(tx: Tx) -> list[Move]:
@@ -145,3 +147,18 @@ class Janitor:
         move = self._verdict(lost)
         await self._queue.move_in(tx, move, lost.kind, lost.run_id)
         return move
+
+
+async def _each(sweeps: Sequence[Callable[[], Awaitable[int]]]) -> int:
+    """Do them all; one that cannot be done keeps none of the others from it, and is told at the end."""
+    moved, failed = 0, list[Exception]()
+    for sweep in sweeps:
+        try:
+            moved += await sweep()
+        except TimeError:  # the store is away: for the others, too
+            raise
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return moved
