@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
@@ -274,9 +275,9 @@ async def test_a_job_in_line_says_how_many_stand_before_it(bench: Bench) -> None
 
 
 async def test_a_job_that_nobody_takes_says_so(bench: Bench) -> None:
-    said = await bench.desk.explain(await bench.enqueue(capability="js"))
+    said = await bench.desk.explain(await bench.enqueue(capability="special"))
     assert said.reason == "no_worker"
-    assert "js" in said.sentence
+    assert "special" in said.sentence
 
 
 async def test_a_job_that_failed_says_when_it_is_tried_again(bench: Bench) -> None:
@@ -314,6 +315,37 @@ async def test_a_payload_that_nobody_can_read_is_listed_swept_and_explained(benc
     await bench.queue.fail(await bench.lease(), "invalid_payload: this version cannot read it")
     assert await ids(bench, DEAD) == [job_id]
     assert "invalid_payload" in (await bench.desk.explain(job_id)).sentence
+
+
+@pytest.mark.parametrize("payload", ["not json {", "[]", '{"url": 7, "labels": null}'])
+async def test_a_payload_that_nobody_can_read_holds_up_no_sweep(bench: Bench, payload: str) -> None:
+    """F61: it took too many workers with it; what else they held goes back, and its end is told."""
+    bad = await bench.enqueue(payload=payload)
+    for _ in range(4):
+        await bench.lease()
+        good = [await bench.enqueue(), await bench.enqueue(run_id="grp_1")]
+        for _ in good:
+            await bench.lease()
+        await bench.lose()
+        assert [(await bench.job(job_id)).state for job_id in good] == [J.PENDING, J.PENDING]
+        await bench.sql(
+            f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id <> '{bad}' AND state = 'pending'"
+        )
+    assert (await bench.job(bad)).state is J.EXPIRED
+    assert await bench.number("SELECT count(*) FROM outbox WHERE type = 'crawl.job.failed'") == 1
+
+
+async def test_a_job_whose_work_raised_to_the_last_is_told_as_failed(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload='{"url": "http://example.org/a", "policy": "pol_1"}', max_attempts=2)
+    await bench.queue.fail(await bench.lease(), "RuntimeError: no such thing")
+    assert await bench.number("SELECT count(*) FROM outbox") == 0, "it is tried again"
+    await bench.jump(60)
+    await bench.queue.fail(await bench.lease(), "RuntimeError: no such thing")
+    assert (await bench.job(job_id)).state is J.FAILED
+    [event] = await bench.sql("SELECT type, body FROM outbox")
+    body = orjson.loads(event["body"])
+    assert (event["type"], body["policy"], body["url"]) == ("crawl.job.failed", "pol_1", "http://example.org/a")
+    assert body["meta"]["error"] == {"code": "attempts_exhausted", "message": "RuntimeError: no such thing"}
 
 
 # Quotas by hand

@@ -1,4 +1,4 @@
-"""What is told of the end of a page job: one event, whether it brought a result or lost its workers too often."""
+"""What is told of the end of a page job: one event, whether it brought a result or not."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,7 +25,7 @@ def job_event(job: HeldJob, result: Result) -> Event:
 
 
 class LastWords:
-    """Tells of page jobs that have no result, but an end: their workers were lost too often."""
+    """Tells of page jobs that have no result, but an end: their workers were lost too often, or raised."""
 
     def __init__(self, results: ResultStore, outbox: OutboxStore) -> None:
         self._results = results

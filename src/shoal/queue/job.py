@@ -282,6 +282,7 @@ class RunKeeper(Protocol):
 
 
 class Undertaker(Protocol):
-    """Who is told, in that very commit, that jobs of a kind became dead letters because their workers were lost."""
+    """Who is told, in that very commit, that jobs of a kind became dead letters without a result: their workers were
+    lost, or raised."""
 
     async def buried(self, tx: Tx, moves: Sequence[Move]) -> None: ...

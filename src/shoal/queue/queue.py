@@ -298,8 +298,9 @@ class Queue:
             await self._keepers[kind].job_moved(tx, run_id, move)
 
     async def buried_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
-        """Tell of those of the moves that make dead letters of jobs whose workers were lost."""
-        dead = [move for move in moves if move.to is JobState.EXPIRED]
+        """Tell of those of the moves that make dead letters of jobs that brought no result: their workers were lost, or
+        raised."""
+        dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._undertakers:
             await self._undertakers[kind].buried(tx, dead)
 

@@ -1,6 +1,7 @@
 """The results of page jobs on SQL."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from shoal.queue.job import Holder, owner_of
 from shoal.queue.states import JobState
 
 _OF_JOB = ("id", "kind", "run_id", "epoch", "owner", "attempts", "max_attempts")
+_SAID = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
 _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
 
 
@@ -55,7 +57,7 @@ class SqlResultStore:
 def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
     """What a group says holds for all of its jobs; one without a group says it itself."""
     values = {name: row[name] for name in _OF_JOB}
-    own = orjson.loads(row["payload"])
+    own = _readable(row["payload"])
     said = own if spec is None else spec
     return HeldJob(
         **values,
@@ -64,6 +66,16 @@ def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
         policy=own.get("policy"),
         labels=said.get("labels", {}),
     )
+
+
+def _readable(payload: str) -> dict[str, Any]:
+    """What a job says of itself, as far as it is what we know: whoever ends one that nobody can read must not stumble
+    over it."""
+    with suppress(orjson.JSONDecodeError):
+        said = orjson.loads(payload)
+        if isinstance(said, dict):
+            return {name: value for name, value in said.items() if isinstance(value, _SAID.get(name, ()))}
+    return {}
 
 
 def _common(row: Any) -> dict[str, Any]:
