@@ -29,7 +29,7 @@ from shoal.queue.job import SHARED_LANE, Holder, Lease, RunKeeper, local_lane
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 from shoal.queue.wake import QuietWake, Wake, announcing
-from shoal.settings import DatabaseSettings, Settings
+from shoal.settings import DatabaseSettings, Pace, Settings
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
@@ -55,7 +55,10 @@ if TYPE_CHECKING:
     from shoal.crawl.carrier import Carrier
     from shoal.crawl.filer import Filer
     from shoal.events.webhooks import Webhooks
+    from shoal.fetch.bots import Bots
     from shoal.fetch.jobs import PageJobs
+    from shoal.fetch.slots import Task
+    from shoal.fetch.waiting import WaitingRoom
     from shoal.pages.groups import Groups
     from shoal.pages.ingest import Ingest
     from shoal.plan.intake import Intake
@@ -172,10 +175,34 @@ class App:
 
         return Tokens(self.database, SqlTokenStore(), self.acts(), self.clock, self.signals)
 
-    def api(self, tokens: "Tokens | None" = None, live: "Live | None" = None) -> list[object]:
-        """The groups of REST endpoints over these rooms. Who stops serving closes `live`, which ends its streams."""
+    def waiting_room(self) -> "WaitingRoom[Task]":
+        from shoal.fetch.waiting import WaitingRoom
+
+        return WaitingRoom(self.wake, self.clock, self.settings.queue.poll_every)
+
+    def bots(self, room: "WaitingRoom[Task] | None" = None) -> "Bots":
+        """The verbs of bots. Those who wait for jobs wait in `room`."""
+        from shoal.fetch.bots import Bots
+        from shoal.fetch.slots import SlotLeases
+        from shoal.hosts.places import Places
+
+        settings, pace = self.settings, self.settings.pages.pace
+        places = Places(self.hosts, pace.delay, _ease_of(pace), settings.hosts.longest_slow_delay, at_once=True)
+        slots = SlotLeases(self.queue, self.groups.store, places)
+        room = room or self.waiting_room()
+        return Bots(self.database, self.queue, self.ingest, slots, room, settings.bots, self.clock, self.signals)
+
+    def api(
+        self,
+        tokens: "Tokens | None" = None,
+        live: "Live | None" = None,
+        room: "WaitingRoom[Task] | None" = None,
+    ) -> list[object]:
+        """The groups of REST endpoints over these rooms. Who stops serving closes `live` and `room`, which ends what
+        goes on and on."""
         from shoal.serve.analyses import AnalysisApi
         from shoal.serve.api import GROUPS
+        from shoal.serve.bots import BotApi
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
         from shoal.serve.groups import GroupApi
@@ -195,6 +222,7 @@ class App:
             GroupApi(self.groups, self.once()),
             JobApi(self.jobs),
             QuotaApi(self.jobs),
+            BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),
             StatsApi(self.crawls, self.jobs, self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.settings.serve.max_import_bytes),
@@ -507,7 +535,7 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
 
     settings, clock, signals = app.settings, app.clock, app.signals
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
-    ease = 2 / pace.connections if pace.delay else 0.0
+    ease = _ease_of(pace)
     egress = Egress(_rule_of(settings), limits, clock=clock)
     desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
     return PageJobs(
@@ -524,6 +552,11 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
         signals,
         lanes,
     )
+
+
+def _ease_of(pace: Pace) -> float:
+    """Seconds of delay for each second that a slow host takes to answer."""
+    return 2 / pace.connections if pace.delay else 0.0
 
 
 Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]

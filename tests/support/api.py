@@ -15,6 +15,8 @@ from starlette.routing import BaseRoute
 
 from shoal.app import App, opened
 from shoal.base.clock import FakeClock
+from shoal.fetch.slots import Task
+from shoal.fetch.waiting import WaitingRoom
 from shoal.serve.endpoint import reached, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
 from shoal.serve.live import Live
@@ -40,6 +42,7 @@ class Served:
     app: App
     port: int
     clock: FakeClock  # of what it says about its health
+    room: WaitingRoom[Task]
     routes: list[BaseRoute] = field(default_factory=list)
 
     async def ask(self, path: str, body: Any = None, *, method: str | None = None) -> tuple[int, Any]:
@@ -96,16 +99,18 @@ async def listening(app: App) -> AsyncIterator[Served]:
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
     live = Live(app.crawls, app.clock, every=0.05)
-    routes = routes_of([*app.api(live=live), health], MAX_BODY)
+    room = app.waiting_room()
+    routes = routes_of([*app.api(live=live, room=room), health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
     door_of = site(routes, app.clock, app.signals, acts=app.acts())
     config = uvicorn.Config(door_of, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[door]))
     try:
-        yield Served(app, door.getsockname()[1], clock, routes)
+        yield Served(app, door.getsockname()[1], clock, room, routes)
     finally:
         live.close()
+        room.close()
         server.should_exit = True
         await serving
         door.close()

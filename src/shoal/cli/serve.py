@@ -114,6 +114,7 @@ class Controller:
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
         self._live = Live(app.crawls, app.clock)
+        self._room = app.waiting_room()
         often = app.settings.plan.schedule_every
         self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
         self._server = uvicorn.Server(self._config(metrics))
@@ -147,6 +148,7 @@ class Controller:
             worker.stop()
         self._stopped = True
         self._live.close()
+        self._room.close()
         self._server.should_exit = True
 
     def _health(self, metrics: Metrics) -> HealthApi:
@@ -162,7 +164,7 @@ class Controller:
         app, settings = self._app, self._app.settings.serve
         tokens = app.tokens()
         keeper = TokenKeeper(tokens, Failures(app.clock), settings, app.signals)
-        groups = [*app.api(tokens, self._live), self._health(metrics), ConsoleApi(app.crawls)]
+        groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
         config = uvicorn.Config(
             site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes),

@@ -7,11 +7,9 @@ its lane until the host's turn comes, and nothing that stands behind it has to w
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 
 import xxhash
-from msgspec import DecodeError, ValidationError
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
@@ -20,6 +18,7 @@ from shoal.base.url import Url, origin
 from shoal.egress import Failure
 from shoal.fetch.fetch import Fetched
 from shoal.fetch.page_job import PageRunner, failed
+from shoal.fetch.slots import PutOff, SlotLeases, Task
 from shoal.hosts.places import Connections, Places
 from shoal.hosts.store import HostStore
 from shoal.hosts.watch import Answer, HostNews, HostWatch, tell_holds
@@ -27,14 +26,11 @@ from shoal.pages.ingest import Ingest, Settlement
 from shoal.pages.jobs_store import GroupStore
 from shoal.pages.result import Delivery
 from shoal.pages.settled import PagesSettled, status_class
-from shoal.pages.work import KIND, PageSpec, PageWork
-from shoal.queue import states
+from shoal.pages.work import KIND
 from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
 from shoal.queue.queue import Queue
-from shoal.queue.states import Move
 
 MOST_TASKS: Final = 20_000  # that are remembered until they are begun
-ROUNDS: Final = 5  # leases of one commit: jobs that are put off must not hide those behind them
 NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
 
@@ -47,30 +43,6 @@ class PageBlocked(Signal):
     url: str
     code: str
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class PutOff:
-    """A job that was not worked on: its host is not to be asked for so many seconds."""
-
-    holder: Holder
-    seconds: float
-
-    @property
-    def move(self) -> Move:
-        wait = timedelta(seconds=self.seconds)
-        return states.put_off(self.holder.job_id, self.holder.epoch, wait, "host_busy")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A leased job with what it needs. `start_at`: when its host's slot is, by our own clock."""
-
-    lease: Lease
-    work: PageWork | None  # None: this version cannot read it
-    host: int = 0
-    start_at: float = 0.0
-    apart: float = 0.0  # from other requests to its host
 
 
 @dataclass(slots=True)
@@ -101,10 +73,9 @@ class PageJobs:
         lanes: Sequence[str] = (SHARED_LANE,),
     ) -> None:
         self._database = database
-        self._queue = queue
         self._ingest = ingest
-        self._groups = groups
         self._hosts = hosts
+        self._slots = SlotLeases(queue, groups, places)
         self._places = places
         self._connections = connections
         self._watch = watch
@@ -112,17 +83,17 @@ class PageJobs:
         self._clock = clock
         self._signals = signals
         self._lanes = lanes
-        self._tasks: dict[Holder, Task] = {}
+        self._tasks: dict[Holder, tuple[Task, float]] = {}  # and when its host's slot is
         self._pages: Counter[str] = Counter()  # that were fetched and not told yet, by class of status
         self._bytes: Counter[str] = Counter()
 
     async def run(self, lease: Lease) -> Delivery | PutOff:
         """Fetch the page when its slot comes; if its host asked us to wait meanwhile, put the job off."""
-        task = self._tasks.pop(lease.holder)
+        task, start_at = self._tasks.pop(lease.holder)
         if task.work is None:
             failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
             return Delivery(lease.holder, failed(failure, self._clock.micros()))
-        await self._connections.turn(task.host, task.start_at, task.apart)
+        await self._connections.turn(task.host, start_at, task.apart)
         if self._watch.holds(task.host):
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
@@ -151,7 +122,7 @@ class PageJobs:
         news = self._watch.news()
         asked_at = self._clock.monotonic()
         try:
-            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, news, asked_at))
+            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, news))
         except BaseException:
             self._watch.forget()
             raise
@@ -161,7 +132,7 @@ class PageJobs:
         self._tell_pages()
         if len(self._tasks) > MOST_TASKS:  # leased and handed back unbegun, all but a few
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
-        self._tasks |= {task.lease.holder: task for task in turn.tasks}
+        self._tasks |= {task.lease.holder: (task, asked_at + task.start_in) for task in turn.tasks}
         return [task.lease for task in turn.tasks]
 
     def _tell_pages(self) -> None:
@@ -181,7 +152,6 @@ class PageJobs:
         holder: str,
         want: int,
         news: dict[int, HostNews],
-        asked_at: float,
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, Delivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
@@ -189,44 +159,9 @@ class PageJobs:
         turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
         if news:
             turn.holds = await self._hosts.hear(tx, news)
-        leases = turn.settlement.leases
-        for rounds_left in reversed(range(ROUNDS)):
-            kept, refused = await self._sort(tx, leases, asked_at)
-            turn.tasks += kept
-            if not refused:
-                break
-            more = want - len(turn.tasks) if rounds_left else 0
-            moves = [one.move for one in refused]
-            leases = (await self._queue.finish_and_lease_in(tx, moves, taker, more)).leases
+        turn.tasks = (await self._slots.fit(tx, taker, turn.settlement.leases, want)).tasks
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
-
-    async def _sort(self, tx: Tx, leases: Sequence[Lease], asked_at: float) -> tuple[list[Task], list[PutOff]]:
-        """Those of the jobs whose hosts have a slot for them, and the others."""
-        tasks = await self._read(tx, leases)
-        real = [task for task in tasks if task.work is not None]
-        kept = [task for task in tasks if task.work is None]
-        refused = []
-        places = await self._places.give(tx, [origin(Url(task.work.url)) for task in real if task.work])
-        for task, place in zip(real, places, strict=True):
-            if place.granted:
-                kept.append(Task(task.lease, task.work, place.host, asked_at + place.seconds, place.apart))
-            else:
-                refused.append(PutOff(task.lease.holder, place.seconds))
-        return kept, refused
-
-    async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[Task]:
-        specs = await self._groups.specs(tx, sorted({lease.run_id for lease in leases if lease.run_id}))
-        return [Task(lease, _work(lease, specs.get(lease.run_id or ""))) for lease in leases]
-
-
-def _work(lease: Lease, spec: PageSpec | None) -> PageWork | None:
-    """What a job says itself, and its group for all of them."""
-    try:
-        work = PageWork.stored(lease.payload)
-    except (ValidationError, DecodeError):
-        return None
-    return work if spec is None else PageWork(url=work.url, crawl_config=spec.crawl_config, rule_set=spec.rule_set)
 
 
 def _answer(task: Task, home: str, fetched: Fetched) -> Answer:

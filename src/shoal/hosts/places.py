@@ -31,13 +31,17 @@ class Place:
 
 class Places:
     """Gives out slots. `delay` is our own between two requests to a host; `ease`: seconds of it for each second that a
-    slow host takes to answer. What the host asks for itself comes first."""
+    slow host takes to answer. What the host asks for itself comes first. `at_once`: for those who cannot be told when
+    to begin, and who ask for robots.txt themselves, only slots that are free this very moment."""
 
-    def __init__(self, hosts: HostStore, delay: timedelta, ease: float, longest_ease: timedelta) -> None:
+    def __init__(
+        self, hosts: HostStore, delay: timedelta, ease: float, longest_ease: timedelta, *, at_once: bool = False
+    ) -> None:
         self._hosts = hosts
         self._delay = delay.total_seconds()
         self._ease = ease
         self._longest_ease = longest_ease.total_seconds()
+        self._at_once = at_once
 
     @property
     def paced(self) -> bool:
@@ -70,7 +74,10 @@ class Places:
         for host, count in sorted(wanted.items()):
             standing = standings[host]
             delay = self.delay_at(standing)
-            count = 1 if standing.is_wary or not standing.robots_known else count
+            alone = standing.is_wary or (bool(delay) if self._at_once else not standing.robots_known)
+            count = 1 if alone else count
+            if delay and self._at_once and standing.busy_for > 0:
+                continue
             if delay:
                 wishes.append(Wish(host, count, delay))
             elif not standing.held_for:

@@ -68,6 +68,7 @@ WORDS: Mapping[str, Wording] = {
         },
     ),
     "BodyStoreStumbled": Wording(Level.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
+    "BotPulled": Wording(Level.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
     "CallerRefused": Wording(
         Level.WARNING,
         "a wrong credential came from {address}",

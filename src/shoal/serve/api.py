@@ -1,6 +1,7 @@
 """Every group of endpoints that the OpenAPI document and the reference tell of. Who makes them is `app.py`."""
 
 from shoal.serve.analyses import AnalysisApi
+from shoal.serve.bots import BotApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.groups import GroupApi
@@ -20,6 +21,7 @@ GROUPS: tuple[type, ...] = (
     GroupApi,
     JobApi,
     QuotaApi,
+    BotApi,
     AnalysisApi,
     PolicyApi,
     WebhookApi,

@@ -176,7 +176,8 @@ async def note_act(request: Request, act: str, subject: str) -> None:
 
 def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:
     """The routes of these groups' endpoints."""
-    return [EndpointRoute(line, group, max_body) for group in groups for line in table_of(type(group))]
+    most = [(group, getattr(group, "max_body", max_body)) for group in groups]  # some take more than others
+    return [EndpointRoute(line, group, limit) for group, limit in most for line in table_of(type(group))]
 
 
 def reached(routes: Sequence[BaseRoute], scope: AsgiScope) -> Endpoint | None:
@@ -222,7 +223,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         elif size > limit + MOST_DRAINED:
             break
     if size > limit:
-        raise TooLarge("the body", f"{limit} bytes", "send less, or let the operator raise SHOAL_MAX_REQUEST")
+        raise TooLarge("the body", f"{limit} bytes", "send less, or let the operator allow more")
     if body:
         _check_type(request)
     return bytes(body)

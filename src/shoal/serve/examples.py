@@ -127,6 +127,20 @@ RESULT: dict[str, Any] = {
     "meta": {"crawl_duration": 0.21, "error": None, "html_hash": "9f2c"},
     "fetched_at": "2026-03-01T09:00:02Z",
 }
+BOT_JOB: dict[str, Any] = {
+    "job_id": "job_01hr2v8k3m4n5p6q",
+    "url": "https://example.com/a",
+    "priority": 50,
+    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None},
+    "rule_set": RULE_SET,
+    "lease": {"epoch": 1, "ttl_seconds": 600.0},
+}
+BOT_RESULT: dict[str, Any] = {
+    "epoch": 1,
+    "status": "success",
+    "data": {"name": "Anchor", "price": "3.50"},
+    "meta": {"crawl_duration": 0.21, "html_hash": "9f2c"},
+}
 ANALYSIS: dict[str, Any] = {
     "id": "anl_01hr2v8k3m4n5p6q",
     "crawl_id": "crl_01hr2v8k3m4n5p6q",

@@ -259,6 +259,54 @@ class ResultList(Struct, kw_only=True):
     next: Annotated[str | None, says("The cursor of what follows; null when nothing will.")]
 
 
+class BotConfig(Struct, kw_only=True):
+    headers: dict[str, str]
+    js_required: bool
+    timeout_hint: float | None
+
+
+class BotLease(Struct, kw_only=True):
+    epoch: Annotated[int, says("To be sent with every heartbeat and with the result.")]
+    ttl_seconds: Annotated[float, says("How long the job is yours, from now, without a heartbeat.")]
+
+
+class BotJob(Struct, kw_only=True):
+    """A page to fetch."""
+
+    job_id: str
+    url: str
+    priority: int
+    crawl_config: Annotated[BotConfig, says("How it is to be fetched.")]
+    rule_set: Annotated[dict[str, Any] | None, says("Which data to take from it.")]
+    lease: BotLease
+
+
+class PulledJobs(Struct, kw_only=True):
+    jobs: list[BotJob]
+
+
+class Beat(Struct, kw_only=True):
+    ttl_seconds: Annotated[float, says("How long the job is yours from now.")]
+    cancelled: Annotated[bool, says("Drop the work: nobody wants its result.")]
+
+
+class Pushed(Struct, kw_only=True):
+    job_id: str
+    state: Annotated[str, says("Where the job is now: DONE, FAILED, or PENDING if it will be tried again.")]
+
+
+class PushedItem(Struct, kw_only=True, omit_defaults=True):
+    job_id: str
+    status: Annotated[int, says("As HTTP has it: 200, or 409.")]
+    state: str | UnsetType = UNSET
+    code: Annotated[str | UnsetType, says("`lease_lost`, if it was not taken.")] = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class PushedBatch(Struct, kw_only=True):
+    results: Annotated[list[PushedItem], says("In the order in which they came.")]
+
+
 class Analysis(Struct, kw_only=True):
     """An analysis of a crawl. Its state shows nothing of retries."""
 

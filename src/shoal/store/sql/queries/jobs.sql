@@ -22,10 +22,10 @@ FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
 
 -- name: beat_job
 -- Move the end of a bot's lease, if it is that owner's; tell how long it lasts now, and whether its work is to be dropped.
-UPDATE job SET lease_until = shoal_now() + coalesce(lock_ttl, :ttl)
+UPDATE job SET lease_until = shoal_now() + coalesce(lock_ttl, CAST(:ttl AS BIGINT))
 WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
       AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT)
-RETURNING lease_until - shoal_now() AS ttl, kill_at <= shoal_now() AS cancelled;
+RETURNING coalesce(lock_ttl, CAST(:ttl AS BIGINT)) AS ttl, kill_at <= shoal_now() AS cancelled;
 
 -- name: was_cancelled
 -- Whether a grant was that owner's and ended because its job was cancelled.

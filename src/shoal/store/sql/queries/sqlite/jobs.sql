@@ -33,7 +33,7 @@ WHERE rowid IN (
           AND j.capability = w.capability
     LIMIT :limit)
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, granted_at - created_at AS waited,
-          scopes, lane, rank, capability, priority, lease_until - granted_at AS ttl;
+          scopes, lane, rank, capability, priority, CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END AS ttl;
 
 -- name: held_jobs
 -- Those of these jobs that are locked.

@@ -1,0 +1,440 @@
+"""The bot API over HTTP: pull, heartbeat, results; who owns what, and what is refused."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from shoal.base.ids import JobId, new_id
+from shoal.base.signals import Signal
+from shoal.fetch.bots import BotPulled
+from shoal.queue.job import NewJob
+from shoal.queue.states import JobState
+from tests.support import controller
+from tests.support.api import Served, served
+
+RULES = {"fields": {"name": {"css": "h1", "required": True}}}
+SECRETS = {"policy": "pol_1", "labels": {"tenant": "acme"}, "project": "acme", "priority": {"importance": 50.0}}
+FREE = {"SHOAL_PAGE_SPEED": "max"}
+
+
+@pytest.fixture
+async def api(store_url: str) -> AsyncIterator[Served]:
+    async with served(store_url, **FREE) as api:
+        yield api
+
+
+@pytest.fixture
+async def lite(sqlite_url: str) -> AsyncIterator[Served]:
+    """Where the kind of store makes no difference."""
+    async with served(sqlite_url, **FREE) as api:
+        yield api
+
+
+async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
+    payload = {"rule_set": None, **more.pop("payload", {})}
+    jobs = [
+        NewJob(JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), **more)
+        for url in urls or ("https://a.example/1",)
+    ]
+    return [one.id for one in await api.app.queue.enqueue(jobs)]
+
+
+async def pull(api: Served, **more: Any) -> list[dict[str, Any]]:
+    status, answer = await api.ask("/bot/v1/jobs/pull", {"bot_id": "b1", **more})
+    assert status == 200, answer
+    jobs: list[dict[str, Any]] = answer["jobs"]
+    return jobs
+
+
+def success(job: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"epoch": job["lease"]["epoch"], "status": "success", "data": {"name": "Anchor"}, **more}
+
+
+async def push(api: Served, job: dict[str, Any], body: dict[str, Any]) -> tuple[int, Any]:
+    return await api.ask(f"/bot/v1/jobs/{job['job_id']}/result", body)
+
+
+async def state(api: Any, job_id: str) -> JobState:
+    return (await api.app.jobs.get(job_id)).state  # type: ignore[no-any-return]
+
+
+async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
+    [job_id] = await add(api, payload={"rule_set": RULES, **SECRETS}, priority=70)
+    [job] = await pull(api)
+    assert job == {
+        "job_id": job_id,
+        "url": "https://a.example/1",
+        "priority": 70,
+        "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None},
+        "rule_set": RULES,
+        "lease": {"epoch": 1, "ttl_seconds": 600.0},
+    }, "and nothing of policy, project or labels"
+    locked = await api.app.jobs.get(job_id)
+    assert (locked.state, locked.lease_holder) == (JobState.LOCKED, "bot/local/b1")
+    assert await api.ask(f"/bot/v1/jobs/{job_id}/heartbeat", {"epoch": 1}) == (
+        200,
+        {"ttl_seconds": 600.0, "cancelled": False},
+    )
+    assert await push(api, job, success(job)) == (200, {"job_id": job_id, "state": "DONE"})
+    assert await state(api, job_id) is JobState.DONE
+
+
+async def test_an_empty_pull_is_no_error(api: Served) -> None:
+    assert await pull(api) == []
+
+
+async def test_a_pull_gets_what_it_can_do_and_js_does_not_include_http(api: Served) -> None:
+    await add(api, "https://a.example/http")
+    await add(api, "https://b.example/js", capability="js")
+    await add(api, "https://c.example/special", capability="special")
+    assert [job["url"] for job in await pull(api, capabilities=["js"], max=10)] == ["https://b.example/js"]
+    rest = await pull(api, capabilities=["http", "special"], max=10)
+    assert {job["url"] for job in rest} == {"https://a.example/http", "https://c.example/special"}
+
+
+async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api: Served) -> None:
+    [job_id] = await add(api)
+    [job] = await pull(api)
+    for _ in range(3):
+        assert await push(api, job, success(job)) == (200, {"job_id": job_id, "state": "DONE"})
+    status, problem = await push(api, job, success(job, data={"name": "Another"}))
+    assert (status, problem["code"]) == (409, "lease_lost")
+    assert len(await outbox(api)) == 1
+
+
+async def test_a_fail_is_tried_again_by_the_servers_word_and_then_told(api: Served) -> None:
+    [job_id] = await add(api, payload=SECRETS, max_attempts=1)
+    [job] = await pull(api)
+    failed = {"epoch": 1, "status": "fail", "meta": {"error": {"code": "timeout", "message": "No answer."}}}
+    assert await push(api, job, failed) == (200, {"job_id": job_id, "state": "FAILED"})
+    [event] = await outbox(api)
+    assert event["meta"]["error"] == {"code": "timeout", "message": "No answer."}
+    assert (event["url"], event["policy"], event["labels"]) == ("https://a.example/1", "pol_1", {"tenant": "acme"})
+
+
+async def test_a_failed_job_that_has_tries_left_is_pending_again(api: Served) -> None:
+    [job_id] = await add(api, max_attempts=2)
+    [job] = await pull(api)
+    pushed = await push(api, job, {"epoch": 1, "status": "fail", "meta": {"error": "no answer"}})
+    assert pushed == (200, {"job_id": job_id, "state": "PENDING"})
+
+
+async def test_a_success_without_a_required_field_counts_as_a_fail(api: Served) -> None:
+    await add(api, payload={"rule_set": RULES}, max_attempts=1)
+    [job] = await pull(api)
+    _, answer = await push(api, job, success(job, data={"price": 3}))
+    assert answer["state"] == "FAILED"
+    assert (await outbox(api))[0]["meta"]["error"]["code"] == "invalid_data"
+
+
+@pytest.mark.parametrize("data", [{"a": [1, {"b": None}]}, "<html>raw</html>", ["a", "b"], None, "", {"x": "\x00"}])
+async def test_data_may_be_an_object_or_raw_text(api: Served, data: Any) -> None:
+    await add(api)
+    [job] = await pull(api)
+    assert (await push(api, job, success(job, data=data)))[0] == 200
+    assert (await outbox(api))[0]["data"] == data
+
+
+async def test_a_batch_has_a_status_for_each_item(api: Served) -> None:
+    await add(api, *[f"https://{letter}.example/" for letter in "abc"])
+    jobs = await pull(api, max=10)
+    assert len(jobs) == 3
+    items = [{"job_id": job["job_id"], **success(job)} for job in jobs]
+    items[1]["epoch"] = 7
+    items.append({"job_id": "job_nobody", **success(jobs[0])})
+    status, answer = await api.ask("/bot/v1/results", {"results": items})
+    assert status == 200
+    assert [one["status"] for one in answer["results"]] == [200, 409, 200, 409]
+    assert [one.get("code") for one in answer["results"]] == [None, "lease_lost", None, "lease_lost"]
+    assert answer["results"][0]["state"] == "DONE"
+
+
+async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(store_url: str) -> None:
+    async with controller.served(store_url, SHOAL_PAGE_SPEED="max") as shop:
+        ours, theirs = await shop.token("bot"), await shop.token("bot")
+        [job_id] = await add(shop)
+
+        async def ask(token: str, path: str, body: dict[str, Any]) -> controller.Answer:
+            return await shop.ask(path, token, method="POST", body=orjson.dumps(body))
+
+        pulled = (await ask(ours, "/bot/v1/jobs/pull", {"bot_id": "b1"})).said["jobs"]
+        assert [job["job_id"] for job in pulled] == [job_id]
+        before = await shop.app.jobs.get(job_id)
+        tries = [
+            (theirs, job_id, 1),  # another bot's
+            (ours, job_id, 0),
+            (ours, job_id, 2),
+            (ours, job_id, -1),
+            (ours, job_id, 2**63 - 1),
+            (ours, "job_nobody", 1),
+            (theirs, "job_nobody", 1),
+        ]
+        for token, name, epoch in tries:
+            bodies: dict[str, dict[str, Any]] = {
+                "result": {"epoch": epoch, "status": "success"},
+                "heartbeat": {"epoch": epoch},
+            }
+            for verb, body in bodies.items():
+                answer = await ask(token, f"/bot/v1/jobs/{name}/{verb}", body)
+                said = answer.said
+                assert answer.status == 409
+                assert set(said) == {"type", "title", "status", "code", "detail", "job_id", "epoch"}
+                assert (said["code"], said["job_id"], said["epoch"]) == ("lease_lost", name, epoch)
+                worded = said["detail"].replace(name, "ID").replace(f"epoch {epoch}", "epoch N")
+                assert worded == 'job "ID" is no longer leased with epoch N; drop this work, somebody else has it.'
+        after = await shop.app.jobs.get(job_id)
+        assert (after.state, after.lease_until, after.lease_epoch) == (before.state, before.lease_until, 1)
+        assert (await ask(ours, f"/bot/v1/jobs/{job_id}/result", {"epoch": 1, "status": "success"})).status == 200
+
+
+@pytest.mark.parametrize("epoch", [None, "1", 1.5, 2**63, -(2**64), 10**30])
+async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: Served, epoch: Any) -> None:
+    await add(lite)
+    [job] = await pull(lite)
+    status, problem = await push(lite, job, success(job, epoch=epoch))
+    assert (status, problem["field"]) == (422, "epoch")
+    assert await state(lite, job["job_id"]) is JobState.LOCKED
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "bot_id"),
+        ({"bot_id": ""}, "bot_id"),
+        ({"bot_id": "a/b"}, "bot_id"),
+        ({"bot_id": "b\x00"}, "bot_id"),
+        ({"bot_id": "b", "max": 0}, "max"),
+        ({"bot_id": "b", "max": -1}, "max"),
+        ({"bot_id": "b", "max": 10**9}, "max"),
+        ({"bot_id": "b", "max": "5"}, "max"),
+        ({"bot_id": "b", "wait_seconds": -1}, "wait_seconds"),
+        ({"bot_id": "b", "wait_seconds": 31}, "wait_seconds"),
+        ({"bot_id": "b", "capabilities": []}, "capabilities"),
+        ({"bot_id": "b", "capabilities": ["fly"]}, "capabilities"),
+        ({"bot_id": "b", "tenant": "acme"}, "tenant"),
+    ],
+)
+async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
+    lite: Served, body: dict[str, Any], field: str
+) -> None:
+    [job_id] = await add(lite)
+    status, problem = await lite.ask("/bot/v1/jobs/pull", body)
+    assert (status, problem["code"]) == (422, "invalid_input")
+    assert problem["field"].startswith(field)
+    assert await state(lite, job_id) is JobState.PENDING
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"state": "done"}, "state"),
+        ({"lease_epoch": 9}, "lease_epoch"),
+        ({"status": "ok"}, "status"),
+        ({"data": 7}, "data"),
+        ({"meta": {"crawl_duration": -1}}, "meta.crawl_duration"),
+        ({"meta": {"crawl_duration": "fast"}}, "meta.crawl_duration"),
+        ({"meta": {"node": "x"}}, "meta"),
+        ({"meta": {"error": "no"}}, "meta.error"),
+        ({"meta": {"html_hash": "x" * 201}}, "meta.html_hash"),
+        ({"meta": 5}, "meta"),
+    ],
+)
+async def test_a_result_that_cannot_be_taken_is_refused_by_its_field(
+    lite: Served, more: dict[str, Any], field: str
+) -> None:
+    await add(lite)
+    [job] = await pull(lite)
+    status, problem = await push(lite, job, success(job, **more))
+    assert (status, problem["code"], problem["field"]) == (422, "invalid_input", field)
+    item = {"job_id": job["job_id"], **success(job, **more)}
+    good = {"job_id": job["job_id"], **success(job)}
+    status, problem = await lite.ask("/bot/v1/results", {"results": [good, item]})
+    assert status == 422
+    assert problem["field"].startswith("results[1]")
+    assert await state(lite, job["job_id"]) is JobState.LOCKED, "nothing of the batch was taken"
+
+
+async def test_a_result_of_fifty_megabytes_is_refused(lite: Served) -> None:
+    await add(lite)
+    [job] = await pull(lite)
+    path = f"/bot/v1/jobs/{job['job_id']}/result"
+    status, problem = await lite.ask(path, success(job, data="x" * 50_000_000))
+    assert (status, problem["code"]) == (413, "too_large")
+    assert await state(lite, job["job_id"]) is JobState.LOCKED
+
+
+@pytest.mark.parametrize("depth", [100, 800, 990, 5000])
+async def test_data_nested_without_end_is_taken_or_refused_in_words(lite: Served, depth: int) -> None:
+    await add(lite)
+    [job] = await pull(lite)
+    raw = b'{"epoch": 1, "status": "success", "data": ' + b"[" * depth + b"]" * depth + b"}"
+    answer = await lite.send("POST", f"/bot/v1/jobs/{job['job_id']}/result", raw=raw)
+    assert answer.status in (200, 422), answer.body
+
+
+async def test_a_bots_token_opens_nothing_else_and_no_other_token_opens_this(sqlite_url: str) -> None:
+    async with controller.served(sqlite_url) as shop:
+        bot, admin = await shop.token("bot"), await shop.token("admin")
+        body = orjson.dumps({"bot_id": "b"})
+        assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status == 200
+        assert (await shop.ask("/bot/v1/jobs/pull", admin, method="POST", body=body)).status == 403
+        assert (await shop.ask("/bot/v1/jobs/pull", method="POST", body=body)).status == 401
+        for path in ("/api/v1/jobs", "/api/v1/policies", "/api/v1/crawls", "/api/v1/events"):
+            assert (await shop.ask(path, bot)).status == 403
+
+
+async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: str) -> None:
+    async with controller.served(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
+        token = await shop.token("bot", expires_in="1h")
+        await add(shop)
+        body = orjson.dumps({"bot_id": "b"})
+        [job] = (await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body)).said["jobs"]
+        name = token.split("_")[1]
+        await shop.app.tokens().revoke(f"tok_{name}", controller.ME)
+        path = f"/bot/v1/jobs/{job['job_id']}/result"
+
+        async def refused() -> bool:
+            answer = await shop.ask(path, token, method="POST", body=orjson.dumps({"epoch": 9, "status": "success"}))
+            return answer.status == 401
+
+        async with asyncio.timeout(10):
+            while not await refused():
+                await shop.app.clock.sleep(0.2)
+        assert await state(shop, job["job_id"]) is JobState.LOCKED
+
+
+async def test_a_token_may_hold_only_so_many_jobs(store_url: str) -> None:
+    async with served(store_url, **FREE, SHOAL_BOT_JOBS="3") as api:
+        await add(api, *[f"https://h{number}.example/" for number in range(5)])
+        assert len(await pull(api, max=2)) == 2
+        [last] = await pull(api, max=2)
+        answer = await api.send("POST", "/bot/v1/jobs/pull", {"bot_id": "b2"})
+        assert (answer.status, answer.json["code"]) == (429, "rate_limited")
+        assert answer.headers["retry-after"] == "1"
+        await push(api, last, success(last))
+        assert len(await pull(api, max=2)) == 1
+
+
+async def test_a_token_may_pull_only_so_often(lite: Served, sqlite_url: str) -> None:
+    async with served(sqlite_url, SHOAL_BOT_PULLS="1") as api:
+        statuses = [(await api.ask("/bot/v1/jobs/pull", {"bot_id": "b"}))[0] for _ in range(10)]
+        assert 429 in statuses
+        assert set(statuses) <= {200, 429}
+
+
+async def test_a_pull_waits_for_a_job_to_come(api: Served) -> None:
+    waiting = asyncio.create_task(pull(api, wait_seconds=20))
+    await until_waiting(api)
+    [job_id] = await add(api)
+    async with asyncio.timeout(5):
+        assert [job["job_id"] for job in await waiting] == [job_id]
+
+
+async def test_a_pull_that_waits_in_vain_is_empty(lite: Served) -> None:
+    assert await pull(lite, wait_seconds=0.1) == []
+
+
+async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: Served) -> None:
+    body = orjson.dumps({"bot_id": "gone", "wait_seconds": 20})
+    head = f"POST /bot/v1/jobs/pull HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(head + body)
+    await until_waiting(api)
+    writer.close()
+    await writer.wait_closed()
+    async with asyncio.timeout(5):
+        while True:
+            [job_id] = await add(api)
+            jobs = await pull(api, wait_seconds=2)
+            if [job["job_id"] for job in jobs] == [job_id]:
+                break
+    held = await api.app.database.read(lambda tx: api.app.queue.store.held_by_owner(tx, "bot/local/gone"))
+    assert held == 0
+
+
+async def test_one_job_for_many_idle_bots_costs_the_store_few_looks(sqlite_url: str) -> None:
+    async with served(sqlite_url, **FREE) as api:
+        asked: list[str] = []
+        told: list[Signal] = []
+        api.app.signals.subscribe(told.append)
+        lease = api.app.queue.finish_and_lease_in
+
+        async def counted(*args: Any, **more: Any) -> Any:
+            asked.append("lease")
+            return await lease(*args, **more)
+
+        api.app.queue.finish_and_lease_in = counted  # type: ignore[method-assign]
+        crowd = [asyncio.create_task(idle(api)) for _ in range(300)]
+        await until_waiting(api, 300)
+        asked.clear()
+        await add(api)
+        async with asyncio.timeout(5):
+            done, _ = await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        assert [signal.jobs for signal in told if isinstance(signal, BotPulled)] == [1]
+        assert len(asked) < 20, "not one look for each of those who wait"
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def idle(api: Served) -> bytes:
+    body = orjson.dumps({"bot_id": "idle", "wait_seconds": 25})
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    try:
+        writer.write(
+            f"POST /bot/v1/jobs/pull HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        return await reader.readline()
+    finally:
+        writer.close()
+
+
+async def until_waiting(api: Served, count: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while api.room.crowd < count:
+            await api.app.clock.sleep(0.01)
+
+
+async def test_a_pull_hands_out_only_jobs_whose_host_may_be_asked_now(store_url: str) -> None:
+    async with served(store_url, SHOAL_PAGE_SPEED="slow") as api:
+        ids = await add(api, *[f"https://a.example/{number}" for number in range(4)], "https://b.example/")
+        jobs = await pull(api, max=10)
+        assert sorted(job["url"] for job in jobs) == ["https://a.example/0", "https://b.example/"]
+        waiting = [await api.app.jobs.get(job_id) for job_id in ids[1:4]]
+        assert [job.state_reason for job in waiting] == ["host_busy"] * 3
+        assert [job.attempts for job in waiting] == [0] * 3
+
+
+async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Served) -> None:
+    _, group = await api.ask(
+        "/api/v1/jobs",
+        {"urls": ["https://a.example/1"], "rule_set": RULES, "labels": {"team": "a"}, "project": "acme"},
+    )
+    [job] = await pull(api)
+    assert (job["rule_set"], "labels" in job, "project" in job) == (RULES, False, False)
+    await push(api, job, success(job))
+    _, seen = await api.ask(f"/api/v1/groups/{group['id']}")
+    assert seen["state"] == "completed"
+    event = next(one for one in await outbox(api) if one.get("job_id") == job["job_id"])
+    assert (event["labels"], event["group"]) == ({"team": "a"}, group["id"])
+
+
+async def test_a_cancelled_job_is_told_by_the_heartbeat_and_its_result_refused(api: Served) -> None:
+    [job_id] = await add(api)
+    [job] = await pull(api)
+    await api.ask(f"/api/v1/jobs/{job_id}/cancel", method="POST")
+    _, beat = await api.ask(f"/bot/v1/jobs/{job_id}/heartbeat", {"epoch": 1})
+    assert beat["cancelled"]
+    assert (await push(api, job, success(job)))[0] == 409
+
+
+async def outbox(api: Served) -> list[dict[str, Any]]:
+    """What was told, in the order in which it was."""
+    await api.app.messengers()[0].run_once()
+    _, answer = await api.ask("/api/v1/events")
+    return [one["data"] for one in answer["items"]]
