@@ -117,6 +117,31 @@ async def test_many_go_in_batches_and_a_limit_holds_over_them(bench: Bench, monk
     await check_ledger(bench, crawl)
 
 
+async def test_what_fails_again_meanwhile_is_not_reopened_a_second_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawls_room, "REOPENED_AT_ONCE", 2)
+    crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(5)])
+    walker = await bench.walker(crawl)
+    kept, *tasks = await walker.take(100)
+    turn = await walker.turn(*[answered(task, 503) for task in tasks])
+    reopen, batches = bench.crawls._reopen, 0
+
+    async def reopen_and_fail(crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
+        nonlocal turn, batches
+        reopened = await reopen(crawl_id, pages, before)
+        batches += 1
+        assert batches < 10, "it runs after what fails again"
+        turn = await walker.turn()
+        turn = await walker.turn(*[answered(task, 503) for task in turn.work])
+        return reopened
+
+    monkeypatch.setattr(bench.crawls, "_reopen", reopen_and_fail)
+    assert await bench.crawls.retry_these(crawl.id, ALL) == 4
+    await walker.turn(fetched(kept))
+    await check_ledger(bench, crawl)
+
+
 async def test_who_died_between_two_batches_is_made_up_for_by_the_next(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
     page = (await bench.database.read(lambda tx: bench.frontier.failed_after(tx, crawl.number, 0, 10)))[0]
@@ -240,7 +265,8 @@ async def test_a_crawl_none_of_whose_seeds_was_asked_for_has_nothing_to_retry(be
         ({"status": ["2xx"]}, "status '2xx' is no status of a failure"),
         ({"status": "5xx"}, "status cannot be '5xx'"),
         ({"error": ["timout"]}, "error 'timout' is no error that a page may have"),
-        ({"like": "("}, "like '(' is not a regular expression"),
+        ({"like": "("}, "like is no regular expression"),
+        ({"like": "(?=a)"}, "leave out look-around"),
         ({"limit": 0}, "limit cannot be '0'"),
         ({"url": "x"}, "url is not a known field"),
     ],
@@ -249,6 +275,11 @@ def test_a_set_that_cannot_be_named_is_refused_by_its_field(values: dict[str, ob
     with pytest.raises(InvalidInput) as refused:
         FailedUrls.read(values)
     assert said in refused.value.message
+
+
+def test_a_pattern_takes_no_longer_than_the_url_is_long() -> None:
+    page = FailedPage(1, Url(f"{SITE}/{'a' * 2000}!"), 500, None)
+    assert page not in FailedUrls.read({"like": "/(a+)+$"})  # which Python's own would try in 2**2000 ways
 
 
 def test_an_error_is_named_by_its_code_or_a_word_of_it() -> None:

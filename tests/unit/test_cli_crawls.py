@@ -165,7 +165,7 @@ def test_failed_urls_are_named_by_flags(capsys: pytest.CaptureFixture[str]) -> N
         ([], 7, "is queued, so it cannot be retried"),
         (["--status", "2xx"], 2, "--status '2xx' is no status of a failure"),
         (["--error", "oops"], 2, "--error 'oops' is no error that a page may have"),
-        (["--like", "("], 2, "--like '(' is not a regular expression"),
+        (["--like", "("], 2, "--like is no regular expression"),
         (["--limit", "none"], 2, "--limit cannot be 'none'"),
     ],
 )

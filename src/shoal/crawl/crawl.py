@@ -42,8 +42,8 @@ def patterns_that_compile(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         try:
             re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is not a regular expression ({error})") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"{shorten(pattern)!r} is not a regular expression ({error})") from None
     return patterns
 
 

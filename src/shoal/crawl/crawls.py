@@ -235,10 +235,12 @@ class Crawls:
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
 
     async def retry_these(self, crawl_id: str, which: FailedUrls) -> int:
-        """Let failed URLs be fetched again, in batches; how many. The last batch queues a crawl that had ended."""
+        """Let failed URLs be fetched again, in batches; how many. The last batch queues a crawl that had ended. What
+        fails again meanwhile is left alone."""
         number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
+        upto = await self._database.read(lambda tx: self._frontier.last_page(tx, number))
         while True:
-            found = await self._failed_after(number, after)
+            found = [page for page in await self._failed_after(number, after) if page.number <= upto]
             chosen = [page for page in found if page in which]
             is_last = len(found) < REOPENED_AT_ONCE
             if which.limit is not None:

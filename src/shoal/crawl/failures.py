@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from shoal.base.form import Check, Form, says
 from shoal.base.text import shorten
 from shoal.base.url import Url
-from shoal.crawl.crawl import Count, patterns_that_compile
+from shoal.crawl.crawl import Count
 from shoal.fetch.codes import PAGE_ERRORS
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
@@ -42,8 +42,13 @@ def known_errors(words: list[str]) -> list[str]:
     return words
 
 
-def one_that_compiles(pattern: str | None) -> str | None:
-    return None if pattern is None else patterns_that_compile([pattern])[0]
+def one_that_is_quick(pattern: str | None) -> str | None:
+    """A controller looks at each failed URL with it: nobody must be able to keep it busy with one."""
+    if pattern is not None:
+        from shoal.extract.selectors import check_regex  # few crawls are retried by a pattern
+
+        check_regex(pattern)
+    return pattern
 
 
 class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,21 +58,27 @@ class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         default_factory=list
     )
     error: Annotated[Words, says("Error codes, or a part of them: `timeout`, `tls`.")] = field(default_factory=list)
-    like: Annotated[Pattern | None, says("A regular expression that is found in the URL.")] = None
+    like: Annotated[Pattern | None, says("A regular expression (RE2) that is found in the URL.")] = None
     limit: Annotated[Count | None, says("At most so many.")] = None
 
     checks: ClassVar[Mapping[str, Check]] = {
         "status": known_statuses,
         "error": known_errors,
-        "like": one_that_compiles,
+        "like": one_that_is_quick,
     }
 
     def __contains__(self, page: FailedPage) -> bool:
         return (
             (not self.status or _is_one_of(page.status, self.status))
             and (not self.error or any(_names(word, page.error_code or "") for word in self.error))
-            and (self.like is None or re.search(self.like, page.url) is not None)
+            and (self.like is None or _is_in(self.like, page.url))
         )
+
+
+def _is_in(pattern: str, url: Url) -> bool:
+    from shoal.extract.selectors import regex
+
+    return regex(pattern).search(url) is not None
 
 
 def _is_one_of(status: int | None, words: list[str]) -> bool:

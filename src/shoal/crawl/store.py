@@ -131,6 +131,10 @@ class FrontierStore(Protocol):
         """Release a pattern: what belongs to it waits again; how many URLs. None if it is not in quarantine."""
         ...
 
+    async def last_page(self, tx: Tx, crawl: int) -> int:
+        """The number of the page that was stored last; 0 if there is none."""
+        ...
+
     async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
         """Pages that gave no good answer, in the order in which they were stored, after the page with that number."""
         ...

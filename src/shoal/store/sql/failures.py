@@ -11,6 +11,11 @@ from shoal.crawl.frontier import Kind, NewUrl, key_of
 from shoal.store.sql.counters import OUTSIDE, count
 
 
+async def last_page(tx: Tx, crawl: int) -> int:
+    number: int = await tx.value("last_page_number", crawl=crawl)
+    return number
+
+
 async def failed_after(tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
     rows = await tx.all("failed_pages_after", crawl=crawl, number=number, limit=limit)
     return [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]

@@ -105,6 +105,9 @@ class SqlFrontier:
         await self._wake(tx, crawl, [host] if ours else [])
         return len(ours)
 
+    async def last_page(self, tx: Tx, crawl: int) -> int:
+        return await failures.last_page(tx, crawl)
+
     async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
         return await failures.failed_after(tx, crawl, number, limit)
 
