@@ -352,3 +352,14 @@ async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Pos
     assert await post.states(webhook) == ["delivered"]
     assert await shelf.prune(post.bench.database, before, 100) == (1, False)
     assert await post.webhooks.events(0, 10) == []
+
+
+async def test_nobody_waits_for_what_a_disabled_webhook_has_in_its_queue(post: Post) -> None:
+    webhook = await post.hook("/down")
+    post.server.answer("/down", reply(500, b""))
+    await post.happen("crawl.completed")
+    await post.carry()
+    await post.webhooks.change(webhook.id, WebhookChange(enabled=False))
+    before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
+    assert await OldEvents(post.events, timedelta(days=14)).prune(post.bench.database, before, 100) == (1, False)
+    assert await post.states(webhook) == []

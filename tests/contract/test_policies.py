@@ -408,3 +408,26 @@ async def test_a_policy_that_may_not_be_fetched_any_more_can_be_disabled(office:
     assert not (await office.policies.enable(policy.id, False)).enabled
     with pytest.raises(InvalidInput):
         await office.policies.enable(policy.id, True)
+
+
+async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_notes(office: Office) -> None:
+    broken, fine = await office.make(), await office.make()
+    await office.pass_()
+    leases = [await office.take(), await office.take()]
+    await office.bench.sql(f"UPDATE policy SET spec = 'x', last_hash = 'x' WHERE id = '{broken.id}'")
+    for lease in leases:
+        await office.end(lease, digest="y")
+    assert (await office.policies.get(fine.id)).last_success_at is not None
+
+
+async def test_a_signal_about_a_url_counts_however_the_policy_writes_it(office: Office) -> None:
+    await office.policies.signal(SignalForm.read({"url": "http://EXAMPLE.org", "boost": 30}))
+    await office.make(url="http://Example.org:80")
+    await office.pass_()
+    assert (await office.take()).priority == 50 + 5 + 30
+
+
+async def test_a_signal_needs_something_to_be_about(office: Office) -> None:
+    for values in ({"url": ""}, {"label": ""}, {}):
+        with pytest.raises(InvalidInput):
+            await office.policies.signal(SignalForm.read({"boost": 1, **values}))

@@ -3,11 +3,13 @@
 It keeps its place in the sequence of events in the commit of its notes, so each event counts once, whoever dies.
 """
 
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import orjson
+from msgspec import DecodeError
 
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
@@ -61,7 +63,8 @@ class Bookkeeper:
                     await self._policies.note(tx, list(notes.values()))
                     known |= await self._policies.of_ids(tx, [policy.id])
                     policy, notes = known[policy.id], {}
-                notes[policy.id] = note_of(policy, one, data)
+                with suppress(DecodeError):  # the scheduler tells of a policy that cannot be read
+                    notes[policy.id] = note_of(policy, one, data)
         await self._policies.note(tx, list(notes.values()))
 
 

@@ -175,7 +175,7 @@ class Policies:
             raise InvalidInput("url", "or label is what a signal needs, and not both", "give one of them")
         if form.label is not None and "=" not in form.label:
             raise InvalidInput("label", "has no value", "write it as name=value")
-        subject = f"url:{check_url(form.url, self._rule(), 'url')}" if form.url else f"label:{form.label}"
+        subject = f"url:{check_url(form.url, self._rule(), 'url')}" if form.url is not None else f"label:{form.label}"
 
         async def commit(tx: Tx) -> Signal:
             until = await self._store.now(tx) + span(read_duration(form.lasts))

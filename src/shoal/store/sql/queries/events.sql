@@ -37,7 +37,9 @@ ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = 
 -- Numbered events that are older than they are kept and that nobody waits for.
 SELECT sequence FROM outbox AS o
 WHERE sequence IS NOT NULL AND created_at < :before
-      AND NOT EXISTS (SELECT 1 FROM delivery AS d WHERE d.sequence = o.sequence AND d.state = 'waiting')
+      AND NOT EXISTS
+          (SELECT 1 FROM delivery AS d JOIN webhook AS w ON w.id = d.webhook AND w.enabled = 1
+           WHERE d.sequence = o.sequence AND d.state = 'waiting')
       AND NOT EXISTS (SELECT 1 FROM webhook AS w WHERE w.enabled = 1 AND w.seen < o.sequence)
 ORDER BY sequence LIMIT :limit;
 
