@@ -67,6 +67,44 @@ def test_a_crawl_is_paused_resumed_and_stopped(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "one is stopped.\n"
 
 
+def test_a_crawl_is_made_for_the_workers_with_the_options_of_a_crawl(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--max-pages", "7", "--max-time", "10m", "--workers", "2", "--priority", "60", "--label", "team=a"]
+    made = told(capsys, "add", "https://four.test/", "https://five.test/", "--project", "shop", *words)
+    assert (made["state"], made["seeds"]) == ("queued", ["https://four.test/", "https://five.test/"])
+    assert (made["project"], made["labels"], made["priority"]) == ("shop", {"team": "a"}, 60)
+    assert [made["config"][name] for name in ("max_pages", "max_seconds", "workers", "depth")] == [7, 600.0, 2, 3]
+    assert [crawl["id"] for crawl in told(capsys, "ls", "--project", "shop")["items"]] == [made["id"]]
+    assert [crawl["id"] for crawl in told(capsys, "ls", "--label", "team=a")["items"]] == [made["id"]]
+    assert told(capsys, "ls", "--label", "team=b")["items"] == []
+
+
+def test_the_id_of_a_made_crawl_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crawls", "add", "https://four.test/", "--hold"]) == 0
+    said = capsys.readouterr()
+    crawl_id = said.out.strip()
+    assert said.err == f"It is pending; look at it with `shoal crawls watch {crawl_id}`.\n"
+    assert told(capsys, "start", crawl_id)["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "There is no URL"),
+        (["four"], "four"),
+        (["https://four.test/", "--workers", "0"], "--workers cannot be '0'"),
+        (["https://four.test/", "--label", "team"], "--label 'team' is no label; write it as name=value."),
+        (["https://four.test/", "--hold", "--wait"], "--hold starts nothing"),
+        (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
+    ],
+)
+def test_a_crawl_that_cannot_be_made_is_refused_and_nothing_is_stored(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["crawls", "add", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert len(told(capsys, "ls")["items"]) == 3
+
+
 def test_a_crawl_is_shown_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "show", "two"]) == 0
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())

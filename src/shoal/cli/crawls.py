@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from shoal.app import App, opened
+from shoal.cli.adding import add
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.following import logs, wait, watch
 from shoal.cli.frame import Group
@@ -33,18 +34,20 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @click.group(cls=Group)
 def crawls() -> None:
-    """List and manage crawls."""
+    """Start, list and manage crawls that workers walk."""
 
 
 @crawls.command("ls")
 @click.option("--state", type=click.Choice([state.value for state in CrawlState]), help="Only crawls in this state.")
+@click.option("--project", metavar="NAME", help="Only crawls of this project.")
+@click.option("--label", multiple=True, metavar="K=V", help="Only crawls with this label. Repeatable.")
 @click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
 @click.option("--after", metavar="ID", help="Go on after this crawl, the last one of the list before.")
 @reaching
 @_json
-def list_crawls(state: str | None, limit: int, after: str | None, reach: Reach, as_json: bool) -> None:
+def list_crawls(limit: int, reach: Reach, as_json: bool, **wanted: Any) -> None:
     """List crawls, the newest first."""
-    items, more = run_on(reach, lambda api: api.list(CRAWLS, limit, state=state, after=after))
+    items, more = run_on(reach, lambda api: api.list(CRAWLS, limit, **wanted))
     last = items[-1]["id"] if more is not None else None
     if as_json:
         print_json({"items": items, "next": last})
@@ -73,6 +76,15 @@ def show(crawl_id: str, reach: Reach, as_json: bool) -> None:
         traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
         held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
         print_rows([*_rows(crawl), *traps, *held], to_stdout=True)
+
+
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@reaching
+@_json
+def start(crawl_id: str, reach: Reach, as_json: bool) -> None:
+    """Start a crawl that was only stored (`shoal crawls add --hold`)."""
+    _move(reach, crawl_id, "start", as_json)
 
 
 @crawls.command()
@@ -192,7 +204,7 @@ def rm(crawl_id: str, reach: Reach, as_json: bool) -> None:
         print(f"{crawl_id} is removed.")
 
 
-for _command in (logs, watch, wait):
+for _command in (add, logs, watch, wait):
     crawls.add_command(_command)
 
 

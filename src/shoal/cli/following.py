@@ -85,7 +85,11 @@ def watch(crawl_id: str, reach: Reach, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def wait(crawl_id: str, timeout: str | None, reach: Reach, as_json: bool) -> int:
     """Wait until a crawl ends or is paused. The exit code says how, as that of `shoal crawl` does; 6: not in time."""
-    longest = None if timeout is None else _duration(timeout).total_seconds()
+    return at_its_end(reach, crawl_id, as_json, None if timeout is None else _duration(timeout).total_seconds())
+
+
+def at_its_end(reach: Reach, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
+    """Wait for it, print what it came to; the exit code that says how."""
 
     async def follow(api: Api, clock: Clock) -> int:
         try:

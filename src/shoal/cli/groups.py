@@ -9,7 +9,7 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, UsageError
 from shoal.cli.api import Api, Reach, at, reaching, run_on
-from shoal.cli.options import read_file, read_header, read_rules_file
+from shoal.cli.options import read_file, read_header, read_label, read_rules_file
 from shoal.cli.output import note, print_json, print_table
 from shoal.cli.summary import many
 
@@ -174,10 +174,10 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _label(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not name or not sign or not value:
-        raise InvalidInput("--label", f"{text!r} is no label", "write it as name=value")
-    return name, value
+    try:
+        return read_label(text)
+    except ValueError as error:
+        raise InvalidInput("--label", f"{text!r} {error}", "write it as name=value") from None
 
 
 def _point_at(error: InvalidInput, given: list[tuple[str, str]]) -> None:

@@ -36,6 +36,13 @@ def read_header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def read_label(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign or not value:
+        raise ValueError("is no label")
+    return name, value
+
+
 def read_rules_file(path: str) -> dict[str, Any]:
     from shoal.extract.rules import rules_of
 
@@ -150,13 +157,31 @@ PROMISED = (
     Flag("--since", "recrawl_of", "ID"),
 )
 FLAGS = {flag.field: flag for flag in PROMISED if flag.field in FIELDS}
-CHANGES = {flag.field: flag for flag in (*PROMISED, Flag("--priority", "priority", "N")) if flag.field in CHANGEABLE}
+PRIORITY = Flag("--priority", "priority", "N")
+CHANGES = {flag.field: flag for flag in (*PROMISED, PRIORITY) if flag.field in CHANGEABLE}
+ADDED = FLAGS | {
+    flag.field: flag
+    for flag in (
+        Flag("--hook", "hooks", "NAME"),  # looked for where the crawl is walked
+        Flag("--workers", "workers", "N"),
+        Flag("--project", "project", "NAME"),
+        Flag("--label", "labels", "K=V", read_label, "it as name=value"),
+        PRIORITY,
+    )
+}
 NONE = "none"
 
 
 def crawl_flags(command: Command) -> Command:
     """Declare all of them, in the order of the table."""
     for flag in reversed(FLAGS.values()):
+        command = flag.declared(command)
+    return command
+
+
+def add_flags(command: Command) -> Command:
+    """Declare those of a crawl that workers walk."""
+    for flag in reversed(ADDED.values()):
         command = flag.declared(command)
     return command
 
@@ -190,13 +215,31 @@ def changed_flag_of(field: str) -> str:
 
 def flag_of(field: str) -> str:
     """The name by which a person knows a field."""
-    return FLAGS[field].name if field in FLAGS else "URL" if field == "seeds" else field
+    return _name(field, FLAGS)
+
+
+def added_flag_of(field: str) -> str:
+    """The same for a crawl that workers walk."""
+    return _name(field, ADDED)
+
+
+def _name(field: str, flags: Mapping[str, Flag]) -> str:
+    return flags[field].name if field in flags else "URL" if field == "seeds" else field
 
 
 def given_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the flags that were given, by field."""
+    return _values(options, FLAGS)
+
+
+def added_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a crawl that workers walk."""
+    return _values(options, ADDED)
+
+
+def _values(options: Mapping[str, Any], flags: Mapping[str, Flag]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
-    return {name: FLAGS[name].value(value) for name, value in given.items()}
+    return {name: flags[name].value(value) for name, value in given.items()}
 
 
 def names_of(fields: Sequence[str]) -> str:
