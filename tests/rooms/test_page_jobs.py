@@ -14,6 +14,7 @@ from shoal.base.signals import Signals
 from shoal.fetch.jobs import UNREADABLE, PageJobs, PutOff
 from shoal.pages.group import Group, GroupConfig, GroupState
 from shoal.pages.result import Delivery, Result
+from shoal.pages.work import PageSpec
 from shoal.queue.job import NewJob
 from shoal.settings import load
 from tests.rooms.conftest import Answer, ScriptedSite, html, serving
@@ -184,6 +185,31 @@ async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload:
     stored = await app.database.read(lambda tx: app.queue.store.get(tx, job.id))
     assert stored is not None
     assert (stored.state, stored.error) == ("failed", f"unreadable_job: {UNREADABLE}")
+
+
+class LaterSpec(PageSpec, frozen=True, kw_only=True):
+    """What a later version may keep with a group."""
+
+    of_a_later_version: bool = True
+
+
+async def test_a_group_of_a_later_version_keeps_no_other_job_from_being_done(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(ScriptedSite(lambda path: html("x"))) as site:
+        with monkeypatch.context() as upgraded:
+            upgraded.setattr("shoal.pages.groups.PageSpec", LaterSpec)
+            later = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"], "max_retry": 0}))
+        ours = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/b"]}))
+        jobs = page_work_of(app)
+        try:
+            await work_off(app, jobs, ours)
+            await work_off(app, jobs, later)
+        finally:
+            jobs.close()
+        [result] = await app.groups.results(later.id)
+        assert result.result.error_code == "unreadable_job"
+        assert (await app.groups.get(later.id)).answer()["jobs"] == {"failed": 1}
 
 
 async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> None:

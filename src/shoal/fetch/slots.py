@@ -1,7 +1,7 @@
 """Page jobs whose turn has come at their hosts: leased, read, and kept if the host has a slot for them. The others are
 put off until it has, so that nothing that stands behind them has to wait. For nodes and for bots alike."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -92,13 +92,16 @@ class SlotLeases:
     async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[Task]:
         groups = sorted({lease.run_id for lease in leases if lease.run_id})
         specs = await self._groups.specs(tx, groups) if groups else {}
-        return [Task(lease, _work(lease, specs.get(lease.run_id or ""))) for lease in leases]
+        return [Task(lease, _work(lease, specs)) for lease in leases]
 
 
-def _work(lease: Lease, spec: PageSpec | None) -> PageWork | None:
-    """What a job says itself, and its group for all of them."""
+def _work(lease: Lease, specs: Mapping[str, PageSpec | None]) -> PageWork | None:
+    """What a job says itself, and its group for all of them; None if this version cannot read one of the two."""
     try:
         work = PageWork.stored(lease.payload)
     except (ValidationError, DecodeError):
         return None
-    return work if spec is None else PageWork(url=work.url, crawl_config=spec.crawl_config, rule_set=spec.rule_set)
+    if lease.run_id is None or lease.run_id not in specs:
+        return work
+    spec = specs[lease.run_id]
+    return None if spec is None else PageWork(url=work.url, crawl_config=spec.crawl_config, rule_set=spec.rule_set)

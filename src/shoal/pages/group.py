@@ -12,6 +12,7 @@ from shoal.base.ids import GroupId
 from shoal.pages.work import PageSpec, Text
 
 MOST_URLS: Final = 10_000
+UNREADABLE: Final[dict[str, Any]] = {"crawl_config": {}, "rule_set": None}
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -55,7 +56,7 @@ class Group:
     labels: dict[str, str]
     priority: int
     total: int
-    spec: PageSpec
+    spec: PageSpec | None  # None: this version cannot read it
     created_at: int
     finished_at: int | None
     jobs: dict[str, int] = field(default_factory=dict)  # how many of them are in each state
@@ -73,5 +74,5 @@ class Group:
             "jobs": self.jobs,
             "created_at": moment(self.created_at),
             "finished_at": moment(self.finished_at),
-            **self.spec.shown(),
+            **(UNREADABLE if self.spec is None else self.spec.shown()),
         }

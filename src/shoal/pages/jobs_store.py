@@ -104,8 +104,8 @@ class GroupStore(Protocol):
         """The group, without its jobs, locked against any other change; the lock order is group, then jobs."""
         ...
 
-    async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec]:
-        """How the pages of these groups are fetched."""
+    async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec | None]:
+        """How the pages of these groups are fetched; None where this version cannot read it."""
         ...
 
     async def has_live_jobs(self, tx: Tx, group_id: str) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+from msgspec import DecodeError, ValidationError
 
 from shoal.base.database import Tx
 from shoal.base.ids import GroupId, JobId
@@ -37,9 +38,9 @@ class SqlGroupStore:
         row = await tx.one("lock_group", id=group_id)
         return None if row is None else _group(row)
 
-    async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec]:
+    async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec | None]:
         rows = await tx.all("specs_of_groups", ids=group_ids) if group_ids else []
-        return {row["id"]: PageSpec.stored(row["spec"]) for row in rows}
+        return {row["id"]: _spec(row["spec"]) for row in rows}
 
     async def has_live_jobs(self, tx: Tx, group_id: str) -> bool:
         return await tx.one("group_lives", run_id=group_id) is not None
@@ -72,7 +73,14 @@ def _group(row: Any, jobs: dict[str, int] | None = None) -> Group:
         id=GroupId(row["id"]),
         state=GroupState(row["state"]),
         labels=orjson.loads(row["labels"]),
-        spec=PageSpec.stored(row["spec"]),
+        spec=_spec(row["spec"]),
         jobs=jobs or {},
         **{name: row[name] for name in _PLAIN},
     )
+
+
+def _spec(text: str) -> PageSpec | None:
+    try:
+        return PageSpec.stored(text)
+    except (ValidationError, DecodeError):
+        return None

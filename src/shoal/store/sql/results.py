@@ -79,7 +79,7 @@ def _readable(payload: str) -> dict[str, Any]:
 
 
 def _common(row: Any) -> dict[str, Any]:
-    return {**orjson.loads(row["spec"]), "labels": orjson.loads(row["labels"])}
+    return {**_readable(row["spec"]), "labels": orjson.loads(row["labels"])}
 
 
 def _row(new: NewResult) -> dict[str, Any]:
