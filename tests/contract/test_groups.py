@@ -13,9 +13,12 @@ from shoal.pages.group import GroupConfig, GroupState
 from shoal.pages.groups import GroupEnded
 from shoal.pages.result import Delivery, Result, Status
 from shoal.pages.shelf import OldGroups
+from shoal.queue.book import JobFilter
 from shoal.queue.job import Lease
 from shoal.queue.jobs import Jobs
+from shoal.queue.pruner import Pruner, job_shelves
 from shoal.queue.states import JobState
+from shoal.settings import QueueSettings
 from shoal.store.sql.groups import SqlGroupStore
 from shoal.store.sql.jobbook import SqlJobBook
 from tests.contract.conftest import SITE, Bench, database_at
@@ -237,6 +240,24 @@ async def test_old_groups_go_when_their_jobs_are_gone(bench: Bench) -> None:
     await bench.sql("DELETE FROM job WHERE state = 'cancelled'")
     assert await shelf.prune(bench.database, now - 50_000_000, 10) == (1, False)
     assert [group.id for group in await bench.groups.newest()] == ["open", "young"]
+
+
+async def test_what_a_group_gave_is_kept_until_the_group_is_over(bench: Bench) -> None:
+    group = await bench.groups.make(config(3))
+    first, second, third = await take(bench)
+    await bench.ingest.settle("w1", [done(first), failed(second)])
+    shelves = job_shelves(bench.book, QueueSettings(keep_finished=timedelta(0), keep_dead=timedelta(0)))
+    await bench.jump(5)
+    for _ in range(2):
+        await Pruner(bench.database, shelves).run_once()
+        assert await bench.desk.purge(JobFilter()) == 0
+    assert len(await bench.groups.results(group.id)) == 2
+    await bench.queue.extend([third.holder])
+    await bench.ingest.settle("w1", [done(third)])
+    assert (await bench.groups.get(group.id)).jobs == {"done": 2, "failed": 1}
+    await bench.jump(1)
+    await Pruner(bench.database, shelves).run_once()
+    assert await bench.number("SELECT count(*) FROM job") == 0
 
 
 async def test_results_go_with_their_jobs(bench: Bench) -> None:

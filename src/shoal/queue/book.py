@@ -90,8 +90,8 @@ class JobBook(Protocol):
         self, tx: Tx, which: JobFilter, after: int, before: int, limit: int, spared: Collection[str] = ()
     ) -> Purged:
         """Remove ended jobs of a state and kind, or dead letters, with their history, of about so many that ended first
-        between these times. Never one that lives, nor one of the kinds that are spared; nor one that somebody else is
-        just about to change."""
+        between these times. Never one that lives, is of the kinds that are spared, or has a group that is not over; nor
+        one that somebody else is just about to change."""
         ...
 
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:

@@ -113,7 +113,7 @@ class Jobs:
 
     async def purge(self, which: JobFilter, older_than: timedelta = timedelta(0), limit: int | None = None) -> int:
         """Remove ended jobs that match, with their history and results, in batches; how many. Never one that lives, nor
-        one of a run: those go with it."""
+        one of a run, which goes with it, nor one whose group is not over."""
         now = await self._database.read(lambda tx: tx.value("now"))
         before, after, done = now - span(older_than), 0, 0
         while limit is None or done < limit:

@@ -217,21 +217,24 @@ SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
 ORDER BY finished_at LIMIT 1 OFFSET :skip;
 
 -- name: purge_jobs
--- Remove jobs that ended within a time and in one of these ways; never one that lives. `kind`: NULL for any.
+-- Remove jobs that ended within a time and in one of these ways; never one that lives, nor one whose group is not over.
+-- `kind`: NULL for any.
 DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE finished_at > :after AND finished_at <= :until AND state = ANY(:states::text[])
                            AND kind <> ALL(:spared::text[]) AND (:kind::text IS NULL OR kind = :kind)
+                           AND NOT EXISTS (SELECT 1 FROM job_group AS g WHERE g.id = job.run_id AND g.state = 'open')
                      FOR UPDATE SKIP LOCKED))
       AND finished_at IS NOT NULL
 RETURNING id;
 
 -- name: purge_dead
--- Remove dead letters that ended before a time. `kind`: NULL for any.
+-- Remove dead letters that ended before a time, but none whose group is not over. `kind`: NULL for any.
 DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE state IN ('failed', 'expired') AND finished_at < :before AND state = ANY(:states::text[])
                            AND kind <> ALL(:spared::text[]) AND (:kind::text IS NULL OR kind = :kind)
+                           AND NOT EXISTS (SELECT 1 FROM job_group AS g WHERE g.id = job.run_id AND g.state = 'open')
                      ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED))
       AND state IN ('failed', 'expired')
 RETURNING id;

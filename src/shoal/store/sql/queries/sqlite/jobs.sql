@@ -191,20 +191,23 @@ SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
 ORDER BY finished_at LIMIT 1 OFFSET :skip;
 
 -- name: purge_jobs
--- Remove jobs that ended within a time and in one of these ways; never one that lives. `kind`: NULL for any.
+-- Remove jobs that ended within a time and in one of these ways; never one that lives, nor one whose group is not over.
+-- `kind`: NULL for any.
 DELETE FROM job
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_finished
                 WHERE finished_at > :after AND finished_at <= :until AND state IN (SELECT value FROM json_each(:states))
-                      AND kind NOT IN (SELECT value FROM json_each(:spared)) AND (:kind IS NULL OR kind = :kind))
+                      AND kind NOT IN (SELECT value FROM json_each(:spared)) AND (:kind IS NULL OR kind = :kind)
+                      AND NOT EXISTS (SELECT 1 FROM job_group AS g WHERE g.id = job.run_id AND g.state = 'open'))
 RETURNING id;
 
 -- name: purge_dead
--- Remove dead letters that ended before a time. `kind`: NULL for any.
+-- Remove dead letters that ended before a time, but none whose group is not over. `kind`: NULL for any.
 DELETE FROM job
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_dead
                 WHERE state IN ('failed', 'expired') AND finished_at < :before
                       AND state IN (SELECT value FROM json_each(:states))
                       AND kind NOT IN (SELECT value FROM json_each(:spared)) AND (:kind IS NULL OR kind = :kind)
+                      AND NOT EXISTS (SELECT 1 FROM job_group AS g WHERE g.id = job.run_id AND g.state = 'open')
                 ORDER BY id LIMIT :limit)
 RETURNING id;
 
