@@ -252,12 +252,16 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[Api]:
 
 
 def _login(settings: ClientSettings) -> tuple[tuple[str, str], ...]:
+    token = token_of(settings)
+    return (("Authorization", f"Bearer {token}"),) if token else ()
+
+
+def token_of(settings: ClientSettings) -> str:
+    """The token that the settings name; empty if they name none."""
     token = settings.token or _token_in(settings)
-    if not token:
-        return ()
-    if not re.fullmatch(r"[\x21-\x7e]+", token):
+    if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadConfig("SHOAL_TOKEN", "has a character that no token has", "copy it again, from shl_ to its end")
-    return (("Authorization", f"Bearer {token}"),)
+    return token
 
 
 def _token_in(settings: ClientSettings) -> str:

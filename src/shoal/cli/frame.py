@@ -47,6 +47,7 @@ COMMANDS: dict[str, Lazy] = {
     "crawl": Lazy("shoal.cli.crawl:crawl", "Crawl a site here and now."),
     "serve": Lazy("shoal.cli.serve:serve", "Run the controller: API, console, chores."),
     "worker": Lazy("shoal.cli.worker:worker", "Run a worker that takes jobs from the store."),
+    "bot": Lazy("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server; check a server's bot API."),
     "crawls": Lazy("shoal.cli.crawls:crawls", "List and manage crawls."),
     "jobs": Lazy("shoal.cli.jobs:jobs", "Make page jobs for single URLs; list, retry, cancel and limit jobs."),
     "analyses": Lazy("shoal.cli.analyses:analyses", "List analyses of crawls, and what they found."),

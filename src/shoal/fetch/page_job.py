@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -17,7 +17,6 @@ from shoal.extract.page import ExtractOptions, Facts
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.headers import CrawlHeaders, homes_of
-from shoal.hosts.desk import RobotsDesk
 from shoal.hosts.robots import Rules, product_token
 from shoal.pages.result import Result, Status
 from shoal.pages.work import PageWork
@@ -35,10 +34,16 @@ SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1
 Blocked = Callable[[Failure], None]
 
 
+class RulesDesk(Protocol):
+    """Who gives the rules of a host, asking it if need be."""
+
+    async def rules_of(self, origin: str) -> Rules: ...
+
+
 class RobotsMemory:
     """The rules of the hosts that were asked lately; several who want the same ones wait for one answer."""
 
-    def __init__(self, desk: RobotsDesk, clock: Clock) -> None:
+    def __init__(self, desk: RulesDesk, clock: Clock) -> None:
         self._desk = desk
         self._clock = clock
         self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}

@@ -1,0 +1,21 @@
+"""A bot in ten lines: pulls page jobs from a Shoal server over HTTP, runs your function on each, pushes what it gave.
+
+    from shoal.bot import Bot, Job
+
+    bot = Bot("https://shoal.example.com", token="shl_…")
+
+    @bot.on_job
+    async def look(job: Job) -> dict:
+        page = await bot.fetch(job)
+        return {"length": len(page.text)}
+
+    bot.run()
+
+Heartbeats, retries of a push and a graceful stop are the bot's own business.
+"""
+
+from shoal.bot.bot import Bot
+from shoal.bot.fetcher import Found, JobFailed, Page
+from shoal.bot.wire import Job
+
+__all__ = ["Bot", "Found", "Job", "JobFailed", "Page"]

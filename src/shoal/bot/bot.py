@@ -1,0 +1,210 @@
+"""The bot: as many jobs at once as it has room for, each kept alive by heartbeats until its result is home."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shoal.base.clock import Clock, SystemClock
+from shoal.base.errors import LeaseLost, ShoalError, TimeError
+from shoal.bot.wire import Job, Wire
+
+if TYPE_CHECKING:
+    from shoal.bot.fetcher import Fetcher, Page
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, when the server is away
+BEATS = 3  # heartbeats in one term of a lease
+LONGEST_MESSAGE = 2000
+
+Handler = Callable[[Job], Awaitable[Any]]
+Tell = Callable[[str], None]
+
+
+class Bot:
+    """Pulls, runs, pushes. `concurrency` jobs at once; `wait_seconds` is how long a pull waits for one to come.
+    `fetcher` is made when it is first needed, by the settings of this machine."""
+
+    def __init__(
+        self,
+        server: str,
+        token: str = "",
+        *,
+        name: str | None = None,
+        capabilities: Sequence[str] = ("http",),
+        concurrency: int = 4,
+        wait_seconds: float = 20.0,
+        grace_seconds: float = 30.0,
+        clock: Clock | None = None,
+        fetcher: "Fetcher | None" = None,
+        tell: Tell = lambda line: None,
+    ) -> None:
+        self.name = name or _own_name()
+        self._clock = clock or SystemClock()
+        self._server, self._token = server, token
+        self._capabilities = list(capabilities)
+        self._concurrency = concurrency
+        self._wait = wait_seconds
+        self._grace = grace_seconds
+        self._fetcher = fetcher
+        self._tell = tell
+        self._handler: Handler | None = None
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Event()
+        self.done = 0  # results that are home
+
+    def on_job(self, handler: Handler) -> Handler:
+        """The function that runs a job: what it returns is the job's data, what it raises is why it failed."""
+        self._handler = handler
+        return handler
+
+    async def fetch(self, job: Job) -> "Page":
+        """The page of a job, as robots.txt allows; raises `JobFailed` if there is none."""
+        return await self.fetcher.page(job)
+
+    @property
+    def fetcher(self) -> "Fetcher":
+        if self._fetcher is None:
+            from shoal.bot.fetcher import Fetcher
+            from shoal.settings import load
+
+            self._fetcher = Fetcher(load().settings, self._clock)
+        return self._fetcher
+
+    def run(self) -> None:
+        """Work until a SIGTERM or Ctrl-C; then finish what is in hand."""
+        asyncio.run(self._run_with_signals())
+
+    async def _run_with_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    def stop(self) -> None:
+        """No more jobs. What is in hand is finished, if that does not take too long; a second call does not wait."""
+        if self._stopping.is_set():
+            for task in self._tasks:
+                task.cancel()
+        self._stopping.set()
+        self._free.set()
+
+    async def serve(self) -> None:
+        """Work until `stop`."""
+        if self._handler is None:
+            raise RuntimeError("a bot needs a handler: see Bot.on_job")
+        wire = Wire(self._server, self._token, self._clock)
+        try:
+            while not self._stopping.is_set():
+                await self._pull(wire)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._grace)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            wire.close()
+            if self._fetcher is not None:
+                self._fetcher.close()
+
+    async def _pull(self, wire: Wire) -> None:
+        room = self._concurrency - len(self._tasks)
+        if room <= 0:
+            self._free.clear()
+            await self._free.wait()
+            return
+        for job in await self._patiently("pull", lambda: self._until_stop(wire, room)) or []:
+            task = asyncio.create_task(self._work(wire, job))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    async def _until_stop(self, wire: Wire, room: int) -> list[Job]:
+        asking = asyncio.ensure_future(wire.pull(self.name, self._capabilities, room, self._wait))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return await asking if asking.done() else []
+        finally:
+            asking.cancel()  # the server sees us leave, and gives what it may have for us to others
+            stopping.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._free.set()
+        if not task.cancelled() and task.exception() is not None:
+            self._tell(f"a job was dropped: {task.exception()}")
+
+    async def _work(self, wire: Wire, job: Job) -> None:
+        """Run the handler and bring home what it gave, as long as the job is ours."""
+        working = asyncio.ensure_future(self._result(wire, job))
+        beating = asyncio.ensure_future(self._beat(wire, job))
+        try:
+            await asyncio.wait({working, beating}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+                self.done += 1
+            else:
+                self._tell(f"{job.id} is not ours any more")
+        except LeaseLost:
+            self._tell(f"the result of {job.id} came too late")
+        except ShoalError as error:
+            self._tell(f"the result of {job.id} was refused: {error.message}")
+        finally:
+            working.cancel()
+            beating.cancel()
+
+    async def _result(self, wire: Wire, job: Job) -> None:
+        result = await self._try(job)
+        await self._patiently("push", lambda: wire.push(job, result))
+
+    async def _try(self, job: Job) -> dict[str, Any]:
+        from shoal.bot.fetcher import Found, JobFailed
+
+        assert self._handler is not None
+        began, found, error = self._clock.monotonic(), Found(None), None
+        try:
+            given = await self._handler(job)
+            found = given if isinstance(given, Found) else Found(given)
+        except JobFailed as failure:
+            error = {"code": failure.code[:100], "message": str(failure)[:LONGEST_MESSAGE]}
+        except Exception as failure:  # the author's own: the server decides whether to try again
+            error = {"code": type(failure).__name__, "message": str(failure)[:LONGEST_MESSAGE]}
+        meta = {
+            "crawl_duration": round(self._clock.monotonic() - began, 3),
+            "error": error,
+            "html_hash": found.html_hash,
+        }
+        return {"status": "success" if error is None else "fail", "data": found.data, "meta": meta}
+
+    async def _beat(self, wire: Wire, job: Job) -> None:
+        """Return when the job is cancelled or somebody else's."""
+        while True:
+            await self._clock.sleep(job.ttl_seconds / BEATS)
+            try:
+                if not await wire.heartbeat(job):
+                    return
+            except LeaseLost:
+                return
+            except TimeError as error:
+                self._tell(f"heartbeat of {job.id}: {error.message}")
+
+    async def _patiently(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask until the server answers; who pulls gives up when the bot stops, who pushes when the lease is over."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await ask()
+            except TimeError as error:
+                wait = max(pause, float(error.facts.get("retry_after_seconds") or 0))
+                self._tell(f"{what}: {error.message} Again in {wait:g} s.")
+            if self._stopping.is_set() and what == "pull":
+                return None
+            await self._clock.sleep(wait)
+            pause = min(LONGEST_PAUSE, pause * 2)
+
+
+def _own_name() -> str:
+    return re.sub(r"[^A-Za-z0-9_.:@-]", "-", f"{socket.gethostname()}-{os.getpid()}")[:100]

@@ -1,0 +1,100 @@
+"""How a bot fetches: by the one way out, as robots.txt allows, with what the job says; no database. What it found is a
+value, what went wrong an exception that says why."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from shoal.base.clock import Clock
+from shoal.base.url import Url, origin
+from shoal.bot.wire import Job
+from shoal.egress import AddressRule, Egress, Failure, Limits, Request
+from shoal.extract.encoding import decode
+from shoal.fetch.page_job import ACCEPT, PageRunner, RobotsMemory
+from shoal.hosts.desk import ask_host
+from shoal.hosts.robots import Rules
+from shoal.pages.result import Status
+from shoal.pages.work import PageConfig, PageWork
+from shoal.settings import Settings
+
+
+class JobFailed(Exception):
+    """Raise it in a handler to say why a job failed; the server decides about another try."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a fetch gave."""
+
+    url: str  # after redirects
+    status: int
+    text: str
+    html_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a handler may return instead of bare data, to say more about it."""
+
+    data: Any
+    html_hash: str | None = None
+
+
+class _Desk:
+    """The rules of hosts, asked for when they are needed and kept nowhere."""
+
+    def __init__(self, egress: Egress, settings: Settings, clock: Clock) -> None:
+        self._egress = egress
+        self._agent = settings.egress.user_agent
+        self._longest = settings.hosts.longest_crawl_delay
+        self._clock = clock
+
+    async def rules_of(self, origin: str) -> Rules:
+        return Rules(await ask_host(self._egress, origin, self._agent, self._clock), self._agent, self._longest)
+
+
+class Fetcher:
+    """Fetches the pages of jobs. The address rule is the machine's own: SHOAL_ALLOW_NETWORKS."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._limits = Limits.of(settings.egress)
+        self._agent = settings.egress.user_agent
+        self._egress = Egress(AddressRule(allow=settings.egress.allow_networks), self._limits, clock=clock)
+        self._robots = RobotsMemory(_Desk(self._egress, settings, clock), clock)
+        links = settings.crawl.max_links
+        self._runner = PageRunner(self._egress, self._robots, self._agent, self._limits, links, clock)
+
+    async def page(self, job: Job) -> Page:
+        """The text of the job's page."""
+        url = Url(job.url)
+        rules = await self._robots.rules_of(origin(url))
+        if not rules.allows(url):
+            raise JobFailed("robots_denied", "The host's robots.txt forbids it, or could not be had.")
+        headers = {"User-Agent": self._agent, "Accept": ACCEPT, **job.headers}
+        outcome = await self._egress.fetch(Request(url, headers=tuple(headers.items())), redirects=True)
+        body = outcome if isinstance(outcome, Failure) else outcome.body(self._limits)
+        if isinstance(outcome, Failure) or isinstance(body, Failure):
+            failure = outcome if isinstance(outcome, Failure) else body
+            assert isinstance(failure, Failure)
+            raise JobFailed(failure.code, failure.message)
+        if not 200 <= outcome.status < 300:
+            raise JobFailed("http_status", f"The server answered {outcome.status}.")
+        text, _, _ = decode(body, outcome.headers.get("content-type"))
+        return Page(outcome.url, outcome.status, text, xxhash.xxh3_128_hexdigest(body))
+
+    async def data(self, job: Job) -> Found:
+        """What the job's rule set takes from its page; without one, what the page says of itself."""
+        config = PageConfig(headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint)
+        work = PageWork(url=job.url, crawl_config=config, rule_set=job.rule_set)
+        result = await self._runner.run(work, lambda fetched: None, lambda failure: None)
+        if result.status is Status.FAIL:
+            raise JobFailed(result.error_code or "failed", result.error_message or "")
+        return Found(result.data, result.html_hash)
+
+    def close(self) -> None:
+        self._runner.close()

@@ -1,0 +1,111 @@
+"""`shoal bot`: the reference bot, which pulls page jobs from a server and needs no database; a check of any server."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.base.clock import SystemClock
+from shoal.base.errors import UsageError
+from shoal.cli.api import Reach
+from shoal.cli.frame import Group
+from shoal.cli.output import note, print_json, print_table
+from shoal.cli.watching import on_stop
+from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal.bot.verify import Verdict
+
+CAPABILITIES = ("http", "special")  # it has no browser
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.option("--server", metavar="URL", help="The server to pull from; beats SHOAL_SERVER.")
+@click.option("--token", metavar="TOKEN", help="A token with the scope bot; beats SHOAL_TOKEN.")
+@click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
+@click.option("--name", metavar="NAME", help="What the bot calls itself.  [default: host and process]")
+@click.option("--concurrency", type=click.IntRange(1, 100), default=4, show_default=True, help="Jobs at once.")
+@click.option(
+    "--capability", "capabilities", type=click.Choice(CAPABILITIES), multiple=True, help="What to pull. Repeatable."
+)
+@click.pass_context
+def bot(
+    context: click.Context,
+    server: str | None,
+    token: str | None,
+    token_file: str | None,
+    name: str | None,
+    concurrency: int,
+    capabilities: tuple[str, ...],
+) -> None:
+    """Pull page jobs from a server, fetch them here, push what their rule sets take. SIGTERM finishes what is in hand;
+    a second one does not wait."""
+    if context.invoked_subcommand is not None:
+        context.obj = Reach(None, server, token, token_file)
+        return
+    settings = Reach(None, server, token, token_file).settings()
+    asyncio.run(_work(settings, name, concurrency, capabilities or ("http",)))
+
+
+@bot.command()
+@click.option("--server", metavar="URL", help="The server to check; beats SHOAL_SERVER.")
+@click.option("--token", metavar="TOKEN", help="A token with the scope bot; beats SHOAL_TOKEN.")
+@click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
+@click.option("--capability", type=click.Choice(("http", "js", "special")), default="http", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def verify(
+    context: click.Context,
+    server: str | None,
+    token: str | None,
+    token_file: str | None,
+    capability: str,
+    as_json: bool,
+) -> int:
+    """Check the bot API of a server, rule by rule. It takes three waiting jobs and answers them with a failure: use a
+    server, or a capability, whose jobs may be spoiled."""
+    before = context.obj
+    reach = Reach(None, server or before.server, token or before.token, token_file or before.token_file)
+    verdicts = asyncio.run(_verify(reach.settings(), capability))
+    if as_json:
+        rules = [{"rule": one.rule, "holds": one.holds, "problem": one.problem} for one in verdicts]
+        print_json({"holds": all(one.holds for one in verdicts), "rules": rules})
+    else:
+        print_table(["", "rule", "seen"], [["ok" if one.holds else "NO", one.rule, one.problem] for one in verdicts])
+    return 0 if all(one.holds for one in verdicts) else 1
+
+
+async def _work(settings: Settings, name: str | None, concurrency: int, capabilities: tuple[str, ...]) -> None:
+    from shoal.bot.bot import Bot
+    from shoal.bot.fetcher import Fetcher
+
+    clock = SystemClock()
+    server, token = _server_of(settings)
+    fetcher = Fetcher(settings, clock)
+    bot = Bot(server, token, name=name, capabilities=capabilities, concurrency=concurrency, fetcher=fetcher, tell=note)
+    bot.on_job(fetcher.data)
+    on_stop(bot.stop)
+    note(f"{bot.name} pulls from {server}")
+    try:
+        await bot.serve()
+    finally:
+        note(f"{bot.name} brought {bot.done} results home.")
+
+
+async def _verify(settings: Settings, capability: str) -> "list[Verdict]":
+    from shoal.bot.verify import Verifier
+    from shoal.bot.wire import Wire
+
+    wire = Wire(*_server_of(settings), SystemClock())
+    try:
+        return await Verifier(wire, capability).run()
+    finally:
+        wire.close()
+
+
+def _server_of(settings: Settings) -> tuple[str, str]:
+    from shoal.cli.api import token_of
+
+    if not settings.client.server:
+        raise UsageError("a bot needs a server", "name it with --server or SHOAL_SERVER")
+    return settings.client.server, token_of(settings.client)

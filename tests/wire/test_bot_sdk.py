@@ -1,0 +1,197 @@
+"""`shoal.bot`, `shoal bot` and `shoal bot verify` against a real server and a real site."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shoal.base.clock import SystemClock
+from shoal.base.errors import Unauthenticated, UsageError
+from shoal.base.ids import JobId, new_id
+from shoal.bot import Bot, Found, Job, JobFailed
+from shoal.bot.fetcher import Fetcher
+from shoal.bot.verify import Verifier
+from shoal.bot.wire import Wire
+from shoal.queue.job import NewJob
+from shoal.queue.states import JobState
+from shoal.settings import Settings, load
+from shoal.store.sql.results import SqlResultStore
+from tests.support import controller
+from tests.support.api import Served, served
+from tests.support.site import Site
+
+HERE = "127.0.0.0/8"
+
+
+@pytest.fixture
+async def api(sqlite_url: str) -> AsyncIterator[Served]:
+    async with served(sqlite_url, SHOAL_PAGE_SPEED="max") as api:
+        yield api
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site(pages=3) as site:
+        yield site
+
+
+def settings() -> Settings:
+    return load({"SHOAL_ALLOW_NETWORKS": HERE}, env={}).settings
+
+
+async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
+    payload = more.pop("payload", {})
+    jobs = [
+        NewJob(JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), **more) for url in urls
+    ]
+    return [one.id for one in await api.app.queue.enqueue(jobs)]
+
+
+def bot_at(api: Served, **more: Any) -> Bot:
+    fetcher = Fetcher(settings(), SystemClock())
+    return Bot(f"http://127.0.0.1:{api.port}", name="b1", fetcher=fetcher, wait_seconds=2, **more)
+
+
+async def until_ended(api: Any, job_ids: list[JobId]) -> list[JobState]:
+    async with asyncio.timeout(20):
+        while True:
+            states = [(await api.app.jobs.get(job_id)).state for job_id in job_ids]
+            if not {JobState.PENDING, JobState.LOCKED} & set(states):
+                return states
+            await api.app.clock.sleep(0.02)
+
+
+async def result_of(api: Any, job_id: JobId) -> Any:
+    [stored] = await api.app.database.read(lambda tx: SqlResultStore().of_job(tx, job_id))
+    return stored.result
+
+
+async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site) -> None:
+    bot = bot_at(api)
+
+    @bot.on_job
+    async def look(job: Job) -> dict[str, Any]:
+        page = await bot.fetch(job)
+        return {"length": len(page.text), "status": page.status}
+
+    working = asyncio.create_task(bot.serve())
+    ids = await add(api, site.url(0), site.url(1))
+    assert await until_ended(api, ids) == [JobState.DONE] * 2
+    bot.stop()
+    await working
+    result = await result_of(api, ids[0])
+    assert (result.data["status"], result.data["length"] > 50) == (200, True)
+    assert result.url == site.url(0)
+
+
+async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:
+    bot = bot_at(api)
+
+    @bot.on_job
+    async def look(job: Job) -> None:
+        if job.url.endswith("/a"):
+            raise JobFailed("out_of_stock", "Nothing there.")
+        raise ZeroDivisionError("by hand")
+
+    ids = await add(api, "https://example.org/a", "https://example.com/b", max_attempts=1)
+    working = asyncio.create_task(bot.serve())
+    assert await until_ended(api, ids) == [JobState.FAILED] * 2
+    bot.stop()
+    await working
+    errors = [(await result_of(api, job_id)).error for job_id in ids]
+    assert errors[0] == {"code": "out_of_stock", "message": "Nothing there."}
+    assert errors[1] == {"code": "ZeroDivisionError", "message": "by hand"}
+
+
+async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
+    bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
+
+    @bot.on_job
+    async def look(job: Job) -> Found:
+        begun.set()
+        await go_on.wait()
+        return Found("raw text", html_hash="abc")
+
+    first, second = await add(api, "https://example.org/", "https://example.com/")
+    working = asyncio.create_task(bot.serve())
+    async with asyncio.timeout(10):
+        await begun.wait()
+        bot.stop()
+        go_on.set()
+        await working
+    states = {(await api.app.jobs.get(job_id)).state for job_id in (first, second)}
+    assert states == {JobState.DONE, JobState.PENDING}
+    assert bot.done == 1
+
+
+async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> None:
+    told: list[str] = []
+    bot, dropped = bot_at(api, tell=told.append), asyncio.Event()
+
+    @bot.on_job
+    async def look(job: Job) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            dropped.set()
+
+    [job_id] = await add(api, "https://example.org/", lock_ttl=timedelta(seconds=0.3))
+    working = asyncio.create_task(bot.serve())
+    async with asyncio.timeout(10):
+        while (await api.app.jobs.get(job_id)).state is not JobState.LOCKED:
+            await api.app.clock.sleep(0.02)
+        await api.app.jobs.cancel(job_id)
+        await dropped.wait()
+    bot.stop()
+    await working
+    assert any("not ours any more" in line for line in told)
+
+
+async def test_a_wrong_token_ends_a_bot_in_words(sqlite_url: str) -> None:
+    async with controller.served(sqlite_url) as shop:
+        await shop.token("admin")
+        bot = Bot(f"http://127.0.0.1:{shop.port}", "shl_nobody")
+        bot.on_job(Fetcher(settings(), SystemClock()).data)
+        with pytest.raises(Unauthenticated):
+            await bot.serve()
+
+
+async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
+    async with controller.served(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
+        token = await shop.token("bot")
+        wire = Wire(f"http://127.0.0.1:{shop.port}", token, SystemClock())
+        try:
+            with pytest.raises(UsageError, match="3 jobs must wait"):
+                await Verifier(wire, "special").run()
+            await add(shop, *[f"https://h{number}.example/" for number in range(3)], capability="special")
+            verdicts = await Verifier(wire, "special").run()
+        finally:
+            wire.close()
+        assert [one.problem for one in verdicts if not one.holds] == []
+        assert len(verdicts) >= 10
+
+
+async def test_verify_says_what_is_wrong_with_another_server() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A server that takes everything."""
+        job = {"job_id": "j", "url": "https://a.example/", "lease": {"epoch": 1, "ttl_seconds": 9}}
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+            await reader.readexactly(int(length.split(b":")[1]))
+            body = json.dumps({"jobs": [job] * 3, "state": "done", "ttl_seconds": 9, "cancelled": False}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "", SystemClock())
+    try:
+        verdicts = await Verifier(wire).run()
+    finally:
+        wire.close()
+        server.close()
+    wrong = {one.rule for one in verdicts if not one.holds}
+    assert "a pulled job has every field, and no other" in wrong
+    assert "a heartbeat or result with another epoch gets 409 lease_lost" in wrong
+    assert "a batch has a status for each item" in wrong
