@@ -11,10 +11,14 @@ import pytest
 
 from shoal.app import App, opened, walker_of
 from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
+from shoal.crawl.frontier import Report
+from shoal.crawl.store import FrontierStore
 from shoal.pages.page import Page
+from shoal.queue.job import Holder
 from shoal.settings import load
 
 Answer = tuple[int, dict[str, str], str | bytes]
@@ -120,6 +124,21 @@ class Crawler:
     async def pages(self, seen: Seen) -> dict[str, Page]:
         rows = await self.app.database.read(lambda tx: self.app.pages.after(tx, seen.crawl.number, 0, 10_000))
         return {page.url.partition("/")[2].partition("/")[2].partition("/")[2] or "/": page for _, page in rows}
+
+
+class Weighing:
+    """A frontier that notes how many URLs each commit brings to it."""
+
+    def __init__(self, frontier: FrontierStore) -> None:
+        self._frontier = frontier
+        self.weights: list[int] = []
+
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int, *, leaves: bool) -> None:
+        self.weights.append(report.weight)
+        await self._frontier.settle(tx, crawl, holder, report, walked, leaves=leaves)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._frontier, name)
 
 
 @pytest.fixture

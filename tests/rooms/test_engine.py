@@ -8,19 +8,18 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from shoal.app import App, opened, walker_of
-from shoal.base.database import Tx, Work
+from shoal.base.database import Work
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.engine import LONGEST_SILENCE, MOST_URLS, STARVING_SECONDS, silence_after
 from shoal.crawl.explain import UrlState
-from shoal.crawl.frontier import Control, Report, Turn
+from shoal.crawl.frontier import Control, Turn
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
-from shoal.queue.job import Holder
 from shoal.settings import load
-from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
+from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
 
 T = TypeVar("T")
 
@@ -356,21 +355,6 @@ async def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_made_twice(cra
     assert deaf.commits > 4
 
 
-class Weighing:
-    """A frontier that notes how many URLs each commit brings to it."""
-
-    def __init__(self, app: App) -> None:
-        self._frontier = app.frontier
-        self.weights: list[int] = []
-
-    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int, *, leaves: bool) -> None:
-        self.weights.append(len(report.found) + len(report.skipped))
-        await self._frontier.settle(tx, crawl, holder, report, walked, leaves=leaves)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._frontier, name)
-
-
 async def test_no_commit_has_more_urls_than_a_store_takes_in_a_moment(crawler: Crawler) -> None:
     """Ten pages that each link to 7,000 others come at once: they go into several commits, and none is lost."""
 
@@ -380,7 +364,7 @@ async def test_no_commit_has_more_urls_than_a_store_takes_in_a_moment(crawler: C
     async with serving(ScriptedSite(heavy, seconds=0.3)) as site:
         crawl = await crawler.submit(site, depth=1)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        weighing = Weighing(crawler.app)
+        weighing = Weighing(crawler.app.frontier)
         app = replace(crawler.app, frontier=cast(Any, weighing))
         assert await walker_of(app, crawl, lease.holder, lambda: True).run() == "drained"
     seen = await crawler.app.crawls.get(crawl.id)

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 
+from shoal.app import walker_of
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
+from shoal.crawl import engine
 from shoal.crawl.crawls import Seen
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.frontier import Task
+from shoal.crawl.recaller import FEWEST
 from shoal.extract.rules import read_rules
 from shoal.here.reread import Rereader, Tally
 from shoal.pages.bodies import Captured, answer_of, place_of
@@ -19,7 +22,7 @@ from shoal.pages.keeper import BodyKeeper
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 from shoal.pages.warc import kind_of, pieces
-from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
+from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
 
@@ -394,3 +397,24 @@ async def test_pages_are_asked_for_whole_if_the_earlier_crawl_kept_no_bodies(cra
     assert second.counts.not_modified == 0
     for page in (await crawler.pages(second)).values():
         assert await kinds_kept(crawler, page) == ["response", "request"]
+
+
+async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MOST_URLS", 50)
+    wide = {"/": [f"/{number}" for number in range(40)]}
+    wide |= {path: [f"{path}/{number}" for number in range(20)] for path in wide["/"]}
+    wide |= {path: [] for links in list(wide.values()) for path in links if path not in wide}
+    async with serving(Shelf(pages=wide, seconds=0.2)) as site:
+        first = await crawler.crawl(site)
+        site.forget()
+        crawl = await crawler.submit(site, recrawl_of=first.crawl.id)
+        weighing = Weighing(crawler.app.frontier)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        app = replace(crawler.app, frontier=cast(Any, weighing))
+        assert await walker_of(app, crawl, lease.holder, lambda: True).run() == "drained"
+    second = await crawler.app.crawls.get(crawl.id)
+    assert (second.counts.pages, second.counts.not_modified) == (841, 841)
+    assert set(await crawler.pages(second)) == set(await crawler.pages(first))
+    assert 50 < max(weighing.weights) < 50 + FEWEST * 20

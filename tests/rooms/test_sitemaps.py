@@ -2,16 +2,24 @@
 
 import asyncio
 import gzip
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from shoal.app import walker_of
+from shoal.base.database import Tx
 from shoal.base.signals import Signal
+from shoal.crawl import engine, sitemap_reader
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.explain import Explanation
+from shoal.crawl.frontier import Report
 from shoal.crawl.states import CrawlState
+from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import SitemapSettled
 from shoal.fetch.sitemap import SMALL_BYTES
-from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
+from shoal.queue.job import Holder
+from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
 
 XML = {"Content-Type": "application/xml"}
 
@@ -369,3 +377,41 @@ async def test_where_a_seed_redirected_to_is_known_to_all_walkers(crawler: Crawl
         await asyncio.gather(*[crawler.walk(crawl) for _ in range(3)])
         seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.crawl.state, seen.counts.pages, seen.counts.skipped) == (CrawlState.COMPLETED, 63, {})
+
+
+class Fatal(Weighing):
+    """A frontier that is the last thing its walker sees of the world, once it has had so many commits with URLs."""
+
+    def __init__(self, frontier: FrontierStore, commits: int) -> None:
+        super().__init__(frontier)
+        self._commits = commits
+        self.walking: asyncio.Task[str] | None = None
+
+    async def settle(self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int, *, leaves: bool) -> None:
+        await super().settle(tx, crawl, holder, report, walked, leaves=leaves)
+        if self.walking is not None and sum(weight >= 50 for weight in self.weights) == self._commits:
+            self.walking.get_loop().call_soon_threadsafe(self.walking.cancel)
+
+
+async def test_a_large_sitemap_goes_into_several_commits_and_a_kill_between_them_loses_nothing(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MOST_URLS", 50)
+    monkeypatch.setattr(sitemap_reader, "MOST_AT_ONCE", 20)
+    answers: dict[str, Answer] = {}
+    async with serving(with_pages(answers)) as site:
+        answers["/sitemap.xml"] = urlset(site, *(f"/{number}" for number in range(400)))
+        crawl = await crawler.submit(site, sitemap="only", exclude=["/[0-9]*[1-9]$"])
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        fatal = Fatal(crawler.app.frontier, 3)
+        app = replace(crawler.app, frontier=cast(Any, fatal))
+        fatal.walking = asyncio.create_task(walker_of(app, crawl, lease.holder, lambda: True).run())
+        with pytest.raises(asyncio.CancelledError):
+            await fatal.walking
+        found = await crawler.app.crawls.get(crawl.id)
+        assert 0 < found.counts.skipped["excluded"] < 360
+        assert await walker_of(crawler.app, crawl, lease.holder, lambda: True).run() == "drained"
+    seen = await crawler.app.crawls.get(crawl.id)
+    assert (seen.counts.pages, seen.counts.skipped) == (41, {"excluded": 360})
+    assert max(fatal.weights) < 50 + 20
+    assert site.times("/sitemap.xml") == 2

@@ -2,7 +2,7 @@
 
 from shoal.base.url import Url
 from shoal.crawl.frontier import key_of
-from shoal.crawl.known import KnownUrls
+from shoal.crawl.known import MOST_EACH, KnownUrls
 from shoal.pages.links import pack_key
 
 SEED = 7
@@ -52,3 +52,12 @@ def test_what_is_outside_pushes_nothing_out_that_is_inside() -> None:
     add(known, urls(*range(30, 40)), inside=False)
     add(known, urls(*range(40, 50)), inside=False)
     assert set(known.add(found, [True, False, False])[1]) == set(urls(29, 10))
+
+
+def test_of_long_urls_fewer_are_known() -> None:
+    known = KnownUrls(SEED, inside=10)
+    long = [Url(f"http://a.example/{number}/{'x' * 4 * MOST_EACH}") for number in range(9)]
+    for url in long:
+        add(known, [url])
+    assert set(add(known, long[-1:])[1]) == set()
+    assert set(add(known, long[:3])[1]) == set(long[:3])

@@ -48,6 +48,11 @@ class Budget:
         """What was counted so far is on its way to the store, which will tell the new sum."""
         self._sent_pages, self._sent_bytes = self._pages, self._bytes
 
+    def held_back(self, pages: list[Settled]) -> None:
+        """These are not on their way after all: they go with a later report."""
+        self._sent_pages -= sum(done.page is not None and done.page.status is not None for done in pages)
+        self._sent_bytes -= sum(done.page.received for done in pages if done.page is not None)
+
     def learn(self, counts: Counts) -> None:
         self._known, self._known_at = counts, self._clock.monotonic()
         self._pages -= self._sent_pages

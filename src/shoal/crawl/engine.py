@@ -5,6 +5,7 @@ and the next one starts. Commits run beside the fetches; each takes as much as t
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -24,6 +25,7 @@ from shoal.crawl.gate import NoRobots, Verdict
 from shoal.crawl.host_lines import HostLines
 from shoal.crawl.narrator import Narrator
 from shoal.crawl.reader import PageReader
+from shoal.crawl.recaller import Recaller
 from shoal.crawl.sitemap_reader import SitemapReader
 from shoal.crawl.sitemaps import is_first_guess
 from shoal.crawl.walk import Ask, Walk
@@ -109,6 +111,16 @@ def silence_after(turn: Turn) -> float:
     return max(turn.wait_seconds, STARVING_SECONDS)
 
 
+class Company(Struct, frozen=True, kw_only=True):
+    """Whom the engine asks and tells on its way."""
+
+    alive: Callable[[], bool]  # false once our lease may have run out: then nothing more is taken
+    settled: Callable[[list[Settled]], None]  # is given what each commit made durable
+    hungry: Callable[[], bool]  # false while whoever is told has more than enough: then nothing more is taken
+    noticed: Callable[[dict[int, HostNews], dict[int, float]], None]  # what hosts said, and for how long they are held
+    changed: Callable[[Crawl], Window]  # is told of other options of the crawl, and answers with what they mean
+
+
 class Engine:
     """One walker of one crawl."""
 
@@ -123,15 +135,11 @@ class Engine:
         window: Window,
         settings: CrawlSettings,
         clock: Clock,
+        company: Company,
         *,
         sitemap_fetcher: SitemapSource,
         sitemap_reader: SitemapReader,
-        alive: Callable[[], bool] = lambda: True,
-        settled: Callable[[list[Settled]], None] = lambda settled: None,
-        hungry: Callable[[], bool] = lambda: True,
         keeper: Keeper | None = None,
-        noticed: Callable[[dict[int, HostNews], dict[int, float]], None] = lambda news, holds: None,
-        changed: Callable[[Crawl], Window] | None = None,
         rejudges: bool = False,
     ) -> None:
         self._walk = walk
@@ -146,23 +154,24 @@ class Engine:
         self._settings = settings
         self._slice_seconds = settings.slice.total_seconds()
         self._clock = clock
-        self._alive = alive  # false once our lease may have run out: then nothing more is taken
-        self._told = settled  # is given what each commit made durable
-        self._noticed = noticed  # is told what hosts said, and for how long they are held
-        self._changed = changed  # is told of other options of the crawl, and answers with the window that they mean
+        self._company = company
         self._rejudges = rejudges  # what waits may not belong to the crawl any more
-        self._hungry = hungry  # false while whoever is told has more than enough: then nothing more is taken
         self._keeper = keeper  # brings the bodies of each commit to their store before it
+        self._recaller = None if walk.earlier is None else Recaller(walk.earlier, reader, keeper)
         self._narrator = Narrator(clock)
+        self._lines = HostLines(window.per_host)
+        self._set_out(clock.monotonic())
+
+    def _set_out(self, now: float) -> None:
+        """Nothing is taken yet, nothing was brought, nobody asked for anything."""
         self._report = Report()
-        self._reported_at = clock.monotonic()
-        self._began_at = clock.monotonic()
-        self._moved_at = clock.monotonic()  # when something was settled last, or nothing was due
+        self._reported_at = self._began_at = now
+        self._moved_at = now  # when something was settled last, or nothing was due
         self._held = 0  # taken and not yet reported
         self._fetching: dict[int, Cancel] = {}
         self._unread: deque[tuple[Task, Fetched]] = deque()  # came while the report was laden
+        self._going_on: asyncio.Handle | None = None  # with a sitemap, of which a part was read
         self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
-        self._lines = HostLines(window.per_host)
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._suspects = 0  # held: while one is, nothing else is taken
         self._broken: Exception | None = None  # what a callback raised; told by the engine's own task
@@ -201,7 +210,7 @@ class Engine:
             try:
                 return await self._walk_on()
             except BackendUnavailable:
-                if not self._alive():
+                if not self._company.alive():
                     raise
                 self._forget()
                 await self._clock.sleep(OUTAGE_SECONDS)
@@ -233,9 +242,7 @@ class Engine:
 
     def _change(self, crawl: Crawl) -> None:
         """Go on by other options; what stands in line here is judged by them, too."""
-        if self._changed is None:
-            raise AssertionError("nobody said what other options mean")
-        self._window = self._changed(crawl)
+        self._window = self._company.changed(crawl)
         self._lines.per_host = self._window.per_host
         self._rejudges = True
         for task in self._lines.dissolve_all():
@@ -246,17 +253,17 @@ class Engine:
         self._reader.widen(await self._walk.seeds_landed())
 
     async def _commit(self) -> Turn:
-        if not self._alive():
+        if not self._company.alive():
             raise LeaseLost(self._walk.holder.job_id, self._walk.holder.epoch)
         report = self._next_report()
         self._held -= len(report.settled)
-        news = self._narrator.news(report)
-        ask = Ask(self._room(), self._held, self._slice_over(), news)
         self._budget.reported()
         self._catch_up()
-        await self._complete(report)
+        await self._complete(report, MOST_URLS)
+        news = self._narrator.news(report)
+        ask = Ask(self._room(), self._held, self._slice_over(), news)
         turn = await self._walk.turn(report, ask)
-        if not self._is_laden:
+        if not self._unread and not self._is_laden:
             self._sitemap_fetcher.go_on()
         self._narrator.learn(news, turn)
         self._reader.traps.learn(turn.traps)
@@ -264,28 +271,31 @@ class Engine:
             self._budget.learn(turn.counts)
         if report.has_tries or (not report.settled and self._held == len(self._timers)):
             self._moved_at = self._clock.monotonic()
-        self._told(report.settled)
+        self._company.settled(report.settled)
         if report.hosts:
             self._watch.learn(turn.holds)
             self._narrator.held(report.hosts, turn.holds)
-            self._noticed(report.hosts, turn.holds)
+            self._company.noticed(report.hosts, turn.holds)
         return turn
 
-    async def _complete(self, report: Report) -> None:
+    async def _complete(self, report: Report, most: int) -> None:
         """What has to be done before a commit: what is known of unchanged pages is recalled, and bodies are kept.
 
-        Only those of the report: what comes in meanwhile has not been recalled yet.
+        Only those of the report: what comes in meanwhile has not been recalled yet. So are those whose links would make
+        more than `most` URLs.
         """
         taken = self._keeper.take() if self._keeper is not None else []
-        if report.unchanged and self._walk.earlier is not None:
-            recalled = await self._walk.earlier.recall([done.task for done in report.unchanged])
-            for done in report.unchanged:
-                known = recalled.get((done.task.key, done.task.chk))
-                self._reader.recall(done, known, report)
-                if self._keeper is not None and known is not None and done.page is not None:
-                    self._keeper.recall(done.page, known.page)
+        if report.unchanged and self._recaller is not None:
+            self._postpone(await self._recaller.recall(report, most))
         if self._keeper is not None:
             await self._keeper.write(taken)
+
+    def _postpone(self, pages: list[Settled]) -> None:
+        """What this commit had no room for goes with the next."""
+        self._budget.held_back(pages)
+        self._held += len(pages)
+        self._report.settled[:0] = pages
+        self._report.unchanged[:0] = pages
 
     def _next_report(self) -> Report:
         report, self._report = self._report, Report()
@@ -300,7 +310,7 @@ class Engine:
 
     def _room(self) -> int:
         """How many more URLs to hold: the window, and what will finish while the next commit is made."""
-        if self._asked is not None or self._budget.spent is not None or self._suspects or not self._hungry():
+        if self._asked is not None or self._budget.spent is not None or self._suspects or not self._company.hungry():
             return 0
         ahead = self._window.size + self._settings.commit_results
         return max(0, ahead - self._held)
@@ -408,11 +418,11 @@ class Engine:
         try:
             if fetched.status in THROTTLED or self._watch.is_attentive:
                 self._hear(task, fetched)
-            if self._is_laden:
+            if self._unread or self._is_laden:
                 self._unread.append((task, fetched))
             else:
                 self._take_in(task, fetched)
-                self._fill()
+                self._catch_up()
         except Exception as error:
             self._break(error)
 
@@ -420,16 +430,30 @@ class Engine:
         if self._budget.full:
             return  # too late: the frontier gets it back when we leave
         settled = self._read(task, fetched)
+        if settled is None:
+            self._unread.appendleft((task, fetched))
+            self._going_on = self._going_on or asyncio.get_running_loop().call_soon(self._go_on)
+            return
         self._budget.count(settled)
         if fetched.captured and settled.page is not None and self._keeper is not None:
             self._keeper.add(settled.page, fetched.captured)
         self._add(settled)
 
     def _catch_up(self) -> None:
-        """Read what had to wait for a report that was not laden."""
-        while self._unread and not self._is_laden:
+        """Read what had to wait for a report that was not laden; of a large sitemap one part, before others have their
+        turn on the loop: a lease has to be extended meanwhile."""
+        while self._unread and self._going_on is None and not self._is_laden:
             self._take_in(*self._unread.popleft())
+        if self._is_laden:  # the next commit is due
+            self._wake.set()
         self._fill()
+
+    def _go_on(self) -> None:
+        self._going_on = None
+        try:
+            self._catch_up()
+        except Exception as error:
+            self._break(error)
 
     def _hear(self, task: Task, fetched: Fetched) -> None:
         """Take note of what the answer says about its host. One that must wait loses its line at once: waiting here
@@ -448,7 +472,8 @@ class Engine:
     def _put_back(self, task: Task) -> None:
         self._add(Settled(task, Fate.OPEN, untried=True))
 
-    def _read(self, task: Task, fetched: Fetched) -> Settled:
+    def _read(self, task: Task, fetched: Fetched) -> Settled | None:
+        """None: the rest of a large sitemap waits for the next commit."""
         try:
             if isinstance(fetched, FetchedSitemap):
                 return self._sitemap_reader.read(task, fetched, self._report)
@@ -500,12 +525,12 @@ class Engine:
 
     def _due_in(self, elapsed: float, longest: float) -> float:
         finished = len(self._report.settled)
+        if self._budget.spent is not None or self._is_full:
+            return 0
         if finished and not self._report.has_tries:  # a commit would only take the same again
             held_for = min(self._watch.held_for(done.task.host) for done in self._report.settled)
             return min(held_for, longest - elapsed)
         if finished >= self._settings.commit_results or (finished and finished == self._held):
-            return 0
-        if self._budget.spent is not None or self._is_full:
             return 0
         if not finished:
             return longest - elapsed
@@ -538,9 +563,9 @@ class Engine:
     async def _last(self, commit: Callable[[Report], Awaitable[None]]) -> None:
         self._drop_all()
         report = self._next_report()
-        await self._complete(report)
+        await self._complete(report, sys.maxsize)  # there is no next one
         await commit(report)
-        self._told(report.settled)
+        self._company.settled(report.settled)
 
     def _forget(self) -> None:
         self._drop_all()
@@ -562,5 +587,8 @@ class Engine:
         self._timers.clear()
         self._fetching.clear()
         self._unread.clear()
+        if self._going_on is not None:
+            self._going_on.cancel()
+            self._going_on = None
         self._lines.clear()
         self._parked.clear()

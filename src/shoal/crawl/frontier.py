@@ -137,6 +137,11 @@ class Report(Struct):
     unchanged: list[Settled] = field(default_factory=list)  # those of the settled whose facts are still to be recalled
 
     @property
+    def weight(self) -> int:
+        """How many URLs it brings to the frontier."""
+        return len(self.found) + len(self.skipped)
+
+    @property
     def has_tries(self) -> bool:
         """Whether anything was settled that was not only put back."""
         return any(not done.untried for done in self.settled)

@@ -12,6 +12,7 @@ from shoal.crawl.frontier import digest_of, key_in
 
 MOST_INSIDE = 50_000  # URLs of one generation: about 10 MB
 MOST_OUTSIDE = 10_000  # most of them are met once, the others on every page
+MOST_EACH = 200  # characters, on average: where URLs are longer, fewer of them are known
 PACKED = 8  # bytes at the head of a digest: its key, packed
 
 Key = tuple[int, int]
@@ -20,16 +21,17 @@ Key = tuple[int, int]
 class Generations:
     """Two of them: when the young one is full it becomes the old one, and the old one is forgotten."""
 
-    __slots__ = ("_most", "old", "young")
+    __slots__ = ("_most", "length", "old", "young")
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self.length = 0  # of the young ones, in characters
         self.young: dict[Url, bytes] = {}
         self.old: dict[Url, bytes] = {}
 
     def grow_old(self) -> None:
-        if len(self.young) >= self._most:
-            self.old, self.young = self.young, {}
+        if len(self.young) >= self._most or self.length >= self._most * MOST_EACH:
+            self.old, self.young, self.length = self.young, {}, 0
 
 
 class KnownUrls:
@@ -71,6 +73,7 @@ class KnownUrls:
                     unknown[url] = key_in(digest)
                     packed = digest[:PACKED]
                 side.young[url] = keys[place] = packed
+                side.length += len(url)
         for side in sides:
             side.grow_old()
         return unknown

@@ -10,7 +10,7 @@ from shoal.crawl.earlier import Recalled
 from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
 from shoal.crawl.gate import NoRobots
-from shoal.crawl.known import KnownUrls
+from shoal.crawl.known import MOST_EACH, KnownUrls
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
@@ -76,6 +76,7 @@ class PageReader:
         self._known = KnownUrls(key_seed)
         self._refused: set[str] = set()  # what was reported as no URL, as it was written
         self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
+        self._again_length = 0  # in characters
         self._obey = obey  # what pages say to robots
         self._follow = follow  # links at all
         self.redirected: Callable[[Url, Report], None] = lambda url, report: None  # is told where a seed redirects to
@@ -133,6 +134,7 @@ class PageReader:
         """What was found may not have reached the store: ask it again."""
         self._known = KnownUrls(self._key_seed)
         self._again.clear()
+        self._again_length = 0
         self._refused.clear()
 
     def killer(self, task: Task) -> Settled:
@@ -253,9 +255,10 @@ class PageReader:
 
     def _remember(self, url: Url, fate: Fate) -> None:
         if fate in REOPENING:
-            if len(self._again) >= MOST_REMEMBERED:
+            if len(self._again) >= MOST_REMEMBERED or self._again_length >= MOST_REMEMBERED * MOST_EACH:
                 self.forget()
             self._again.add(url)
+            self._again_length += len(url)
 
     def _notice(self, task: Task, facts: Facts, report: Report) -> None:
         if facts.text_hash is not None:

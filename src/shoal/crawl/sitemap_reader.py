@@ -14,6 +14,7 @@ from shoal.crawl.sitemaps import FIRST_DEPTH, PAGE_DEPTH, guesses, is_first_gues
 from shoal.fetch.sitemap import FetchedSitemap
 
 DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
+MOST_AT_ONCE = 5_000  # entries: the URLs of a large sitemap go into several commits
 
 
 class SitemapReader:
@@ -48,21 +49,25 @@ class SitemapReader:
         """Whether nobody but us said that there is a sitemap."""
         return is_first_guess(task) and task.url not in self._named
 
-    def read(self, task: Task, fetched: FetchedSitemap, report: Report) -> Settled:
-        """The task settled; what the sitemap lists is added to the report."""
+    def read(self, task: Task, fetched: FetchedSitemap, report: Report) -> Settled | None:
+        """What the sitemap lists next is added to the report. With the last of it the task is settled; until then it is
+        ours, and if we are killed, whoever comes next reads the sitemap again."""
+        fetched.open()
         retry_in = self._retries.again_in(task.attempts, fetched)
         if retry_in is not None:
             return Settled(task, Fate.OPEN, retry_in=retry_in)
         listed = fetched.sitemap
         if listed is None or listed.kind is None:
             return self._failed(task, fetched.problem or "", fetched.status)
-        found = self._urls.resolve(task.url, [entry.url for entry in listed.entries])
+        found = self._urls.resolve(task.url, fetched.take(MOST_AT_ONCE))
         urls = dict.fromkeys([url for url in found if not isinstance(url, Refusal)])
         if listed.kind == "index":
             self._add_listed(urls, task, fetched, report)
         else:
             self._pages.find(urls, PAGE_DEPTH, task.key, report)
-        record = self._record(task, fetched.problem, fetched.status, len(listed.entries))
+        if fetched.has_more:
+            return None
+        record = self._record(task, fetched.problem, fetched.status, fetched.listed)
         return Settled(task, Fate.FETCHED, sitemap=record)
 
     def killer(self, task: Task) -> Settled:

@@ -16,7 +16,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Crawls
 from shoal.crawl.credentials import cookies_for
 from shoal.crawl.earlier import EarlierCrawl, is_whole
-from shoal.crawl.engine import Engine, Window
+from shoal.crawl.engine import Company, Engine, Window
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled, Task
 from shoal.crawl.gate import OpenGate, RobotsGate
@@ -215,14 +215,16 @@ class Walker:
             self._window,
             self._settings.crawl,
             self._clock,
+            Company(
+                alive=self._alive,
+                settled=self._tell,
+                hungry=self._hungry,
+                noticed=self._notice,
+                changed=self._change,
+            ),
             sitemap_fetcher=SitemapFetcher(self._egress, headers, limits, self._blocked),
             sitemap_reader=sitemaps,
-            alive=self._alive,
-            settled=self._tell,
-            hungry=self._hungry,
             keeper=self._keeper,
-            noticed=self._notice,
-            changed=self._change,
             rejudges=self._crawl.changed_at > 0,
         )
 

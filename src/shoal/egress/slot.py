@@ -6,6 +6,7 @@ Only options that differ from the last request are set, since that is most of wh
 import re
 import socket
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -91,7 +92,7 @@ class Slot:
         self._on_opened = on_opened
         self._lines: list[bytes] = []
         self._chunks: list[bytes] = []
-        self._pile = bytearray()
+        self._pile: BytesIO | None = None  # of a large body: what it holds it gives away without a copy
         self._refusal: Refusal | None = None
         self._room = -1
         self._configure()
@@ -120,8 +121,7 @@ class Slot:
             self.transfer = None
         self._lines.clear()
         self._chunks.clear()
-        if self._pile:
-            self._pile = bytearray()
+        self._pile = None
         self._refusal = None
         self._room = -1
         if not self._is_plain:
@@ -149,7 +149,7 @@ class Slot:
             transfer.url,
             status,
             Headers(head),
-            chunks[0] if len(chunks) == 1 and not self._pile else self._body(),
+            chunks[0] if len(chunks) == 1 and self._pile is None else self._body(),
             self._address(transfer.route.addresses),
             easy.getinfo(curl.TOTAL_TIME),
         )
@@ -212,13 +212,15 @@ class Slot:
         return None
 
     def _body(self) -> bytes:
-        if not self._pile:
+        if self._pile is None:
             return b"".join(self._chunks)
         self._heap_up()
-        return bytes(self._pile)
+        body, self._pile = self._pile.getvalue(), None
+        return body
 
     def _heap_up(self) -> None:
-        self._pile += b"".join(self._chunks)
+        self._pile = self._pile or BytesIO()
+        self._pile.writelines(self._chunks)
         self._chunks.clear()
 
     def _first_room(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -26,9 +27,39 @@ GZIPPED: Final = ("gzip", "x-gzip")
 
 
 class FetchedSitemap(Fetched):
-    """What one fetch gave: what the sitemap lists, or a failure."""
+    """What one fetch gave: what the sitemap lists, or a failure. It stays as it was sent until somebody opens it: what
+    is small on its way may list 50 MB of URLs, and many may wait for their turn."""
 
     sitemap: "Sitemap | None" = None
+    body: Callable[[], bytes | Failure] | None = None  # what was sent, if it was not opened yet
+    listed: int = 0
+
+    def open(self) -> None:
+        """Unpack and read what was sent, once."""
+        if self.body is None:
+            return
+        from shoal.extract.sitemap import read_sitemap
+
+        body, self.body = self.body(), None
+        if isinstance(body, Failure):
+            self.failure = body
+        else:
+            self.sitemap = read_sitemap(body)
+            self.listed = len(self.sitemap.entries)
+            self.sitemap.entries.reverse()  # so that the first ones are cheap to take
+
+    def take(self, most: int) -> list[str]:
+        """The next URLs as they are written, in order; they are not kept."""
+        if self.sitemap is None:
+            return []
+        entries = self.sitemap.entries
+        taken = [entry.url for entry in entries[: -most - 1 : -1]]
+        del entries[-most:]
+        return taken
+
+    @property
+    def has_more(self) -> bool:
+        return self.sitemap is not None and bool(self.sitemap.entries)
 
     @property
     def problem(self) -> str | None:
@@ -132,22 +163,16 @@ class SitemapFetcher:
             bytes=len(outcome.raw),
         )
         if 200 <= outcome.status < 300:
-            self._read_body(fetched, outcome)
+            fetched.body = partial(self._body, outcome)
         elif outcome.status in THROTTLED:
             fetched.retry_after = outcome.headers.get("retry-after")
         return fetched
 
-    def _read_body(self, fetched: FetchedSitemap, response: Response) -> None:
-        from shoal.extract.sitemap import read_sitemap
-
-        body = self._body(response)
-        if isinstance(body, Failure):
-            fetched.failure = body
-        else:
-            fetched.sitemap = read_sitemap(body)
-
     def _body(self, response: Response) -> bytes | Failure:
-        encodings = [value.strip().lower() for value in response.headers.all("content-encoding")]
+        """What was sent, taken out of the response, which others still hold while it is read."""
+        taken = copy(response)
+        response.raw = b""
+        encodings = [value.strip().lower() for value in taken.headers.all("content-encoding")]
         if len(encodings) == 1 and encodings[0] in GZIPPED:
-            return response.raw  # unpacked piece by piece by whoever reads it, as a .gz file is
-        return response.body(self._limits)
+            return taken.raw  # unpacked piece by piece by whoever reads it, as a .gz file is
+        return taken.body(self._limits)
