@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO
 
+from msgspec import json
+
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError
 from shoal.plan.policies import Policies, new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.plan.sheet import Row
-from shoal.plan.store import PolicyStore
+from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
-BREATH = 200  # lines judged at a stretch: others use this process as well
+BREATH = 100  # lines judged at a stretch: others use this process as well
 MOST_TOLD = 100  # bad lines
 IN_MEMORY = 8_000_000
 
@@ -41,16 +43,19 @@ class Intake:
         self._clock = clock
 
     async def take(self, rows: Iterator[Row], *, skip_bad: bool) -> Report:
-        """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped."""
+        """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped.
+
+        All that can be done before the commit is: while it lasts, nobody else writes to a SQLite store."""
         report = Report()
-        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8") as good:
-            count = await self._judge(rows, good, report)
+        now = await self._database.read(self._store.now)
+        with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
+            count = await self._judge(rows, good, report, now)
             if count and (skip_bad or not report.bad):
                 await self._database.run(lambda tx: self._keep(tx, good))
                 report.made = count
         return report
 
-    async def _judge(self, rows: Iterator[Row], good: IO[str], report: Report) -> int:
+    async def _judge(self, rows: Iterator[Row], good: IO[bytes], report: Report, now: int) -> int:
         count = 0
         while some := list(islice(rows, BREATH)):
             for row in some:
@@ -60,7 +65,7 @@ class Intake:
                     if len(report.problems) < MOST_TOLD:
                         report.problems.append((row.line, problem))
                 elif row.form is not None:
-                    good.write(row.form.text() + "\n")
+                    good.write(json.encode(NewPolicy.of(new_policy(row.form, now))) + b"\n")
                     count += 1
             await self._clock.sleep(0)
         return count
@@ -73,8 +78,10 @@ class Intake:
         except ShoalError as error:
             return error.message
 
-    async def _keep(self, tx: Tx, good: IO[str]) -> None:
-        now = await self._store.now(tx)
+    async def _keep(self, tx: Tx, good: IO[bytes]) -> None:
         good.seek(0)
         while lines := list(islice(good, BATCH)):
-            await self._store.insert(tx, [new_policy(PolicyForm.stored(line), now) for line in lines])
+            await self._store.insert(tx, [_READER.decode(line) for line in lines])
+
+
+_READER = json.Decoder(NewPolicy)

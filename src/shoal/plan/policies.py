@@ -19,7 +19,7 @@ from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Priority, Rule, rate
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
 from shoal.plan.sites import Crawling, options_of
-from shoal.plan.store import PolicyStore, Signal, Step
+from shoal.plan.store import NewPolicy, PolicyStore, Signal, Step
 from shoal.queue.job import Enqueued, NewJob
 from shoal.queue.queue import Queue
 
@@ -69,7 +69,7 @@ class Policies:
 
         async def commit(tx: Tx) -> Policy:
             policy = new_policy(form, await self._store.now(tx))
-            await self._store.insert(tx, [policy])
+            await self._store.insert(tx, [NewPolicy.of(policy)])
             return policy
 
         return await self.get((await self._database.run(commit)).id)

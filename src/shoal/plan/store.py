@@ -2,10 +2,38 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
+
+from msgspec import Struct
 
 from shoal.base.database import Tx
 from shoal.plan.policy import Policy
+
+
+class NewPolicy(Struct, frozen=True):
+    """A policy as it is stored first: all that can be said before a store is asked to keep it."""
+
+    id: str
+    project: str
+    site: bool
+    spec: str
+    enabled: bool
+    planned_at: int
+    next_run_at: int | None
+    created_at: int
+
+    @classmethod
+    def of(cls, policy: Policy) -> Self:
+        return cls(
+            policy.id,
+            policy.form.project,
+            policy.form.is_site,
+            policy.spec,
+            policy.enabled,
+            policy.planned_at,
+            policy.next_run_at,
+            policy.created_at,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +71,7 @@ class Signal:
 
 
 class PolicyStore(Protocol):
-    async def insert(self, tx: Tx, policies: Sequence[Policy]) -> None:
+    async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
         """Store policies; their ids are new. `number` is given here."""
         ...
 

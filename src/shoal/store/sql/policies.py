@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.base.database import Tx
 from shoal.plan.policy import Policy
-from shoal.plan.store import Note, Signal, Step
+from shoal.plan.store import NewPolicy, Note, Signal, Step
 
 _FIELDS = tuple(field.name for field in fields(Policy))
 
@@ -14,8 +14,9 @@ _FIELDS = tuple(field.name for field in fields(Policy))
 class SqlPolicies:
     """Answers `plan.store.PolicyStore`."""
 
-    async def insert(self, tx: Tx, policies: Sequence[Policy]) -> None:
-        await tx.many("insert_policies", [_row(policy) for policy in policies])
+    async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
+        rows = [{name: _plain(getattr(policy, name)) for name in NewPolicy.__struct_fields__} for policy in policies]
+        await tx.many("insert_policies", rows)
 
     async def get(self, tx: Tx, policy_id: str) -> Policy | None:
         return _found(await tx.one("policy", id=policy_id))
@@ -85,13 +86,6 @@ class SqlPolicies:
     async def now(self, tx: Tx) -> int:
         now: int = await tx.value("now")
         return now
-
-
-def _row(policy: Policy) -> dict[str, Any]:
-    names = ("id", "spec", "planned_at", "next_run_at", "created_at")
-    row = {name: getattr(policy, name) for name in names}
-    form = policy.form
-    return row | {"project": form.project, "site": int(form.is_site), "enabled": int(policy.enabled)}
 
 
 def _found(row: Any) -> Policy | None:
