@@ -225,7 +225,7 @@ class App:
             BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),
             StatsApi(self.crawls, self.jobs, self.clock),
             AnalysisApi(self.analyses),
-            PolicyApi(self.policies(), self.intake(), self.settings.serve.max_import_bytes),
+            PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
             WebhookApi(self.webhooks()),
             TokenApi(tokens or self.tokens()),
             AuditApi(self.acts()),

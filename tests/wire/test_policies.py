@@ -1,5 +1,6 @@
 """Policies over HTTP: made, looked at, changed, run, removed; files of them in and out."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -83,3 +84,17 @@ async def test_a_bad_line_is_named_and_nothing_is_kept_unless_it_is_skipped(api:
 async def test_a_file_of_another_kind_is_refused(api: Served) -> None:
     answered = await api.send("POST", f"{HERE}/import", headers={"Content-Type": "application/zip"}, raw=b"PK")
     assert answered.status == 415
+
+
+async def test_a_policy_that_is_asked_for_again_with_its_key_is_made_once(api: Served) -> None:
+    body, key = {"url": "http://example.org/", "frequency": "6h"}, {"Idempotency-Key": "k"}
+    answers = await asyncio.gather(*[api.send("POST", HERE, body, key) for _ in range(5)])
+    assert {(one.status, one.body) for one in answers} == {(201, answers[0].body)}
+    assert len((await api.ask(HERE))[1]["items"]) == 1
+
+
+async def test_a_site_is_run_now_by_a_crawl(api: Served) -> None:
+    _, made = await api.ask(HERE, {"seeds": ["http://example.org/"], "frequency": "6h"})
+    _, run = await api.ask(f"{HERE}/{made['id']}/run", method="POST")
+    assert (run["job_id"], run["duplicate"]) == (None, False)
+    assert (await api.ask(f"/api/v1/crawls/{run['crawl_id']}"))[1]["seeds"] == ["http://example.org/"]

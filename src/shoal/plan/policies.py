@@ -63,16 +63,17 @@ class Policies:
         self._rule = rule
         self._rules = rules
 
-    async def make(self, form: PolicyForm) -> Policy:
-        """Keep a policy. It is due at once."""
+    async def make(self, form: PolicyForm, policy_id: str | None = None) -> Policy:
+        """Keep a policy. It is due at once. Making one again under the same id changes nothing."""
         form = self.judged(form)
+        wanted = policy_id or new_id("pol")
 
-        async def commit(tx: Tx) -> Policy:
-            policy = new_policy(form, await self._store.now(tx))
+        async def commit(tx: Tx) -> None:
+            policy = new_policy(form, await self._store.now(tx), wanted)
             await self._store.insert(tx, [NewPolicy.of(policy)])
-            return policy
 
-        return await self.get((await self._database.run(commit)).id)
+        await self._database.run(commit)
+        return await self.get(wanted)
 
     def judged(self, form: PolicyForm) -> PolicyForm:
         """The form, if it can be kept: its fields go together and its addresses may be fetched."""
@@ -196,9 +197,9 @@ class Policies:
         return await self.get(policy_id)
 
 
-def new_policy(form: PolicyForm, now: int) -> Policy:
+def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> Policy:
     policy = Policy(
-        id=new_id("pol"),
+        id=policy_id or new_id("pol"),
         number=0,
         spec=form.text(),
         enabled=form.enabled,

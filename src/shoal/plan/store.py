@@ -72,7 +72,7 @@ class Signal:
 
 class PolicyStore(Protocol):
     async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
-        """Store policies; their ids are new. `number` is given here."""
+        """Store policies; one whose id is stored already stays as it is. `number` is given here."""
         ...
 
     async def get(self, tx: Tx, policy_id: str) -> Policy | None:

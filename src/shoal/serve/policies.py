@@ -9,6 +9,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from shoal.access.once import Once
 from shoal.access.scopes import Scope
 from shoal.base.clock import moment
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
@@ -20,6 +21,7 @@ from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.sheet import Row, read_csv, read_json_lines, write_csv, write_json_lines
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.once import answer_once
 from shoal.serve.problems import Json
 from shoal.serve.shapes import Moment
 
@@ -147,9 +149,10 @@ READERS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {
 class PolicyApi:
     """`/api/v1/policies` and `/api/v1/signals`."""
 
-    def __init__(self, policies: Policies, intake: Intake, largest: int) -> None:
+    def __init__(self, policies: Policies, intake: Intake, once: Once, largest: int) -> None:
         self._policies = policies
         self._intake = intake
+        self._once = once
         self._largest = largest
 
     @endpoint(
@@ -162,12 +165,11 @@ class PolicyApi:
         answer=PolicyShape,
         asks=FORM,
         answers=EXAMPLE,
+        once=True,
     )
-    async def create_policy(self, ask: Ask[PolicyForm, Nothing]) -> Json:
+    async def create_policy(self, ask: Ask[PolicyForm, Nothing]) -> Response:
         """It is due at once, or by cron at the first minute that matches."""
-        policy = await self._policies.make(ask.body)
-        headers = {"Location": f"/api/v1/policies/{policy.id}"}
-        return Json(policy.answer(policy.created_at), status_code=201, headers=headers)
+        return await answer_once(self._once, ask, "pol", lambda policy_id: self._make(ask.body, policy_id))
 
     @endpoint(
         "GET",
@@ -330,6 +332,11 @@ class PolicyApi:
         """It counts for jobs that are made from now on."""
         signal = await self._policies.signal(ask.body)
         return Json({"subject": signal.subject, "boost": signal.boost, "until": moment(signal.until)})
+
+    async def _make(self, form: PolicyForm, policy_id: str) -> Json:
+        policy = await self._policies.make(form, policy_id)
+        headers = {"Location": f"/api/v1/policies/{policy.id}"}
+        return Json(policy.answer(policy.created_at), status_code=201, headers=headers)
 
     async def _spool(self, request: Request, file: IO[bytes]) -> None:
         size = 0

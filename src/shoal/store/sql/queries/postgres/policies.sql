@@ -1,9 +1,10 @@
 -- name: insert_policies
--- Keep policies.
+-- Keep policies, but those whose ids are kept already.
 -- batch: arrays
 INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)
 SELECT * FROM unnest(:id::text[], :project::text[], :site::smallint[], :spec::text[], :enabled::smallint[], :planned_at::bigint[],
-                     :next_run_at::bigint[], :created_at::bigint[]);
+                     :next_run_at::bigint[], :created_at::bigint[])
+ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_policy
 -- One policy, kept from others who would change it.

@@ -1,7 +1,8 @@
 -- name: insert_policies
--- Keep a policy.
+-- Keep a policy, unless its id is kept already.
 INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)
-VALUES (:id, :project, :site, :spec, :enabled, :planned_at, :next_run_at, :created_at);
+VALUES (:id, :project, :site, :spec, :enabled, :planned_at, :next_run_at, :created_at)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_policy
 -- One policy; the write lock keeps others from changing it.
