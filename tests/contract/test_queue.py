@@ -213,6 +213,24 @@ async def test_a_sweep_waits_for_a_fenced_commit_and_then_looks_again(postgres_b
     assert (await bench.job(job_id)).state is J.LOCKED
 
 
+# Making room
+
+
+async def test_a_run_makes_room_for_any_other_that_waits_but_not_for_pages(bench: Bench) -> None:
+    """An analysis must not wait until a crawl of a week has ended; pages have slots of their own."""
+    await bench.enqueue(kind="crawl", run_id="long")
+    mine = (await bench.lease(kind="crawl")).holder.job_id
+
+    async def others_wait() -> bool:
+        await bench.jump(2)
+        return await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, mine, timedelta(seconds=1)))
+
+    await bench.enqueue(run_id="grp_1")
+    assert not await others_wait()
+    await bench.enqueue(kind="analysis", run_id="anl_1")
+    assert await others_wait()
+
+
 # Late, stale and doubled ends
 
 

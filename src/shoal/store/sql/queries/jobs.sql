@@ -65,9 +65,10 @@ WHERE j.id = :job_id AND j.state = 'locked'
 ORDER BY epoch;
 
 -- name: other_run_waits
--- Whether a job of another run has stood in its line for a while, and would be before this one if that stepped back.
+-- Whether a job of another run has stood in its line for a while, and would be before this one if that stepped back. Runs
+-- of every kind share the slots of a worker; page jobs have their own.
 SELECT 1 FROM job AS mine
-JOIN job AS other ON other.lane = mine.lane AND other.kind = mine.kind AND other.capability = mine.capability
+JOIN job AS other ON other.lane = mine.lane AND other.kind IN ('crawl', 'analysis') AND other.capability = mine.capability
 WHERE mine.id = :id AND other.state = 'pending' AND other.due = 1
       AND other.rank <= shoal_now() - mine.priority * CAST(:ageing AS BIGINT)
       AND other.run_id <> mine.run_id AND other.line_at < shoal_now() - :patience
