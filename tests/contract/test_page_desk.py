@@ -202,6 +202,24 @@ async def test_a_job_that_is_no_longer_ours_is_let_go(app: App) -> None:
         assert desk.troubles == []
 
 
+async def test_leases_that_nobody_extends_are_not_trusted_however_many_are_granted(app: App) -> None:
+    app.queue.settings = app.queue.settings.but(lease=timedelta(seconds=1))
+    async with at_work(app) as desk:
+        await desk.enqueue({"hang": True})
+
+        async def trusted_no_more() -> bool:
+            [job] = await desk.enqueue({})
+            while desk.desk._trust.holds():
+                if (await desk.job(job)).state is JobState.DONE:
+                    return False
+            return True
+
+        await desk.until(trusted_no_more)
+        [waiting] = await desk.enqueue({})
+        desk.desk.renewed()
+        await desk.until_state(JobState.DONE, waiting)
+
+
 async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
     stored = asyncio.Event()
     async with at_work(app) as desk:

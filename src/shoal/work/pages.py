@@ -153,7 +153,8 @@ class PageDesk(Generic[R]):
             return
         self._settling = []
         now = self._clock.monotonic()
-        self._trust.renew(now)
+        if not self.held:
+            self._trust.renew(now)  # what we have was leased just now; of anything else only our parent knows
         self._batch = max(settled, self._batch // 2)
         empty = len(leases) < want
         self._look_at = now + self._queue.settings.poll_every.total_seconds() if empty else 0.0
