@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawls import KIND
-from shoal.queue import states
+from shoal.queue import janitor, states
 from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench
@@ -166,6 +168,22 @@ async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench
     assert await lease(bench) == []
     assert "no room" in (await bench.janitor().run_once()).did
     assert ids(await lease(bench)) == [jobs[2].id]
+
+
+async def test_the_janitor_comes_to_every_scope_however_many_are_full(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "BATCH", 2)
+    full = [new(f"key:{name}") for name in "aabbccdd"]
+    lost = [new("key:z") for _ in range(3)]
+    await bench.queue.enqueue([*full, *lost])
+    got = {one.holder.job_id: one for one in await lease(bench)}
+    await bench.queue.finish(got[lost[0].id])
+    await bench.desk.cancel(lost[1].id)  # the one that was let into the line goes away
+    sweeper = bench.janitor()
+    for _ in range(3):
+        await sweeper.run_once()
+    assert ids(await lease(bench)) == [lost[2].id]
 
 
 async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Bench) -> None:

@@ -77,6 +77,7 @@ class SqlJobBook:
         await self._seats.unpark(tx, scope)
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:
+        await tx.value("lock_scopes", scopes=[scope])
         removed = await tx.execute("remove_quota", scope=scope) == 1
         await self._seats.unpark(tx, scope)
         return removed

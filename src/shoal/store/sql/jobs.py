@@ -54,6 +54,7 @@ class SqlJobStore:
         self._ageing = span(ageing)
         self._seats = Seats()
         self._floors = Floors()
+        self._unparked = ""  # the scope that was looked at last: each has its turn, however many are full
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         first_of = {job.dedupe_key: job.id for job in reversed(jobs) if job.dedupe_key is not None}
@@ -169,12 +170,12 @@ class SqlJobStore:
         return await tx.execute("make_due", limit=DUE_AT_ONCE)
 
     async def unpark(self, tx: Tx, limit: int) -> int:
-        scope, freed = "", 0
+        freed = 0
         for _ in range(limit):
-            scope = await tx.value("first_parked", after=scope)
-            if scope is None:
+            self._unparked = await tx.value("first_parked", after=self._unparked) or ""
+            if not self._unparked:
                 break
-            freed += await self._seats.unpark(tx, scope)
+            freed += await self._seats.unpark(tx, self._unparked)
         return freed
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
