@@ -59,7 +59,11 @@ class RobotsMemory:
                 self._known.clear()
             asking = asyncio.create_task(self._ask(home))
             self._known[home] = self._clock.monotonic(), asking
-        rules = await asyncio.shield(asking)
+        try:
+            rules = await asyncio.shield(asking)
+        except Exception:
+            self._known.pop(home, None)
+            raise
         if not rules.reachable:
             self._known.pop(home, None)  # the next one asks again
         return rules

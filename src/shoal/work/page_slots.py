@@ -47,7 +47,7 @@ class PageSlots:
                 continue
             if self._child.is_silent(longest):
                 self._kill(Why.SILENT)
-            elif self._child.memory >= self._place.settings.child_memory:
+            elif self._child.memory >= self._place.settings.child_memory and not self._leaving:
                 self._child.say(Leave("worn", patient=True))
 
     def nudge(self) -> None:

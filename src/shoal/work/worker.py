@@ -39,6 +39,7 @@ class Worker:
         self._wake = wake
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._hurried = False
         self._runs = RunSlots(place, freed=self._woken.set)
         self._pages = PageSlots(place) if with_pages else None
         self._slots: list[RunSlots | PageSlots] = [self._runs]
@@ -78,6 +79,7 @@ class Worker:
     def stop(self) -> None:
         """No new leases; a second call does not wait for the jobs in hand."""
         if self._stopping.is_set():
+            self._hurried = True  # also what is being leased just now is not waited for
             self._kill()
         self._stopping.set()
         self._woken.set()
@@ -108,7 +110,8 @@ class Worker:
         patient = grace == timedelta.max
         for slots in self._slots:
             slots.leave(patient=patient)
-        await self._settled(None if patient else grace.total_seconds())
+        if not self._hurried:
+            await self._settled(None if patient else grace.total_seconds())
         self._kill()
         await self._settled(LAST_WORDS)
 
