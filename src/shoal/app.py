@@ -216,7 +216,7 @@ class App:
         from shoal.serve.webhooks import WebhookApi
 
         return [
-            CrawlApi(self.crawls, self.archivist(), self.once()),
+            CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
             PageApi(self.crawls, self.database, self.pages),
             JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),

@@ -108,6 +108,28 @@ async def test_server_and_token_may_come_from_settings_and_the_token_from_a_file
     assert (await person.types("tokens", "ls", "--store", f"sqlite:///{tmp_path}/shoal.db"))[0] == 0
 
 
+async def test_a_crawl_is_made_at_a_server_and_a_url_of_it_explained_there(shop: Served, person: Person) -> None:
+    boss = at(shop, await shop.token("operator"))
+    crawl_id = (await person.types("crawls", "add", "https://example.com/", "--project", "shop", *boss))[1].strip()
+    assert (await person.told("crawls", "show", crawl_id, *boss))["project"] == "shop"
+    said = await person.told("explain", "url", crawl_id, "https://example.com/#top", *boss)
+    assert (said["crawl_id"], said["url"], said["state"]) == (crawl_id, "https://example.com/", "waiting")
+    assert (await person.types("explain", "url", crawl_id, "no url at all", *boss))[0] == 2
+    code, _, err = await person.types("explain", "url", "other", "https://example.com/", *boss)
+    assert code == 5
+    assert f'crawl "other" does not exist in http://127.0.0.1:{shop.port}' in err
+
+
+async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
+    shop: Served, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATABASE_URL")
+    monkeypatch.setenv("SHOAL_SERVER", f"http://127.0.0.1:{shop.port}/")
+    code, _, err = await person.types("crawls", "export", "mine", "--output", "pages.csv")
+    assert code == 2
+    assert "reads a store itself, and SHOAL_SERVER names a server; name the store with --store" in err
+
+
 async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sqlite_url: str, person: Person) -> None:
     boss = at(shop, await shop.token("admin"))
     ids = [

@@ -58,6 +58,16 @@ class Reach:
         return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
 
 
+def of_the_store(store: str | None, what: str) -> Settings:
+    """Settings for a command that reads the store itself. Whoever works with a server is told so, and not shown what
+    the store of this machine lacks."""
+    loaded = load({"DATABASE_URL": store})
+    if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
+        fix = "name the store with --store or DATABASE_URL, or read `GET /api/v1/crawls/ID/pages` of the server"
+        raise UsageError(f"{what} reads a store itself, and SHOAL_SERVER names a server", fix)
+    return loaded.settings
+
+
 def reaching(command: C) -> C:
     """Give a command the flags that say where it goes; it gets them as one `reach`."""
 

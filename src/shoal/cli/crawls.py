@@ -9,7 +9,7 @@ import click
 
 from shoal.app import App, opened
 from shoal.cli.adding import add
-from shoal.cli.api import Api, Reach, at, reaching, run_on
+from shoal.cli.api import Api, Reach, at, of_the_store, reaching, run_on
 from shoal.cli.following import logs, wait, watch
 from shoal.cli.frame import Group
 from shoal.cli.options import OUTPUT_HELP, change_flags, changed_flag_of, changed_values
@@ -20,7 +20,7 @@ from shoal.crawl.change import CrawlChange
 from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.telling import in_words
-from shoal.settings import load
+from shoal.settings import Settings
 
 T = TypeVar("T")
 
@@ -183,7 +183,8 @@ def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: s
 
     outputs, wanted = Outputs(output), Wanted(status)
     outputs.check()
-    pages = _on_store(store, lambda app: write(app, crawl_id, outputs, wanted))
+    settings = of_the_store(store, "shoal crawls export")
+    pages = _on_store(settings, lambda app: write(app, crawl_id, outputs, wanted))
     told = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.whereabouts}
     if as_json:
         print_line(told, to_stdout=not outputs.to_stdout)
@@ -216,9 +217,8 @@ def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool, body: Mapping[s
         print(f"{crawl['id']} is {crawl['state']}.")
 
 
-def _on_store(store: str | None, work: Callable[[App], Awaitable[T]]) -> T:
+def _on_store(settings: Settings, work: Callable[[App], Awaitable[T]]) -> T:
     async def run() -> T:
-        settings = load({"DATABASE_URL": store}).settings
         async with opened(settings, quiet(settings), existing=True) as app:
             return await work(app)
 

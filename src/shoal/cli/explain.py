@@ -1,11 +1,9 @@
-"""`shoal explain`: why something is as it is, read straight from the store."""
+"""`shoal explain`: why something is as it is, at a server or straight on the store."""
 
-import asyncio
 from typing import Any
 
 import click
 
-from shoal.app import opened
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
 from shoal.base.url import Refusal
@@ -13,10 +11,7 @@ from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json
 from shoal.cli.summary import print_rows
-from shoal.cli.watching import quiet
-from shoal.crawl.explain import Explanation
 from shoal.crawl.seeds import SEED_FIX
-from shoal.settings import load
 
 
 @click.group(cls=Group)
@@ -27,15 +22,15 @@ def explain() -> None:
 @explain.command()
 @click.argument("crawl_id", metavar="CRAWL")
 @click.argument("url", metavar="URL")
-@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def url(crawl_id: str, url: str, store: str | None, as_json: bool) -> None:
+def url(crawl_id: str, url: str, reach: Reach, as_json: bool) -> None:
     """Say what became of URL in CRAWL, and why."""
-    said = asyncio.run(_explain(store, crawl_id, url))
-    if said.reason == Refusal.INVALID_URL.code:
+    said = run_on(reach, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
+    if said["reason"] == Refusal.INVALID_URL.code:
         raise InvalidInput("URL", f"{shorten(url)!r} {Refusal.INVALID_URL.problem}", SEED_FIX)
     if as_json:
-        print_json(answer(crawl_id, said))
+        print_json(said)
     else:
         print_rows(_rows(said), to_stdout=True)
 
@@ -60,25 +55,13 @@ def job(job_id: str, reach: Reach, as_json: bool) -> None:
     print_rows([("Job", said["job_id"]), ("State", state), ("Why", said["explanation"]), *facts], to_stdout=True)
 
 
-async def _explain(store: str | None, crawl_id: str, url: str) -> Explanation:
-    settings = load({"DATABASE_URL": store}).settings
-    async with opened(settings, quiet(settings), existing=True) as app:
-        return await app.archivist().explain(crawl_id, url, settings.crawl.max_url_length)
-
-
-def answer(crawl_id: str, said: Explanation) -> dict[str, Any]:
-    return {
-        "crawl_id": crawl_id,
-        "url": said.url,
-        "state": said.state.value,
-        "reason": said.reason,
-        "explanation": said.sentence,
-        **said.facts,
-    }
-
-
-def _rows(said: Explanation) -> list[tuple[str, str]]:
-    reason = f" ({said.reason})" if said.reason else ""
-    facts = [(name.replace("_", " ").capitalize(), str(value)) for name, value in said.facts.items()]
-    known = [(name, value) for name, value in facts if value != "None"]
-    return [("URL", said.url), ("State", said.state.value.replace("_", " ") + reason), ("Why", said.sentence), *known]
+def _rows(said: dict[str, Any]) -> list[tuple[str, str]]:
+    reason = f" ({said['reason']})" if said["reason"] else ""
+    state = said["state"].replace("_", " ") + reason
+    head = ("crawl_id", "url", "state", "reason", "explanation")
+    facts = [
+        (name.replace("_", " ").capitalize(), str(value))
+        for name, value in said.items()
+        if name not in head and value is not None
+    ]
+    return [("URL", said["url"]), ("State", state), ("Why", said["explanation"]), *facts]

@@ -12,6 +12,7 @@ import uvloop
 from shoal.app import opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.text import shorten
+from shoal.cli.api import of_the_store
 from shoal.cli.frame import Group
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
@@ -76,7 +77,7 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> Tally:
-    async with opened(load({"DATABASE_URL": store}).settings, existing=True) as app:
+    async with opened(of_the_store(store, "shoal rules apply"), existing=True) as app:
         crawl = (await app.crawls.get(crawl_id)).crawl
         rereader = Rereader(app, rule_set)
         file.begin()

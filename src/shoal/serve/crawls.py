@@ -53,13 +53,18 @@ class Releasing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: Annotated[Pattern, says("The pattern, as the list of traps has it.")]
 
 
-class CrawlApi:
-    """`/api/v1/crawls`."""
+class Explaining(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    url: Annotated[Pattern, says("The URL, as it stands on a page.")]
 
-    def __init__(self, crawls: Crawls, archivist: Archivist, once: Once) -> None:
+
+class CrawlApi:
+    """`/api/v1/crawls`. `longest_url`: characters of a URL that crawls take."""
+
+    def __init__(self, crawls: Crawls, archivist: Archivist, once: Once, longest_url: int) -> None:
         self._crawls = crawls
         self._archivist = archivist
         self._once = once
+        self._longest_url = longest_url
 
     @endpoint(
         "POST",
@@ -225,6 +230,22 @@ class CrawlApi:
             return await self._moved(crawl_id, self._crawls.retry)
         retried = await self._crawls.retry_these(crawl_id, ask.body)
         return Json((await self._crawls.get(crawl_id)).answer() | {"retried": retried}, status_code=202)
+
+    @endpoint(
+        "GET",
+        "/api/v1/crawls/{crawl_id}/explain",
+        scope=Scope.READ,
+        says="Explain what became of a URL.",
+        query=Explaining,
+        answer=shapes.UrlExplained,
+        answers=examples.URL_EXPLAINED,
+        problems=[NotFound],
+    )
+    async def explain_url(self, ask: Ask[Nothing, Explaining]) -> Json:
+        """Fetched, failed, waiting, skipped, refused or never seen, and why."""
+        crawl_id = ask.part("crawl_id")
+        said = await self._archivist.explain(crawl_id, ask.query.url, self._longest_url)
+        return Json({"crawl_id": crawl_id} | said.answer())
 
     @endpoint(
         "GET",

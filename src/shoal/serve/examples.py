@@ -194,6 +194,13 @@ GRANT: dict[str, Any] = {
     "ended": "failed",
     "error": "connect: refused",
 }
+URL_EXPLAINED: dict[str, Any] = {
+    "crawl_id": CRAWL["id"],
+    "url": "https://example.com/calendar/2031",
+    "state": "skipped",
+    "reason": "excluded",
+    "explanation": "It matches an --exclude of the crawl.",
+}
 EXPLAINED: dict[str, Any] = {
     "job_id": JOB["id"],
     "state": "pending",

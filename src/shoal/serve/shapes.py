@@ -9,6 +9,7 @@ from shoal.access.scopes import Scope
 from shoal.audit.analysis import Severity
 from shoal.audit.states import AnalysisState
 from shoal.base.form import says
+from shoal.crawl.explain import UrlState
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState
 from shoal.pages.group import GroupState
@@ -389,6 +390,17 @@ class JobDetail(Job, kw_only=True):
 class JobList(Struct, kw_only=True):
     items: list[Job]
     next: str | None
+
+
+class UrlExplained(Struct, kw_only=True):
+    """What became of a URL in a crawl, and why. What else is known stands beside these fields."""
+
+    grows: ClassVar[bool] = True  # by other fields
+    crawl_id: str
+    url: str
+    state: UrlState
+    reason: str | None
+    explanation: str
 
 
 class JobExplained(Struct, kw_only=True):
