@@ -146,6 +146,7 @@ async def test_a_batch_has_a_status_for_each_item(api: Served) -> None:
     items = [{"job_id": job["job_id"], **success(job)} for job in jobs]
     items[1]["epoch"] = 7
     items.append({"job_id": "job_nobody", **success(jobs[0])})
+    items[0]["data"]["name"] = "An\x00chor"
     status, answer = await api.ask("/bot/v1/results", {"results": items})
     assert status == 200
     assert [one["status"] for one in answer["results"]] == [200, 409, 200, 409]
@@ -241,6 +242,8 @@ async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
         ({"meta": {"error": "no"}}, "meta.error"),
         ({"meta": {"html_hash": "x" * 201}}, "meta.html_hash"),
         ({"meta": 5}, "meta"),
+        ({"meta": {"html_hash": "a\x00"}}, "meta"),
+        ({"status": "fail", "meta": {"error": {"code": "a\x00"}}}, "meta"),
     ],
 )
 async def test_a_result_that_cannot_be_taken_is_refused_by_its_field(

@@ -41,6 +41,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the type of a field cannot say, by its name."""
     unquoted: ClassVar[frozenset[str]] = frozenset()
     """Fields whose values are never quoted back."""
+    raw: ClassVar[frozenset[str]] = frozenset()
+    """Fields in which a NUL may be: whoever takes them keeps them as JSON."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
@@ -75,7 +77,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
         try:
             taken = convert(value, field.annotation, strict=strict)
-            if b"\\u0000" in json.encode(taken) and has_nul(value):  # whatever is taken can be stored
+            text = json.encode(taken)  # whatever is taken can be stored
+            if b"\\u0000" in text and field.name not in cls.raw and has_nul(value):
                 raise ValueError("has a NUL in it")
             check = cls.checks.get(field.name)
             return taken if check is None else check(taken)

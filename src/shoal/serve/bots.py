@@ -14,6 +14,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput, LeaseLost, RateLimited, TooLarge
 from shoal.base.form import Form, says
 from shoal.base.ids import JobId
+from shoal.base.text import has_nul
 from shoal.fetch.bots import Bots, Pull, told
 from shoal.fetch.slots import Task
 from shoal.pages.result import Delivery, Receipt, Result, Status
@@ -75,6 +76,7 @@ class ResultForm(Form, frozen=True, kw_only=True):
     meta: Annotated[MetaForm, says("{crawl_duration, error, html_hash}.")] = field(default_factory=MetaForm)
 
     unquoted = frozenset({"data", "meta"})
+    raw = frozenset({"data"})
 
 
 class BatchItem(ResultForm, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class BatchForm(Form, frozen=True, kw_only=True):
     results: Annotated[list[BatchItem], says("Each judged by itself.", min_length=1, max_length=MOST_JOBS)]
 
     unquoted = frozenset({"results"})
+    raw = frozenset({"results"})
 
 
 class BotApi:
@@ -186,6 +189,8 @@ class BotApi:
     def _delivery(self, job_id: str, form: ResultForm, place: str) -> Delivery:
         _check_data(form.data, place)
         code, message = _error(form, place)
+        if has_nul([job_id, code, message, form.meta.html_hash]):
+            raise InvalidInput(f"{place}meta", "or the id of the job has a NUL in it", "leave it out")
         result = Result(
             status=form.status,
             url="",  # the job's own
