@@ -462,7 +462,7 @@ CREATE TABLE delivery (
     PRIMARY KEY (webhook, sequence)
 );
 CREATE INDEX delivery_due ON delivery (webhook, next_at) WHERE state = 'waiting';
-CREATE INDEX delivery_open ON delivery (sequence) WHERE state = 'waiting';
+CREATE INDEX delivery_event ON delivery (sequence);
 
 -- Who may ask for what. The token itself is nowhere, only its SHA-256; rows stay when their token ends, for once there
 -- was a token everybody needs one.
