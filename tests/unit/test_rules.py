@@ -142,6 +142,9 @@ def test_only_pages_whose_url_matches_are_read() -> None:
         ({"xpath": "//p[count(preceding-sibling::p)>5]"}, "goes up or sideways inside [ ]"),
         ({"xpath": "//p[../p[../p='zz']]"}, "goes up or sideways inside [ ]"),
         ({"xpath": "//p[ancestor :: div]"}, "goes up or sideways inside [ ]"),
+        ({"xpath": "//*/ancestor::*[.//text()]"}, "looks into what it went up to"),
+        ({"xpath": "//p/parent :: div[@id][contains(., 'x')]"}, "looks into what it went up to"),
+        ({"xpath": "//p/ancestor::*[1][p]"}, "looks into what it went up to"),
         ({"xpath": "//p/following-sibling::p"}, "say which one: following-sibling::p[1]"),
         ({"xpath": "//p/following-sibling::p[position()<900]"}, "asks for all siblings"),
         ({"xpath": "//p[id('x')]"}, "calls id() inside [ ]"),
@@ -219,8 +222,41 @@ def test_long_lists_and_much_data_are_cut() -> None:
 def test_xpath_is_not_tried_on_pages_that_are_too_large_for_it() -> None:
     html = "<p>x</p>" * MAX_XPATH_TAGS
     assert take(html, a={"xpath": "//p"}, b={"css": "p"}).data == {"a": None, "b": "x"}
+    assert take(html, a={"xpath": "//p"}).message == "The page is too large to be searched with '//p'."
     deep = "<div>" * MAX_XPATH_DEPTH + "<p>x</p>"
     assert take(deep, a={"xpath": "//p"}, b={"css": "p"}).data == {"a": None, "b": "x"}
+
+
+NESTED = "<div>" * 50 + "<p>{}</p>" + "<i></i>" * 4_000
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("//*[contains(concat(., .), 'zz')]", "word " * 190_000),
+        ("//*//*[contains(., 'zz')]", "word " * 190_000),
+        ("//*[.//text()]//*[.//text()]", "x"),
+    ],
+)
+def test_xpath_whose_time_grows_faster_than_the_page_is_tried_on_smaller_ones_only(expression: str, text: str) -> None:
+    extracted = take(NESTED.format(text), a={"xpath": expression}, b={"xpath": "//p[1]"})
+    assert extracted.message == f"The page is too large to be searched with {expression!r}."
+    assert extracted.data["b"] is not None
+    assert take("<div><p>zz</p></div>", a={"xpath": expression}).message is None
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "//div[@class='x']//p[contains(., 'y')]",
+        "//div[contains(@class, 'x')]/ancestor::section[@id='a'][last()]//h2[1]",
+        "//table//tr[td[1] = 'Price']/td[2]",
+        "normalize-space(//h1)",
+    ],
+)
+def test_usual_xpath_is_tried_on_large_pages(expression: str) -> None:
+    html = "<div>" * 15 + f"<p>{'word ' * 30_000}</p>" + "<i></i>" * 4_000
+    assert take(html, a={"xpath": expression}).message is None
 
 
 def test_costly_css_is_not_tried_on_large_pages() -> None:
@@ -230,18 +266,18 @@ def test_costly_css_is_not_tried_on_large_pages() -> None:
 
 
 def test_a_page_that_takes_too_long_is_given_up_between_fields_that_find_nothing() -> None:
-    ticks = iter([0.0, 1.0, 9.0])
+    ticks = iter([0.0, 0.5, 9.0])
     reader = DataReader(read_rules({"fields": {name: {"css": ".zz"} for name in "abcdef"}}), lambda: next(ticks))
-    assert reader.read(page("<p>x</p>")).message == "The page took longer than 2 s, and not all was looked for."
+    assert reader.read(page("<p>x</p>")).message == "The page took longer than 1 s, and not all was looked for."
 
 
 def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
-    ticks = iter(range(100))
+    ticks = (tick / 2 for tick in range(100))
     fields = {"a": {"css": "p", "list": True}, "b": {"css": "p"}, "c": {"css": "p", "each": {"d": {}}}}
     reader = DataReader(read_rules({"fields": fields}), lambda: next(ticks))
     extracted = reader.read(page("<p>x</p>" * 9))
     assert extracted.data == {"a": ["x"], "b": None, "c": []}
-    assert extracted.message == "The page took longer than 2 s, and not all was looked for."
+    assert extracted.message == "The page took longer than 1 s, and not all was looked for."
 
 
 @pytest.mark.parametrize(

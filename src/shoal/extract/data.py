@@ -13,24 +13,26 @@ from shoal.extract.details import BadJsonLd, json_ld_texts, read_json_ld
 from shoal.extract.rules import Rule, RuleSet
 from shoal.extract.selectors import (
     MAX_COSTLY_CSS_TAGS,
+    MAX_XPATH_DEPTH,
     MAX_XPATH_TAGS,
     MAX_XPATH_TEXT,
     count_tags,
     find_by_xpath,
     find_json_ld,
     is_costly_css,
-    is_deep,
     regex,
+    without_literals,
 )
 from shoal.extract.source import Source
 from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
+from shoal.extract.xpath_cost import cost_of, depth_of
 
 T = TypeVar("T")
 
 MOST_VALUES: Final = 1_000  # of one list
 LONGEST_VALUE: Final = 100_000  # characters
 LARGEST_DATA: Final = 1_000_000  # bytes of one page's data, as JSON
-LONGEST_SECONDS: Final = 2.0  # for one page; looked at before each search and each value
+LONGEST_SECONDS: Final = 1.0  # for one page; looked at before each search and each value
 MOST_PROBLEMS: Final = 10
 
 _AS_TEXT: Final = PlainText(bullet="")
@@ -73,6 +75,8 @@ class DataReader:
         extracted = Extracted({})
         for name, rule in self._rules.fields.items():
             extracted.data[name] = _value(page, source.document, rule, name, extracted.problems)
+        for selector in sorted(page.unsuited):
+            extracted.problems.append(f"The page is too large to be searched with {shorten(selector)!r}")
         if page.is_late:
             extracted.problems.insert(0, f"The page took longer than {LONGEST_SECONDS:g} s, and not all was looked for")
         return _within_bounds(extracted)
@@ -86,6 +90,7 @@ class _Page:
         self._timer = timer
         self._until = timer() + LONGEST_SECONDS
         self.is_late = False
+        self.unsuited: set[str] = set()  # selectors that would take too long here
         self._json_ld: list[Any] | None = None
 
     @property
@@ -102,16 +107,22 @@ class _Page:
     def suits(self, rule: Rule) -> bool:
         """Whether the page is small enough for what the rule searches it with."""
         if rule.xpath is not None:
-            return self._tags <= MAX_XPATH_TAGS and len(self._source.text) <= MAX_XPATH_TEXT and not self._is_deep
+            return self._suits_xpath(rule.xpath)
         return rule.css is None or not is_costly_css(rule.css) or self._tags <= MAX_COSTLY_CSS_TAGS
+
+    def _suits_xpath(self, expression: str) -> bool:
+        tags, characters = self._tags, len(self._source.text)
+        if tags > MAX_XPATH_TAGS or characters > MAX_XPATH_TEXT or self._depth > MAX_XPATH_DEPTH:
+            return False
+        return cost_of(without_literals(expression)).allows(tags, characters, self._depth)
 
     @cached_property
     def _tags(self) -> int:
         return count_tags(self._source.document)
 
     @cached_property
-    def _is_deep(self) -> bool:
-        return is_deep(self._source.document)
+    def _depth(self) -> int:
+        return depth_of(self._source.document)
 
     def has_time(self) -> bool:
         self.is_late = self.is_late or self._timer() > self._until
@@ -161,7 +172,10 @@ def _elements(page: _Page, scope: Node, rule: Rule) -> list[Element]:
 
 
 def _found(page: _Page, scope: Node, rule: Rule) -> Sequence[Any]:
-    if not page.has_time() or not page.suits(rule):
+    if not page.has_time():
+        return []
+    if not page.suits(rule):
+        page.unsuited.add(rule.xpath or rule.css or "")
         return []
     if rule.css is not None:
         if rule.list or rule.each is not None or rule.regex is not None or rule.type != "text":

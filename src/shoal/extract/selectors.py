@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import turbohtml
 from turbohtml import Node, XPath
 
+from shoal.extract.xpath_cost import DEPTHS, looks_inside
+
 if TYPE_CHECKING:
     from re2 import _Regexp as Regex
 
 MAX_XPATH_TAGS: Final = 5_000
 MAX_XPATH_TEXT: Final = 1_000_000  # characters of a page
-MAX_XPATH_DEPTH: Final = 64  # elements within elements
+MAX_XPATH_DEPTH: Final = DEPTHS[-1]  # elements within elements
 LONGEST_XPATH: Final = 500
 MAX_COSTLY_CSS_TAGS: Final = 20_000
 MOST_COSTLY: Final = 4  # in one selector
@@ -69,17 +71,15 @@ _ABSOLUTE: Final = re.compile(r"[\[(,=<>|+*]\s*/|\b(?:or|and|div|mod)\s+/")
 _SIDEWAYS: Final = re.compile(r"(?:sibling|ancestor|ancestor-or-self|parent)\s*::|\.\.")
 _BELOW: Final = re.compile(r"//|descendant(?:-or-self)?\s*::")
 _ID: Final = re.compile(r"(?<![\w-])id\s*\(")
-# Attributes, literals, numbers: what an element says itself, without its content.
-_OWN: Final = re.compile(r"(?:\s*+(?:@[\w:-]++|''|\d++|!?=|,|\)|(?:contains|starts-with|not|and|or)\b\s*+\(?))*+\s*+")
 _WITH_TEXT: Final = re.compile(r"''\s*+(?:!?=|[<>]=?)|(?:!?=|[<>]=?)\s*+(?:''|\d)")
 _COMPARES: Final = re.compile(r"[=<>]")
+_UP: Final = re.compile(r"(?:(?:ancestor(?:-or-self)?|parent)\s*+::\s*+[\w*:.-]++(?:\s*+\(\s*+\))?+|\.\.)\s*+$")
 _ALL_SIBLINGS: Final = re.compile(
     r"-sibling\s*+::\s*+[\w*:.-]++(?:\s*+\(\s*+(?:'')?+\s*+\))?+\s*+(?!\[\s*\d+\s*\])", re.ASCII
 )
 _COSTLY: Final = re.compile(r":(?:has|nth-[\w-]+)\(", re.IGNORECASE)
 _COSTLY_IN_HAS: Final = re.compile(r":(?:has|nth-[\w-]+)\(|~(?!=)|\+", re.IGNORECASE)
 _ESCAPED_NAME: Final = re.compile(r"(?<!\\):[\w-]*\\")
-_TOO_DEEP: Final = " > ".join("*" * (MAX_XPATH_DEPTH + 1))
 _NOTHING: Final = turbohtml.parse("")
 _OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 
@@ -136,6 +136,8 @@ def check_xpath(expression: str) -> None:
     if "$" in bare:
         raise ValueError("has a variable; there are none here")
     _check_predicates(bare)
+    if _looks_from_above(bare):
+        raise ValueError("looks into what it went up to, which takes too long; compare attributes there, or use each")
     try:
         XPath(expression)(_NOTHING)
     except (ValueError, TypeError) as error:
@@ -158,10 +160,22 @@ def _check_predicates(bare: str) -> None:
             raise ValueError("searches below an element twice inside one [ ]; write two of them: [.//a][.//b]")
         if below and _COMPARES.search(_WITH_TEXT.sub("", predicate)):
             raise ValueError("compares what [.// ] finds with other elements; compare it with a text or a number")
-        if below and not all(_OWN.fullmatch(inner) for inner in nested):
+        if below and any(map(looks_inside, nested)):
             raise ValueError("looks at more than attributes in a [ ] inside [.// ], which takes too long; use each")
     if _ALL_SIBLINGS.search(bare):
         raise ValueError("asks for all siblings, which takes too long; say which one: following-sibling::p[1]")
+
+
+def _looks_from_above(bare: str) -> bool:
+    """Whether a step up has a [ ] that looks at more than attributes and places: from each element below, again."""
+    before, start = "", 0
+    for predicate in _predicates(bare):
+        at = bare.index(f"[{predicate}]", start)
+        before += bare[start:at]
+        start = at + len(predicate) + 2
+        if _UP.search(before) and looks_inside(predicate):
+            return True
+    return False
 
 
 def _predicates(bare: str) -> list[str]:
@@ -261,9 +275,8 @@ def count_tags(document: Node) -> int:
     return sum(1 for _ in document.iter_elements())
 
 
-def is_deep(document: Node) -> bool:
-    """Whether it is too deep for XPath."""
-    return document.select_one(_TOO_DEEP) is not None
+def without_literals(expression: str) -> str:
+    return _LITERAL.sub("''", expression)
 
 
 def _reason(error: Exception) -> str:
