@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from shoal.fetch.slots import Task
     from shoal.fetch.waiting import WaitingRoom
     from shoal.pages.groups import Groups
+    from shoal.pages.history import History
     from shoal.pages.ingest import Ingest
     from shoal.plan.intake import Intake
     from shoal.plan.policies import Policies
@@ -102,16 +103,18 @@ class App:
         """The chore that removes what is old, on one controller at a time."""
         from shoal.base.leader import Led
         from shoal.events.old import OldEvents
-        from shoal.pages.shelf import OldGroups
+        from shoal.pages.shelf import OldGroups, OldResults
         from shoal.queue.pruner import Pruner, job_shelves
         from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.groups import SqlGroupStore
         from shoal.store.sql.jobbook import SqlJobBook
         from shoal.store.sql.leader import SqlLeaderStore
+        from shoal.store.sql.results import SqlResultStore
 
         shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
         shelves.append(OldEvents(SqlEvents(), self.settings.events.keep))
         shelves.append(OldGroups(self.settings.queue.keep_dead, SqlGroupStore()))
+        shelves.append(OldResults(self.settings.pages.keep_results, SqlResultStore()))
         return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
     @property
@@ -211,6 +214,7 @@ class App:
         from shoal.serve.live import Live
         from shoal.serve.pages import PageApi
         from shoal.serve.policies import PolicyApi
+        from shoal.serve.results import ResultApi
         from shoal.serve.stats import StatsApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
@@ -226,6 +230,7 @@ class App:
             StatsApi(self.crawls, self.jobs, self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
+            ResultApi(self.policies(), self.history()),
             WebhookApi(self.webhooks()),
             TokenApi(tokens or self.tokens()),
             AuditApi(self.acts()),
@@ -251,6 +256,12 @@ class App:
 
         again = Again(self.crawls)
         return Policies(self.database, SqlPolicies(), self.queue, again, lambda: _rule_of(self.settings))
+
+    def history(self) -> "History":
+        from shoal.pages.history import History
+        from shoal.store.sql.results import SqlResultStore
+
+        return History(self.database, SqlResultStore())
 
     def intake(self) -> "Intake":
         from shoal.plan.intake import Intake

@@ -325,6 +325,9 @@ class PageSettings(Slice):
     """Page jobs: single URLs that anybody may ask for."""
 
     speed: Speed = setting("SHOAL_PAGE_SPEED", "normal", "How hard page jobs ask one host.")
+    keep_results: Patience = setting(
+        "SHOAL_RESULT_RETENTION", "90d", "How long what policies gave is kept; the last success of each always is."
+    )
 
     @property
     def pace(self) -> Pace:

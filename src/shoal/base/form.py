@@ -57,7 +57,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name, field in known.items():
             if field.required and name not in values:
                 raise InvalidInput(called(name), "is missing", f"give {field.accepts}")
-        return cls(**{name: cls._read(known[name], value, strict, called(name)) for name, value in values.items()})
+        read = {name: cls._read(known[name], value, strict, called(name)) for name, value in values.items()}
+        return cls(**{known[name].attribute: value for name, value in read.items()})
 
     @classmethod
     def stored(cls, text: str) -> Self:
@@ -98,6 +99,7 @@ class Field:
     annotation: Any
     default: Any
     required: bool
+    attribute: str  # another than its name where that is a word of Python's
 
     @property
     def says(self) -> str:
@@ -122,7 +124,7 @@ def fields_of(form: type[Form]) -> dict[str, Field]:
     annotations = {name: note for kind in reversed(form.__mro__) for name, note in get_annotations(kind).items()}
     for one in fields(form):
         default = one.default if one.default_factory is NODEFAULT else one.default_factory()
-        known[one.name] = Field(one.name, annotations[one.name], default, one.required)
+        known[one.encode_name] = Field(one.encode_name, annotations[one.name], default, one.required, one.name)
     return known
 
 

@@ -16,6 +16,7 @@ from shoal.cli.summary import many, print_rows
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
 MOST = 1000  # of one list
+LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -84,6 +85,56 @@ def show(policy_id: str, reach: Reach, as_json: bool) -> None:
         return
     rows = [(name.replace("_", " ").capitalize(), _shown(value)) for name, value in policy.items()]
     print_rows([(name, value) for name, value in rows if value], to_stdout=True)
+
+
+@policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
+@_id
+@click.option("--limit", type=click.IntRange(1, MOST), default=20, show_default=True, metavar="N", help="At most N.")
+@click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
+@reaching
+@_json
+def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_json: bool) -> None:
+    """List what a policy gave, the newest first."""
+    path = at(f"{POLICY}/results", policy_id)
+    items, more = run_on(reach, lambda api: api.list(path, limit, cursor=cursor))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    rows = [[one["fetched_at"], one["job_id"], one["state"], one["meta"]["html_hash"], _found(one)] for one in items]
+    print_table(["fetched", "job", "state", "hash", "what"], rows)
+    if more is not None:
+        note(f"There are more: shoal policies results {policy_id} --cursor {more}")
+
+
+@policies.command(epilog="Example: shoal policies diff pol_01hr2v8k3m4n5p6q")
+@_id
+@click.argument("before", required=False, metavar="[JOB]")
+@click.argument("after", required=False, metavar="[JOB]")
+@reaching
+@_json
+def diff(policy_id: str, before: str | None, after: str | None, reach: Reach, as_json: bool) -> None:
+    """Say what changed between two results of a policy, named by their jobs; without names, the last two successes."""
+    path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
+    told = run_on(reach, lambda api: api.get(path, **sides))
+    if as_json:
+        print_json(told)
+        return
+    print_table(
+        ["path", "from", "to"], [[one["path"], _data(one["from"]), _data(one["to"])] for one in told["changes"]]
+    )
+    page = {None: "There is no hash of both pages", True: "The page changed", False: "The page did not change"}
+    note(f"{page[told['html_changed']]}, from {told['from']['fetched_at']} to {told['to']['fetched_at']}.")
+
+
+def _found(result: dict[str, Any]) -> str:
+    """The data, or why there is none."""
+    error = result["meta"]["error"]
+    return f"{error['code']}: {error['message']}" if error else _data(result["data"])
+
+
+def _data(value: Any) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"
 
 
 @policies.command()

@@ -167,7 +167,8 @@ def _receipt(delivery: Delivery, answer: tuple[str, JobState] | None) -> Receipt
 
 
 def _row(one: Accepted) -> NewResult:
-    return NewResult(one.job.id, one.job.epoch, one.job.run_id, one.move.to, one.digest, one.result)
+    job = one.job
+    return NewResult(job.id, job.epoch, job.run_id, job.policy, one.move.to, one.digest, one.result)
 
 
 def _event(one: Accepted) -> Event:

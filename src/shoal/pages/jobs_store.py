@@ -37,6 +37,7 @@ class NewResult:
     job_id: JobId
     epoch: int
     group_id: str | None
+    policy: str | None
     state: JobState
     digest: str
     result: Result
@@ -68,6 +69,18 @@ class ResultStore(Protocol):
     async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
         """The last word on each ended job of a group, in the order in which they were stored, after that number: none
         of a job that will be tried again."""
+        ...
+
+    async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[Stored]:
+        """The last word on each ended job of a policy, newest first, before that number; also of jobs that are gone."""
+        ...
+
+    async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> Stored | None:
+        """The last word on one of its jobs."""
+        ...
+
+    async def forget(self, tx: Tx, before: int, limit: int) -> int:
+        """Remove results of policies that are older than that, but for the last success of each; how many."""
         ...
 
     async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:

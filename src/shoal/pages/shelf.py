@@ -1,10 +1,11 @@
-"""How long job groups are kept: as long as their jobs, and then until they are old themselves."""
+"""How long job groups are kept: as long as their jobs, and then until they are old themselves; and how long the results
+of policies."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.database import Database
-from shoal.pages.jobs_store import GroupStore
+from shoal.pages.jobs_store import GroupStore, ResultStore
 
 
 @dataclass(slots=True)
@@ -17,4 +18,17 @@ class OldGroups:
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         removed = await database.run(lambda tx: self.store.prune(tx, before, limit))
+        return removed, removed == limit
+
+
+@dataclass(slots=True)
+class OldResults:
+    """What policies gave long ago. The last success of each stays."""
+
+    keep: timedelta
+    store: ResultStore
+    name: str = "results of policies"
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        removed = await database.run(lambda tx: self.store.forget(tx, before, limit))
         return removed, removed == limit

@@ -10,6 +10,7 @@ from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
@@ -24,6 +25,7 @@ GROUPS: tuple[type, ...] = (
     BotApi,
     AnalysisApi,
     PolicyApi,
+    ResultApi,
     WebhookApi,
     TokenApi,
     AuditApi,

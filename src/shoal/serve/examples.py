@@ -117,6 +117,7 @@ GROUP: dict[str, Any] = {
 RESULT: dict[str, Any] = {
     "job_id": "job_01hr2v8k3m4n5p6q",
     "group": "grp_01hr2v8k3m4n5p6q",
+    "policy": None,
     "attempt": 1,
     "state": "done",
     "status": "success",
@@ -126,6 +127,20 @@ RESULT: dict[str, Any] = {
     "data": {"name": "Anchor", "price": "3.50"},
     "meta": {"crawl_duration": 0.21, "error": None, "html_hash": "9f2c"},
     "fetched_at": "2026-03-01T09:00:02Z",
+}
+_SIDE: dict[str, Any] = {
+    "job_id": "job_01hr2v8k3m4n5p6q",
+    "status": "success",
+    "html_hash": "9f2c",
+    "fetched_at": "2026-03-01T09:00:02Z",
+}
+DIFF: dict[str, Any] = {
+    "policy_id": "pol_01hr2v8k3m4n5p6q",
+    "from": _SIDE,
+    "to": _SIDE | {"job_id": "job_01hr2v8k3m4n5p6r", "html_hash": "77aa", "fetched_at": "2026-03-01T15:00:02Z"},
+    "html_changed": True,
+    "changes": [{"path": "price", "from": "3.50", "to": "3.20"}],
+    "more_changes": 0,
 }
 BOT_JOB: dict[str, Any] = {
     "job_id": "job_01hr2v8k3m4n5p6q",

@@ -244,6 +244,7 @@ class Result(Struct, kw_only=True):
 
     job_id: str
     group: str | None
+    policy: str | None
     attempt: Annotated[int, says("Which lease of the job it came from.")]
     state: Annotated[JobState, says("What became of the job.")]
     status: Annotated[Status, says("`fail` also if the data lacks a required field.")]
@@ -258,6 +259,30 @@ class Result(Struct, kw_only=True):
 class ResultList(Struct, kw_only=True):
     items: list[Result]
     next: Annotated[str | None, says("The cursor of what follows; null when nothing will.")]
+
+
+class DiffSide(Struct, kw_only=True):
+    job_id: str
+    status: Status
+    html_hash: str | None
+    fetched_at: Moment
+
+
+class DataChange(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
+    path: Annotated[str, says("Where in the data: `price`, `offers[2].name`.")]
+    before: Annotated[Any, says("What was there; null if nothing was.")]
+    after: Annotated[Any, says("What is there; null if nothing is.")]
+
+
+class ResultDiff(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
+    """What changed from one result of a policy to another."""
+
+    policy_id: str
+    before: DiffSide
+    after: DiffSide
+    html_changed: Annotated[bool | None, says("Whether the page did; null if a hash is missing.")]
+    changes: list[DataChange]
+    more_changes: Annotated[int, says("That are not listed.")]
 
 
 class BotConfig(Struct, kw_only=True):

@@ -67,6 +67,7 @@ class SqlJobBook:
             rows = await tx.all("purge_jobs", after=after, until=until, **values)
         if rows:
             await tx.execute("purge_grants", ids=[row["id"] for row in rows])
+            await tx.execute("purge_results", ids=[row["id"] for row in rows])
         return Purged(len(rows), following)
 
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:

@@ -16,6 +16,7 @@ from shoal.queue.states import JobState
 
 _OF_JOB = ("id", "kind", "run_id", "epoch", "owner", "attempts", "max_attempts")
 _SAID = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
+_NEWEST = (1 << 62) - 1
 _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
 
 
@@ -49,6 +50,18 @@ class SqlResultStore:
     async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
         rows = await tx.all("results_of_group", group_id=group_id, number=after, limit=limit)
         return [_stored(row) for row in rows]
+
+    async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[Stored]:
+        newest = _NEWEST if before is None else before
+        rows = await tx.all("results_of_policy", policy=policy, before=newest, limit=limit)
+        return [_stored(row) for row in rows]
+
+    async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> Stored | None:
+        row = await tx.one("result_of_policy", policy=policy, job_id=job_id)
+        return None if row is None else _stored(row)
+
+    async def forget(self, tx: Tx, before: int, limit: int) -> int:
+        return await tx.execute("forget_results", before=before, limit=limit)
 
     async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:
         return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]
@@ -101,4 +114,5 @@ def _text(value: Any) -> Any:
 def _stored(row: Any) -> Stored:
     data = None if row["data"] is None else orjson.loads(row["data"])
     result = Result(status=Status(row["status"]), data=data, **{name: row[name] for name in _PLAIN})
-    return Stored(row["number"], JobId(row["job_id"]), row["epoch"], row["group_id"], JobState(row["state"]), result)
+    ids = (row["number"], JobId(row["job_id"]), row["epoch"], row["group_id"], row["policy"])
+    return Stored(*ids, JobState(row["state"]), result)

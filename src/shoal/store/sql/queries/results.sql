@@ -6,3 +6,12 @@ ORDER BY number LIMIT :limit;
 -- name: results_of_job
 -- Every result of a job, oldest first.
 SELECT * FROM result WHERE job_id = :job_id ORDER BY epoch;
+
+-- name: results_of_policy
+-- The last word on each ended job of a policy, newest first, before a number.
+SELECT * FROM result WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND number < :before
+ORDER BY number DESC LIMIT :limit;
+
+-- name: result_of_policy
+-- The last word on one job of a policy.
+SELECT * FROM result WHERE job_id = :job_id AND policy = :policy AND state <> 'pending';

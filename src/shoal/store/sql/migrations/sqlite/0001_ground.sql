@@ -174,12 +174,13 @@ CREATE INDEX job_group_over ON job_group (finished_at) WHERE finished_at IS NOT 
 CREATE INDEX job_live_of_run ON job (run_id) WHERE run_id IS NOT NULL AND finished_at IS NULL;
 
 -- What page jobs gave, one row per grant that brought something. `state`: where it sent the job; `digest`: of what was
--- sent, so that the same thing sent twice gets the same answer.
+-- sent, so that the same thing sent twice gets the same answer. Goes with its job, but for a policy's, which is kept.
 CREATE TABLE result (
     number        INTEGER PRIMARY KEY,
-    job_id        TEXT NOT NULL REFERENCES job ON DELETE CASCADE,
+    job_id        TEXT NOT NULL,
     epoch         INTEGER NOT NULL,
     group_id      TEXT,
+    policy        TEXT,
     state         TEXT NOT NULL CHECK (state IN ('done', 'pending', 'failed')),
     status        TEXT NOT NULL CHECK (status IN ('success', 'fail')),
     http_status   INTEGER,
@@ -197,6 +198,8 @@ CREATE TABLE result (
     CHECK ((status = 'fail') = (error_code IS NOT NULL))
 );
 CREATE INDEX result_of_group ON result (group_id, number) WHERE group_id IS NOT NULL AND state <> 'pending';
+CREATE INDEX result_of_policy ON result (policy, number) WHERE policy IS NOT NULL AND state <> 'pending';
+CREATE INDEX result_old ON result (fetched_at) WHERE policy IS NOT NULL;
 
 -- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
 -- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0

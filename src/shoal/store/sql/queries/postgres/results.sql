@@ -23,9 +23,23 @@ WHERE r.job_id = ANY(:ids::text[]);
 -- name: insert_results
 -- Keep results, in the order in which they come.
 -- batch: arrays
-INSERT INTO result (job_id, epoch, group_id, state, status, http_status, fetched_at, duration, digest, url, final_url,
+INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
                     html_hash, error_code, error_message, data)
-SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :state::text[], :status::text[],
+SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :policy::text[], :state::text[], :status::text[],
                      :http_status::smallint[], :fetched_at::bigint[], :duration::float8[], :digest::text[], :url::text[],
                      :final_url::text[], :html_hash::text[], :error_code::text[], :error_message::text[],
                      :data::text[]);
+
+-- name: purge_results
+-- Remove the results of jobs that are gone, but for those of policies.
+DELETE FROM result WHERE job_id = ANY(:ids::text[]) AND policy IS NULL;
+
+-- name: forget_results
+-- Remove results of policies that are older than a time, but not the last success of a policy that is still there.
+DELETE FROM result WHERE number = ANY(ARRAY(
+    SELECT r.number FROM result AS r
+    WHERE r.policy IS NOT NULL AND r.fetched_at < :before
+          AND (EXISTS (SELECT 1 FROM result AS n
+                       WHERE n.policy = r.policy AND n.state <> 'pending' AND n.status = 'success' AND n.number > r.number)
+               OR r.status = 'fail' OR NOT EXISTS (SELECT 1 FROM policy AS p WHERE p.id = r.policy))
+    ORDER BY r.fetched_at LIMIT :limit FOR UPDATE SKIP LOCKED));

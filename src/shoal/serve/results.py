@@ -1,0 +1,67 @@
+"""REST for what policies gave: their results over time, and what changed."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shoal.access.scopes import Scope
+from shoal.base.errors import NotFound
+from shoal.base.form import Form, says
+from shoal.pages.history import History
+from shoal.pages.result import Stored
+from shoal.plan.policies import Policies
+from shoal.serve import examples, shapes
+from shoal.serve.cursor import Paging, cursor_of, cut, number_of
+from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.problems import Json
+
+JobName = Annotated[str, Meta(min_length=1, max_length=300)]
+
+
+class DiffWanted(Form, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
+    before: Annotated[JobName | None, says("The job whose result comes first; without it, the success before.")] = None
+    after: Annotated[
+        JobName | None, says("The job whose result is compared with it; without it, the last success.")
+    ] = None
+
+
+class ResultApi:
+    """`/api/v1/policies/{id}/results` and `/diff`."""
+
+    def __init__(self, policies: Policies, history: History) -> None:
+        self._policies = policies
+        self._history = history
+
+    @endpoint(
+        "GET",
+        "/api/v1/policies/{policy_id}/results",
+        scope=Scope.READ,
+        says="List what a policy gave, the newest first.",
+        query=Paging,
+        answer=shapes.ResultList,
+        answers={"items": [examples.RESULT | {"group": None, "policy": "pol_01hr2v8k3m4n5p6q"}], "next": "MTIw"},
+        problems=[NotFound],
+    )
+    async def list_policy_results(self, ask: Ask[Nothing, Paging]) -> Json:
+        """The last word on each run that has ended. They are kept longer than their jobs are, and the last success
+        always."""
+        policy = await self._policies.get(ask.part("policy_id"))
+        query = ask.query
+        found = await self._history.of_policy(policy.id, before=number_of(query.cursor), limit=query.limit + 1)
+        return Json(cut(found, query.limit, Stored.answer, lambda one: cursor_of(str(one.number))))
+
+    @endpoint(
+        "GET",
+        "/api/v1/policies/{policy_id}/diff",
+        scope=Scope.READ,
+        says="Say what changed between two results of a policy.",
+        query=DiffWanted,
+        answer=shapes.ResultDiff,
+        answers=examples.DIFF,
+        problems=[NotFound],
+    )
+    async def diff_policy_results(self, ask: Ask[Nothing, DiffWanted]) -> Json:
+        """By default between the last two that succeeded; else of the jobs that `from` and `to` name."""
+        policy = await self._policies.get(ask.part("policy_id"))
+        diff = await self._history.diff(policy.id, ask.query.before, ask.query.after)
+        return Json({"policy_id": policy.id} | diff.answer())
