@@ -1,0 +1,470 @@
+"""Two days of many policies in seconds: schedulers that die, bots that die, dawdle or lie, a receiver that forgets.
+
+`Days` lives through the time and keeps what each party saw. Whether that was right is for the test to say, with the
+`Diary` of a policy: when its jobs must have been made, computed from its rhythm alone.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from ipaddress import ip_network
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+import orjson
+
+from shoal.base.clock import FakeClock, from_micros, to_micros
+from shoal.base.database import Database, Tx, Work
+from shoal.base.errors import BackendUnavailable, LeaseLost
+from shoal.base.ids import JobId
+from shoal.base.service import Chore
+from shoal.crawl.again import Again
+from shoal.egress import AddressRule, Egress
+from shoal.events.courier import Courier
+from shoal.events.forwarder import Forwarder
+from shoal.events.webhook import NewWebhook
+from shoal.events.webhooks import Webhooks
+from shoal.pages.result import Delivery, Result, Status
+from shoal.plan.bookkeeper import SINK, Bookkeeper
+from shoal.plan.intake import Intake
+from shoal.plan.policies import Policies
+from shoal.plan.scheduler import Scheduler
+from shoal.plan.sheet import read_json_lines
+from shoal.queue.job import Holder, Lease, Taker, bot_holder, owner_of
+from shoal.store.sql.events import SqlEvents, SqlWebhooks
+from shoal.store.sql.policies import SqlPolicies
+from tests.contract.conftest import Bench, database_at
+from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
+
+T = TypeVar("T")
+
+MINUTE, HOUR = 60_000_000, 3_600_000_000
+BEGINS = datetime(2026, 3, 28, tzinfo=UTC)  # clocks in Europe go forward on the next day
+HOURS = 48
+NEVER = 2**62
+LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
+FROZEN_CLOCK = """
+    CREATE OR REPLACE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
+    $$ BEGIN RETURN (SELECT micros FROM clock_offset); END $$
+"""
+FREQUENCIES = {"25m": 25, "1h": 60, "90m": 90, "2h": 120, "4h": 240, "6h": 360, "8h": 480, "12h": 720, "24h": 1440}
+OFTEN = (1, 1, 1, 3, 5, 10, 15, 30, 34)  # how many policies have each of these
+DAILY = True  # at a fixed time of a day: not left out when the clock jumps over it
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A cron expression, and what it means."""
+
+    text: str
+    timezone: str
+    means: Callable[[datetime], bool]
+    daily: bool = False
+
+
+CRONS = (
+    Cron("*/40 * * * *", "UTC", lambda at: at.minute % 40 == 0),
+    Cron("15 6,18 * * *", "Asia/Tokyo", lambda at: at.minute == 15 and at.hour in (6, 18), DAILY),
+    Cron("30 2 * * *", "Europe/Berlin", lambda at: (at.hour, at.minute) == (2, 30), DAILY),  # not on that Sunday
+    Cron("0 */3 * * *", "America/New_York", lambda at: at.minute == 0 and at.hour % 3 == 0),
+    Cron("5 9 * * 0", "Europe/Berlin", lambda at: (at.hour, at.minute, at.weekday()) == (9, 5, 6), DAILY),
+)
+
+
+class Dying:
+    """A database as a process sees it that is killed now and then: before a commit, or before it hears of it."""
+
+    def __init__(self, database: Database, dice: random.Random, chance: float) -> None:
+        self._database = database
+        self._dice = dice
+        self.chance = chance
+        self.died = 0
+
+    async def run(self, work: Work[T]) -> T:
+        if self._dice.random() >= self.chance:
+            return await self._database.run(work)
+        self.died += 1
+        if self._dice.random() < 0.5:
+            await self._database.run(work)
+        else:
+            with suppress(_Killed):
+                await self._database.run(lambda tx: _undone(tx, work))
+        raise BackendUnavailable("the store", "the process was killed", "start it again")
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        """The real one is closed by whoever opened it."""
+
+
+class _Killed(Exception):
+    pass
+
+
+async def _undone(tx: Tx, work: Work[T]) -> T:
+    await work(tx)
+    raise _Killed
+
+
+@dataclass
+class Kept:
+    """A lease in a bot's hands."""
+
+    lease: Lease
+    until: int
+
+    @property
+    def holder(self) -> Holder:
+        return self.lease.holder
+
+
+class Bot:
+    """Pulls, and answers with its first try as an honest bot does."""
+
+    def __init__(self, days: "Days", token: str, most: int) -> None:
+        self.days = days
+        self.name = bot_holder(token, f"bot of {token}")
+        self.most = most
+        self.kept: list[Kept] = []
+
+    async def pull(self) -> None:
+        taker = Taker(self.name, ["page"], capabilities=("http", "js"), lock_ttl=timedelta(minutes=10))
+        with suppress(BackendUnavailable):  # what was granted unheard runs out
+            for lease in (await self.days.queue.finish_and_lease([], taker, self.most)).leases:
+                self.kept.append(Kept(lease, self.days.now + round(lease.ttl_seconds * 1e6)))
+
+    async def push(self) -> None:
+        kept, self.kept = self.kept, []
+        answers = [self.days.answer(one.lease) for one in kept]
+        states = await self.send(answers)
+        if states is None:  # nobody knows whether they came through: say it again
+            states = await self.send(answers, surely=True)
+        assert states is not None
+        self.days.accepted += [one for one, state in zip(answers, states, strict=True) if state is not None]
+        self.days.lost += sum(state is None for state in states)
+
+    async def send(self, answers: list[Delivery], *, surely: bool = False) -> list[Any] | None:
+        if not answers:
+            return []
+        ingest = self.days.bench.ingest if surely else self.days.ingest
+        try:
+            settled = await ingest.settle(self.name, answers)
+        except BackendUnavailable:
+            return None
+        return [receipt.state for receipt in settled.receipts]
+
+
+class Mortal(Bot):
+    """Dies with whatever it holds, every time."""
+
+    async def push(self) -> None:
+        self.kept.clear()
+
+
+class Slow(Bot):
+    """Answers when its time is over: always too late."""
+
+    async def push(self) -> None:
+        late = [one for one in self.kept if one.until < self.days.now]
+        self.kept = [one for one in self.kept if one.until >= self.days.now]
+        states = await self.send([self.days.answer(one.lease) for one in late], surely=True)
+        assert states is not None
+        self.days.believed += [str(state) for state in states if state is not None]
+        self.days.late += len(late)
+
+
+class Liar(Bot):
+    """Lies about ids and grants before it tells the truth, and says something else after it."""
+
+    async def push(self) -> None:
+        mine = list(self.kept)
+        await self._lie([Holder(one.holder.job_id, epoch) for one in mine for epoch in self._wrong(one.holder.epoch)])
+        await self._lie([one.holder for bot in self.days.bots for one in bot.kept if bot is not self])
+        await self._lie([Holder(JobId("job_nobody"), 1), Holder(JobId("' OR 1=1 --"), 1), Holder(JobId(""), 0)])
+        await super().push()
+        await self._lie([one.holder for one in mine])
+        for one in mine:
+            with suppress(LeaseLost):
+                await self.days.bench.queue.beat(owner_of(self.name), one.holder, timedelta(hours=20))
+                self.days.believed.append("a heartbeat for a job that has ended")
+
+    def _wrong(self, epoch: int) -> Iterator[int]:
+        yield from (epoch - 1, epoch + 1, -epoch, 2**62)
+
+    async def _lie(self, holders: list[Holder]) -> None:
+        lies = [Delivery(one, _result(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in holders]
+        states = await self.send(lies, surely=True)
+        assert states is not None
+        self.days.lies += len(lies)
+        self.days.believed += [f"{lie.holder}: {state}" for lie, state in zip(lies, states, strict=True) if state]
+
+
+def _result(status: Status, at: int, html_hash: str | None = None) -> Result:
+    error = ("http_500", "It was answered 500.") if status is Status.FAIL else (None, None)
+    return Result(status, "", at, data={"price": 1}, error_code=error[0], error_message=error[1], html_hash=html_hash)
+
+
+@dataclass
+class Days:
+    """The whole plant on one store, and what everybody saw."""
+
+    bench: Bench
+    server: BadServer
+    dice: random.Random
+    passes: list[int] = field(default_factory=list)  # when a scheduler got through
+    noted: list[tuple[int, int]] = field(default_factory=list)  # how far the bookkeeper was, and when
+    accepted: list[Delivery] = field(default_factory=list)
+    received: dict[str, set[bytes]] = field(default_factory=dict)
+    deliveries: int = 0
+    believed: list[str] = field(default_factory=list)  # of what is not true, or too late
+    lies: int = 0
+    late: int = 0
+    lost: int = 0  # honest answers that came too late
+    kills: int = 0
+
+    def __post_init__(self) -> None:
+        self.store, self.events, self.hooks = SqlPolicies(), SqlEvents(), SqlWebhooks()
+        self.dying = Dying(self.bench.database, self.dice, 0.05)
+        mortal = self.bench.over(self.dying)
+        self.queue, self.ingest = mortal.queue, mortal.ingest
+        database = self.bench.database
+        self.policies = Policies(database, self.store, self.bench.queue, Again(self.bench.crawls), lambda: LOOPBACK)
+        self.intake = Intake(database, self.store, self.policies, self.bench.clock)
+        self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK, self.bench.clock)
+        self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
+        self.forwarder = Forwarder(self.dying, self.events, self.hooks)
+        self.bookkeeper = Bookkeeper(self.dying, self.events, self.store)
+        self.courier = self.new_courier()
+        self.bots = [
+            Mortal(self, "tok_mortal", 2),
+            Slow(self, "tok_slow", 2),
+            Liar(self, "tok_liar", 3),
+            Bot(self, "tok_honest", 400),
+        ]
+        self.pulling = self.bots
+        self.server.scripts["/hook"] = self.receive
+
+    def scheduler(self, bench: Bench) -> Scheduler:
+        return Scheduler(bench.database, self.store, bench.queue, bench.desk, bench.signals, backlog=1_000_000)
+
+    def new_courier(self) -> Courier:
+        return Courier(
+            self.dying, self.hooks, lambda: Egress(LOOPBACK), self.bench.clock, self.bench.signals, self.dice.random
+        )
+
+    @property
+    def now(self) -> int:
+        return self.bench.clock.micros()
+
+    async def receive(self, line: Line, asked: Asked) -> None:
+        """Note what came; now and then answer badly, or not at all, although it came."""
+        self.deliveries += 1
+        self.received.setdefault(asked.headers["webhook-id"], set()).add(asked.body)
+        luck = self.dice.random()
+        if luck < 0.01:
+            raise ConnectionResetError
+        await line.send(reply(503 if luck < 0.02 else 204, b""))
+
+    def answer(self, lease: Lease) -> Delivery:
+        """A page that changes now and then; a tenth of the tries fail."""
+        failed = self.dice.random() < 0.1
+        digest = f"{self.dice.randrange(2)}"
+        return Delivery(lease.holder, _result(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
+
+    async def begin(self, forms: list[dict[str, Any]]) -> None:
+        """Make policies, all in one commit."""
+        lines = [orjson.dumps(form).decode() for form in forms]
+        report = await self.intake.take(iter(read_json_lines(lines)), skip_bad=False)
+        assert report.made == len(forms), report
+
+    async def hook(self) -> None:
+        await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}/hook"))
+
+    async def live(self, minutes: float, *, schedulers: bool = True) -> None:
+        """One round: plan, pull, push, sweep, tell; then time goes by."""
+        if schedulers:
+            await self._plan()
+        await self.bench.jump(5)
+        for bot in self.pulling:
+            await bot.pull()
+        await self.bench.jump(20)
+        await self.bench.janitor().run_once()
+        for bot in self.bots:
+            await bot.push()
+        await self.bench.jump(5)
+        await self._tell()
+        await self.bench.jump(minutes * 60 - 30)
+
+    async def _plan(self) -> None:
+        """When one of them is killed, the other goes on."""
+        done = [await self._survives(one) for one in self.schedulers]
+        if not all(done):
+            await self._last_word(self.schedulers[1])
+        self.passes.append(self.now)
+
+    async def _tell(self) -> None:
+        await self._survives(self.forwarder)
+        await self._survives(self.bookkeeper)
+        self.noted.append((await self.bench.database.read(lambda tx: self.events.cursor(tx, SINK)), self.now))
+        await self.courier.run_once()
+        await self.courier.rest()
+        if self.dice.random() < 0.02:
+            await self.courier.close()
+            self.courier = self.new_courier()
+
+    async def _survives(self, chore: Chore) -> bool:
+        try:
+            while (await chore.run_once()).again_in is not None:
+                pass
+        except BackendUnavailable:
+            self.kills += 1
+            return False
+        return True
+
+    async def _last_word(self, chore: Chore) -> None:
+        while not await self._survives(chore):
+            pass
+
+    async def settle(self) -> None:
+        """Until nothing is under way any more and every event is delivered."""
+        self.dying.chance = 0.0
+        self.pulling = self.bots[-1:]
+        for _ in range(60):
+            await self.live(11, schedulers=False)
+            waiting = "SELECT count(*) FROM job WHERE finished_at IS NULL"
+            untold = "SELECT count(*) FROM delivery WHERE state <> 'delivered'"
+            if not await self.bench.number(waiting) + await self.bench.number(untold):
+                return
+        raise AssertionError("it never comes to rest")
+
+
+@asynccontextmanager
+async def days_of(url: str, seed: int) -> AsyncIterator[Days]:
+    clock = FakeClock(BEGINS)
+    database = database_at(url, clock)
+    await database.open(upgrade=True)
+    bench = Bench(url, database, clock, database.dialect)
+    if bench.dialect == "postgres":
+        await bench.sql(FROZEN_CLOCK)
+        await bench.sql(f"UPDATE clock_offset SET micros = {clock.micros()}")
+    async with bad_server() as server:
+        days = Days(bench, server, random.Random(seed))
+        try:
+            yield days
+        finally:
+            await days.courier.close()
+            await bench.close()
+
+
+def forms(count: int, dice: random.Random) -> list[dict[str, Any]]:
+    """Policies of every kind; each says in its labels which it is."""
+    return [_form(place, dice) for place in range(count)]
+
+
+def _form(place: int, dice: random.Random) -> dict[str, Any]:
+    form = {
+        "url": f"http://www{place % 50}.example.org/{place}",
+        "overlap": ("skip", "queue", "replace")[place % 3],
+        "lock_ttl": dice.choice(["5m", "10m", "30m"]),
+        "max_retry": dice.choice([0, 1, 3, 3]),
+        "priority_base": dice.randrange(101),
+        "crawl_config": {"js_required": dice.random() < 0.2},
+    }
+    kind = place % 10
+    if kind == 0:
+        cron = CRONS[place // 10 % len(CRONS)]
+        return form | {"cron": cron.text, "timezone": cron.timezone}
+    [frequency] = dice.choices(list(FREQUENCIES), OFTEN)
+    if FREQUENCIES[frequency] <= 240:  # a bad bot gets it, and has it when its next time comes
+        form |= {"lock_ttl": "5h", "priority_base": 95}
+    if kind == 1:
+        return form | {"frequency": "6h", "adaptive": {"min": "2h", "max": "12h"}}
+    if kind == 2:
+        return form | {"frequency": frequency, "windows": ["08:00-18:00"]}
+    return form | {"frequency": frequency}
+
+
+@dataclass
+class Diary:
+    """When the jobs of one policy must have been made. Knows nothing of how Shoal plans: it walks along the time."""
+
+    form: dict[str, Any]
+    begun: int
+    lives: list[tuple[int, int]]  # of its jobs: made, ended
+    hashes: list[tuple[int, str]]  # that its successes brought, when they were noted
+
+    def __post_init__(self) -> None:
+        self.step = FREQUENCIES.get(self.form["frequency"] or "", 0) * MINUTE
+        self.points = list(cron_points(self.form["cron"], self.begun)) if self.form["cron"] else []
+        self.planned = self.points[0] if self.points else self.begun
+        self.hash: str | None = None
+        self.overlaps = 0
+
+    def made(self, passes: list[int]) -> list[int]:
+        """The times at which a job must have been made, if schedulers got through at these."""
+        found, owed = [], False
+        for now in passes:
+            self._note(now)
+            due = self._begins() <= now
+            while self.planned <= now and due:
+                self._move()
+            lives = any(made < now and (ended > now or self._is_replaced(now, ended)) for made, ended in self.lives)
+            self.overlaps += due and lives
+            if due and lives and self.form["overlap"] == "queue":
+                owed = True
+            if (due and (not lives or self.form["overlap"] == "replace")) or (owed and not lives):
+                found.append(now)
+                owed = False
+        return found
+
+    def _is_replaced(self, now: int, ended: int) -> bool:
+        return ended == now and self.form["overlap"] == "replace"
+
+    def _begins(self) -> int:
+        """Not before the window opens, if it has one."""
+        if not self.form["windows"]:
+            return self.planned
+        at = from_micros(self.planned)
+        opens = at.replace(hour=8, minute=0, second=0, microsecond=0)
+        if at < opens:
+            return to_micros(opens)
+        return self.planned if at.hour < 18 else to_micros(opens + timedelta(days=1))
+
+    def _move(self) -> None:
+        if not self.points:
+            self.planned += self.step
+        else:
+            self.points.pop(0)
+            self.planned = self.points[0]
+
+    def _note(self, now: int) -> None:
+        while self.hashes and self.hashes[0][0] < now:
+            _, brought = self.hashes.pop(0)
+            if self.form["adaptive"] and self.hash is not None:
+                wanted = self.step * 3 // 2 if brought == self.hash else self.step // 2
+                step = max(2 * HOUR, min(12 * HOUR, wanted))
+                self.planned += step - self.step
+                self.step = step
+            self.hash = brought
+
+
+@cache
+def cron_points(text: str, begun: int) -> list[int]:
+    """Minute by minute: what the hands of a clock on the wall show. A daily run that they jump over is made up for."""
+    [cron] = [one for one in CRONS if one.text == text]
+    zone = ZoneInfo(cron.timezone)
+    minute = begun // MINUTE * MINUTE + MINUTE
+    before = from_micros(minute - MINUTE).astimezone(zone)
+    found = []
+    for _ in range((HOURS + 1) * 60):
+        at = from_micros(minute).astimezone(zone)
+        skipped = (at.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
+        jumped = [at - timedelta(minutes=back) for back in range(1, skipped // timedelta(minutes=1) + 1)]
+        if cron.means(at) or (cron.daily and any(cron.means(one) for one in jumped)):
+            found.append(minute)
+        before, minute = at, minute + MINUTE
+    return [*found, NEVER]
