@@ -104,6 +104,12 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
     assert (told["event"], told["reason"], told["crawl_id"]) == ("crawl_paused", "asked", "one")
 
 
+def test_a_crawl_that_somebody_paused_is_told_as_paused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crawls", "pause", "one"]) == 0
+    assert main(["crawls", "wait", "one"]) == 11
+    assert "crawl one is paused; go on with `shoal crawls resume one`." in capsys.readouterr().err
+
+
 def test_who_follows_a_journal_is_let_go_when_the_crawl_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "stop", "one"]) == 0
     capsys.readouterr()

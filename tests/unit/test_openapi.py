@@ -75,3 +75,4 @@ async def test_the_page_for_people_names_every_endpoint_and_loads_nothing_from_e
     assert 'src="http' not in page
     assert 'href="http' not in page
     assert "<script" not in page
+    assert "a stable <code>code</code>" in page

@@ -201,7 +201,7 @@ async def test_a_wish_that_cannot_be_taken_leaves_with_2_by_its_field(shop: Serv
     boss = await shop.token("admin")
     words = ["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "soon", *at(shop, boss)]
     code, _, err = await person.types(*words)
-    assert (code, err) == (2, "shoal: expires_in is not a duration; correct it.\n")
+    assert (code, err) == (2, "shoal: expires_in 'soon' is not a duration; write it as 30m, 12h or 7d.\n")
     _, _, err = await person.types(*words, "--json")
     assert json.loads(err)["field"] == "expires_in"
 

@@ -202,7 +202,8 @@ async def test_pages_are_listed_as_their_records(api: Served) -> None:
     assert missing
     assert (await api.ask(f"{CRAWLS}/{crawl_id}/pages?status=404"))[1]["items"] == missing
     assert (await api.ask(f"{CRAWLS}/{crawl_id}/pages?error=any"))[1]["items"] == []
-    assert (await api.ask(f"{CRAWLS}/{crawl_id}/pages?status=abc"))[0] == 422
+    status, problem = await api.ask(f"{CRAWLS}/{crawl_id}/pages?status=abc")
+    assert (status, problem["detail"]) == (422, "status cannot be 'abc'; give text such as 404 or 4xx.")
 
 
 async def test_failed_urls_are_fetched_again_by_what_they_failed_of(api: Served) -> None:

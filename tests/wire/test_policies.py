@@ -45,18 +45,27 @@ async def test_a_signal_is_taken(api: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "field"),
+    ("body", "field", "fix"),
     [
-        ({"url": "http://example.org/"}, "frequency"),
-        ({"url": "http://example.org/", "frequency": "0"}, "frequency"),
-        ({"url": "http://example.org/", "cron": "61 * * * *"}, "cron"),
-        ({"url": "http://10.0.0.1/", "frequency": "6h"}, "url"),
-        ({"url": "http://example.org/", "frequency": "6h", "lease_epoch": 3}, "lease_epoch"),
+        ({"url": "http://example.org/"}, "frequency", "give one of them."),
+        (
+            {"url": "http://example.org/", "frequency": "0"},
+            "frequency",
+            "'0' is a duration without a known unit; write",
+        ),
+        ({"url": "http://example.org/", "frequency": "5s"}, "frequency", "is not from 1m to 366d; write it as 30m,"),
+        ({"url": "http://example.org/", "cron": "61 * * * *"}, "cron", "; write five fields as in 30 6 * * 1-5."),
+        ({"url": "http://example.org/", "timezone": "Nowhere"}, "timezone", "zone; write it as Europe/Berlin."),
+        ({"url": "http://10.0.0.1/", "frequency": "6h"}, "url", "SHOAL_ALLOW_NETWORKS"),
+        ({"url": "http://example.org/", "frequency": "6h", "lease_epoch": 3}, "lease_epoch", "is not a known field;"),
     ],
 )
-async def test_a_bad_policy_names_its_field(api: Served, body: dict[str, Any], field: str) -> None:
+async def test_a_bad_policy_names_its_field_and_what_to_write(
+    api: Served, body: dict[str, Any], field: str, fix: str
+) -> None:
     status, problem = await api.ask(HERE, body)
     assert (status, problem["field"]) == (422, field)
+    assert fix in problem["detail"]
     assert (await api.ask(HERE))[1]["items"] == []
 
 

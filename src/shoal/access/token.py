@@ -18,7 +18,7 @@ from shoal.base.clock import moment
 from shoal.base.errors import InvalidInput
 from shoal.base.form import Check, Form, says
 from shoal.base.ids import TokenId
-from shoal.base.reading import read_duration
+from shoal.base.reading import read_span
 from shoal.base.text import visible
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u
@@ -74,7 +74,7 @@ def _check_name(name: str) -> str:
 
 def _check_duration(text: str | None) -> str | None:
     if text is not None:
-        read_duration(text)
+        read_span(text)
     return text
 
 

@@ -210,12 +210,12 @@ class RateLimited(TimeError):
 
 
 class Interrupted(TimeError):
-    """Stopped by a signal; can be resumed."""
+    """Stopped by a signal, or paused by somebody; can be resumed."""
 
     code = "interrupted"
 
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(f"{what} was interrupted; {fix}.")
+    def __init__(self, what: str, fix: str, how: str = "was interrupted") -> None:
+        super().__init__(f"{what} {how}; {fix}.")
 
 
 class OperatorError(ShoalError):

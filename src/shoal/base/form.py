@@ -88,7 +88,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except UnicodeEncodeError:
             raise InvalidInput(called, "cannot be taken: it has half a character in it", "send it as UTF-8") from None
         except ValueError as error:
-            raise InvalidInput(called, str(error), "correct it") from None
+            raise InvalidInput(called, *_said(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,8 @@ def accepts(annotation: Any) -> str:
     if choices := _choices(kind):
         *most, last = choices
         return f"{', '.join(most)} or {last}" if most else last
+    if samples := [str(one) for mark in _marks(annotation) for one in mark.examples or ()]:
+        return f"text such as {' or '.join(samples)}"
     named = _NAMES.get(get_origin(kind) or kind, "an object")
     limits = _limits(_marks(annotation))
     return f"{named} {limits}" if limits else named
@@ -188,6 +190,12 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
 
 
+def _said(refusal: object) -> tuple[str, str]:
+    """Problem and fix, as a check says them: `is too long; write at most ten`."""
+    problem, _, fix = str(refusal).rpartition("; ")
+    return (problem, fix) if problem else (fix, "correct it")
+
+
 def _inner(said: str) -> tuple[str, str]:
     """Problem and fix of a part of a value, from what the library says of it."""
     if match := _FIELD.search(said):
@@ -206,7 +214,7 @@ def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool)
     match = _PLACE.fullmatch(error)
     said, place = (match[1], match[2] or "") if match else (error, "")
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
-        return InvalidInput(called + place, said, "correct it")
+        return InvalidInput(called + place, *_said(said))
     if place or _FIELD.search(said):
         return InvalidInput(called + place, *_inner(said))
     problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"

@@ -5,6 +5,7 @@ is said by the caller.
 """
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -66,6 +67,14 @@ def read_pause(value: object) -> timedelta:
     if micros > LONGEST // _MICROSECOND:
         raise ValueError("is longer than ten years")
     return timedelta(microseconds=micros)
+
+
+def read_span(text: str, read: Callable[[object], timedelta] = read_duration) -> timedelta:
+    """A duration in somebody's form: the refusal quotes it, and says how one is written."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ValueError(f"{shorten(text)!r} {error}; write it as 30m, 12h or 7d") from None
 
 
 def read_patience(value: object) -> timedelta:

@@ -6,7 +6,7 @@ import click
 
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import print_rows
 
 ANALYSES = "/api/v1/analyses"
@@ -33,7 +33,9 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Re
     if as_json:
         print_json({"items": items, "next": more})
         return
-    rows = [[one["id"], one["state"], one["crawl_id"], one["findings"], one["created_at"]] for one in items]
+    rows = [
+        [one["id"], one["state"], one["crawl_id"], one["findings"], to_the_second(one["created_at"])] for one in items
+    ]
     print_table(["id", "state", "crawl", "findings", "created"], rows)
     if more is not None:
         note("There are more: raise --limit.")

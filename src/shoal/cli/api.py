@@ -39,6 +39,16 @@ class Send(Protocol):
 PAGE = 200  # items that a list gives at once
 PATIENCE = timedelta(seconds=60)
 LARGEST_ANSWER = 256_000_000
+LISTS = {
+    "analysis": "shoal analyses ls",
+    "crawl": "shoal crawls ls",
+    "job": "shoal jobs ls",
+    "job group": "shoal jobs groups",
+    "policy": "shoal policies ls",
+    "quota": "shoal jobs quota ls",
+    "token": "shoal tokens ls",
+    "webhook": "shoal webhooks ls",
+}
 LOGIN_FIX = "give a valid one with --token-file, --token or SHOAL_TOKEN"
 
 
@@ -188,7 +198,13 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[Api]:
         async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
             return await _call(door, method, target, body, kind)
 
-        yield Api(send)
+        try:
+            yield Api(send)
+        except NotFound as error:
+            kind = error.facts.get("kind")
+            if kind not in LISTS or kind == "crawl":  # of a crawl the store says it itself, with its name
+                raise
+            raise NotFound(kind, error.facts["id"], f"list them with `{LISTS[kind]}`") from None
 
 
 async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
@@ -256,7 +272,7 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[Api]:
         raise Unauthenticated(LOGIN_FIX) from None
     except NotFound as error:
         kind = error.facts.get("kind")
-        raise error if kind is None else error.within(server, f"list them with `shoal {kind}s ls`") from None
+        raise error.within(server, f"list them with `{LISTS[kind]}`") if kind in LISTS else error from None
     finally:
         egress.close()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
 import click
@@ -13,7 +12,7 @@ from shoal.cli.api import Api, Reach, at, of_the_store, reaching, run_on
 from shoal.cli.following import logs, wait, watch
 from shoal.cli.frame import Group
 from shoal.cli.options import OUTPUT_HELP, change_flags, changed_flag_of, changed_values
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import in_bytes, many, print_line, print_rows
 from shoal.cli.watching import quiet
 from shoal.crawl.change import CrawlChange
@@ -227,7 +226,7 @@ def _on_store(settings: Settings, work: Callable[[App], Awaitable[T]]) -> T:
 
 def _row(crawl: dict[str, Any]) -> list[object]:
     counts = [crawl[name] for name in ("pages", "errors", "queued")]
-    return [crawl["id"], crawl["state"], *counts, _to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
+    return [crawl["id"], crawl["state"], *counts, to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
 
 
 def _seeds(seeds: list[str]) -> str:
@@ -252,17 +251,13 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if name.endswith("_at") and isinstance(value, str):
-        return str(datetime.fromisoformat(value))
+        return to_the_second(value)
     return "" if value is None else str(value)
 
 
 def _held(host: dict[str, Any]) -> str:
-    return f"{host['origin']} until {_to_the_second(host['held_until'])} (it answered {host['status']})"
+    return f"{host['origin']} until {to_the_second(host['held_until'])} (it answered {host['status']})"
 
 
 def _trap(trap: dict[str, Any]) -> str:
     return f"{trap['pattern']} ({trap['count']} URLs, such as {trap['sample']})"
-
-
-def _to_the_second(time: str) -> str:
-    return f"{time[:19]}Z"

@@ -10,7 +10,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, UsageError
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import many
 
 JOBS = "/api/v1/jobs"
@@ -109,7 +109,7 @@ def groups(state: str | None, limit: int, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json({"items": items, "next": more})
         return
-    rows = [[one["id"], one["state"], one["total"], _counts(one), one["created_at"]] for one in items]
+    rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
     print_table(["id", "state", "total", "jobs", "created"], rows)
     if more is not None:
         note("There are more: raise --limit.")

@@ -10,7 +10,7 @@ from shoal.base.reading import read_duration
 from shoal.cli import groups
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import many, print_rows
 from shoal.queue.states import TERMINAL, JobState
 
@@ -215,14 +215,14 @@ def _row(job: dict[str, Any]) -> list[object]:
     state = f"{job['state']} ({job['state_reason']})" if job["state_reason"] else job["state"]
     attempts = f"{job['attempts']}/{job['max_attempts']}"
     about = job["url"] or job["run_id"] or ""
-    return [job["id"], job["kind"], state, attempts, job["priority"], job["created_at"], about]
+    return [job["id"], job["kind"], state, attempts, job["priority"], to_the_second(job["created_at"]), about]
 
 
 def _grant(grant: dict[str, Any]) -> str:
     where = f" (process {grant['pid']} of {grant['node']})" if grant["pid"] is not None else ""
-    end = f"{grant['ended']} {grant['ended_at']}" if grant["ended"] is not None else "still has it"
+    end = f"{grant['ended']} {to_the_second(grant['ended_at'])}" if grant["ended"] is not None else "still has it"
     error = f": {grant['error']}" if grant["error"] else ""
-    return f"{grant['epoch']}. {grant['holder']}{where} {grant['granted_at']}, {end}{error}"
+    return f"{grant['epoch']}. {grant['holder']}{where} {to_the_second(grant['granted_at'])}, {end}{error}"
 
 
 def _shown(value: Any) -> str:

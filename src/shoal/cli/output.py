@@ -37,6 +37,11 @@ def note(text: str) -> None:
     print(clean(text), file=sys.stderr, flush=True)
 
 
+def to_the_second(time: str | None) -> str:
+    """A time of the API in a table: nobody reads microseconds."""
+    return "" if time is None else f"{time[:19]}Z"
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows under their columns; wide cells are kept whole, so that a pipe gets all of them."""
     cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]

@@ -10,7 +10,7 @@ import orjson
 from shoal.base.errors import InvalidInput, NotFound, UsageError
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import many, print_rows
 
 POLICIES = "/api/v1/policies"
@@ -48,7 +48,7 @@ def add(reach: Reach, as_json: bool, **given: Any) -> None:
         print_json(made)
     else:
         print(made["id"], flush=True)
-        note(f"Its first run is at {made['next_run_at']}.")
+        note(f"Its first run is at {to_the_second(made['next_run_at'])}.")
 
 
 @policies.command("ls")
@@ -300,7 +300,8 @@ def _row(policy: dict[str, Any]) -> list[object]:
     what = policy["url"] or policy["seeds"][0]
     off = "-" if policy["enabled"] else "disabled"
     stale = "yes" if policy["freshness"]["stale"] else ""
-    return [policy["id"], when, policy["next_run_at"] or off, policy["last_success_at"], stale, what]
+    times = [to_the_second(policy[name]) for name in ("next_run_at", "last_success_at")]
+    return [policy["id"], when, times[0] or off, times[1], stale, what]
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ import click
 from shoal.access.scopes import ROLES, Scope
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import print_rows
 
 TOKENS = "/api/v1/tokens"
@@ -118,18 +118,14 @@ def log(subject: str | None, limit: int, reach: Reach, as_json: bool) -> None:
 
 
 def _row(token: dict[str, Any]) -> list[object]:
-    times = [_to_the_second(token[name]) for name in ("expires_at", "last_used_at")]
+    times = [to_the_second(token[name]) for name in ("expires_at", "last_used_at")]
     return [token["id"], token["state"], " ".join(token["scopes"]), *times, token["name"]]
 
 
 def _act(entry: dict[str, Any]) -> list[object]:
     facts = ", ".join(f"{name} {_text(value)}" for name, value in entry["facts"].items() if value is not None)
-    return [_to_the_second(entry["at"]), entry["who"], entry["address"], entry["act"], entry["subject"], facts]
+    return [to_the_second(entry["at"]), entry["who"], entry["address"], entry["act"], entry["subject"], facts]
 
 
 def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _to_the_second(time: str | None) -> str:
-    return "" if time is None else f"{time[:19]}Z"

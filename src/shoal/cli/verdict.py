@@ -17,4 +17,5 @@ def exit_code_of(seen: Seen, how_to_go_on: str) -> int:
         return LIMITS.get(reason or "", 0)
     if state in TERMINAL:
         return FAILED
-    raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{how_to_go_on}`")
+    how = "is paused" if reason == "asked" else "was interrupted"
+    raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{how_to_go_on}`", how)

@@ -12,7 +12,7 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.form import Form, says
 from shoal.base.ids import new_id
-from shoal.base.reading import read_duration
+from shoal.base.reading import read_duration, read_span
 from shoal.egress.address import AddressRule
 from shoal.pages.work import check_url
 from shoal.plan.policy import Policy, PolicyForm
@@ -32,7 +32,7 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     boost: Annotated[float, says("Points for the priority of its jobs.", ge=-100, le=100)]
     lasts: Annotated[str, says("For how long.", max_length=20)] = "24h"
 
-    checks: ClassVar = {"lasts": lambda text: read_duration(text) and text}
+    checks: ClassVar = {"lasts": lambda text: read_span(text) and text}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from shoal.base.clock import moment, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.form import Form, says
-from shoal.base.reading import read_duration, read_pause
+from shoal.base.reading import read_duration, read_pause, read_span
 from shoal.base.text import HIDDEN, redact_url
 from shoal.egress.given import hidden_headers
 from shoal.pages.work import PageConfig, check_config, check_rule_set
@@ -25,14 +25,14 @@ Span = Annotated[str, Meta(max_length=20)]
 
 
 def check_lock(text: str) -> str:
-    if not SHORTEST_LOCK <= read_duration(text) <= LONGEST_LOCK:
-        raise ValueError("is not from 5s to 24h")
+    if not SHORTEST_LOCK <= read_span(text) <= LONGEST_LOCK:
+        raise ValueError(f"{text!r} is not from 5s to 24h; write it as 30s, 10m or 2h")
     return text
 
 
 def check_jitter(text: str) -> str:
-    if read_pause(text) > DAY:
-        raise ValueError("is longer than a day")
+    if read_span(text, read_pause) > DAY:
+        raise ValueError(f"{text!r} is longer than a day; write it as 30s, 10m or 2h")
     return text
 
 
@@ -52,7 +52,7 @@ def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
     if adaptive is not None:
         shortest, longest = read_duration(check_frequency(adaptive.min)), read_duration(check_frequency(adaptive.max))
         if shortest >= longest:
-            raise ValueError("has a min that is not below its max")
+            raise ValueError("has a min that is not below its max; let max be longer")
     return adaptive
 
 

@@ -15,11 +15,12 @@ import xxhash
 from cronsim import CronSim, CronSimError
 
 from shoal.base.clock import from_micros, span, to_micros
-from shoal.base.reading import read_duration
+from shoal.base.reading import read_span
 
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_WINDOWS = 20
+CRON_FIX = "write five fields as in 30 6 * * 1-5"
 _WINDOW = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))? +)?(\d\d):(\d\d)-(\d\d):(\d\d)")
 
 
@@ -87,9 +88,8 @@ def zone(name: str) -> ZoneInfo:
 
 
 def check_frequency(text: str) -> str:
-    frequency = read_duration(text)
-    if not SHORTEST <= frequency <= LONGEST:
-        raise ValueError("is not from 1m to 366d")
+    if not SHORTEST <= read_span(text) <= LONGEST:
+        raise ValueError(f"{text!r} is not from 1m to 366d; write it as 30m, 12h or 7d")
     return text
 
 
@@ -97,13 +97,13 @@ def check_cron(text: str) -> str:
     """Five fields as Debian's cron reads them, that come true some day."""
     fields = text.split()
     if len(fields) != 5:
-        raise ValueError(f"{text[:50]!r} is not a cron expression; write five fields as in 30 6 * * 1-5")
+        raise ValueError(f"{text[:50]!r} is not a cron expression; {CRON_FIX}")
     try:
         next(CronSim(text, from_micros(0)))
     except CronSimError as error:
-        raise ValueError(f"{text[:50]!r} is not a cron expression ({str(error).lower()})") from None
+        raise ValueError(f"{text[:50]!r} is not a cron expression ({str(error).lower()}); {CRON_FIX}") from None
     except StopIteration:
-        raise ValueError(f"{text[:50]!r} never comes true") from None
+        raise ValueError(f"{text[:50]!r} never comes true; choose a day that comes") from None
     return " ".join(fields)
 
 
@@ -122,7 +122,7 @@ def read_window(text: str) -> Window:
     try:
         begins, ends = _clock(match[3], match[4]), _clock(match[5], match[6])
     except ValueError:
-        raise ValueError(f"{text[:50]!r} has a time that no day has") from None
+        raise ValueError(f"{text[:50]!r} has a time that no day has; write it as Mon-Fri 08:00-18:00") from None
     return Window(days, begins, ends)
 
 

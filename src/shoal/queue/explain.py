@@ -88,7 +88,7 @@ def _locked(job: Job, crowd: Crowd) -> Explanation:
 def _ended(job: Job) -> Explanation:
     at = from_micros(job.finished_at or 0).isoformat(timespec="seconds").replace("+00:00", "Z")
     why = f" ({job.state_reason})" if job.state_reason else ""
-    error = f": {job.error}" if job.error and job.state is not JobState.DONE else ""
+    error = f": {job.error.rstrip('.')}" if job.error and job.state is not JobState.DONE else ""
     tail = (
         f"; `shoal jobs retry {job.id}` lets it run again" if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
     )

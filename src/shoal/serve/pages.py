@@ -16,8 +16,8 @@ from shoal.serve.cursor import Paging, number_of, so_far
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.problems import Json
 
-Status = Annotated[str, Meta(pattern=r"^[1-9]([0-9][0-9]|xx)\Z")]
-Code = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}\Z")]
+Status = Annotated[str, Meta(pattern=r"^[1-9]([0-9][0-9]|xx)\Z", examples=["404", "4xx"])]
+Code = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}\Z", examples=["timeout", "any"])]
 
 
 class PagesWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
