@@ -75,6 +75,7 @@ async def test_an_id_that_is_taken_is_refused(api: Served) -> None:
         ({}, "urls", "is missing"),
         ({"urls": []}, "urls", "cannot be"),
         ({"urls": [URL, "ftp://example.org/", "nothing"]}, "urls[1]", "urls[2] cannot be fetched either"),
+        ({"urls": [URL, f"{URL}\0"]}, "urls[1]", "control characters"),
         ({"urls": [URL] * 10_001}, "urls", "of 1 to 10000"),
         ({"urls": [URL], "max_retry": -1}, "max_retry", "from 0 to 99"),
         ({"urls": [URL], "crawl_config": {"headers": {"Host": "x"}}}, "crawl_config.headers", "name the host"),

@@ -37,6 +37,16 @@ async def test_secrets_of_a_policy_are_not_shown(api: Served) -> None:
     assert made["crawl_config"]["headers"]["Accept-Language"] == "de"
 
 
+@pytest.mark.parametrize(
+    ("url", "field"), [("http://example.org/", "crawl_config.headers"), ("http://example.org/?api_key=sesame", "url")]
+)
+async def test_what_was_hidden_is_not_taken_for_the_secret(api: Served, url: str, field: str) -> None:
+    form = {"url": url, "frequency": "6h", "crawl_config": {"headers": {"Authorization": "Bearer sesame"}}}
+    _, made = await api.ask(HERE, form)
+    status, problem = await api.ask(f"{HERE}/{made['id']}", {name: made[name] for name in form}, method="PUT")
+    assert (status, problem["field"]) == (422, field)
+
+
 async def test_a_signal_is_taken(api: Served) -> None:
     status, told = await api.ask("/api/v1/signals", {"label": "team=a", "boost": 20.0})
     assert (status, told["subject"]) == (200, "label:team=a")

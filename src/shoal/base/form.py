@@ -42,7 +42,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unquoted: ClassVar[frozenset[str]] = frozenset()
     """Fields whose values are never quoted back."""
     raw: ClassVar[frozenset[str]] = frozenset()
-    """Fields in which a NUL may be: whoever takes them keeps them as JSON."""
+    """Fields in which a NUL may be: whoever takes them keeps them as JSON, or judges them by itself."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:

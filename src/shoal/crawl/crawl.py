@@ -121,6 +121,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     start: Annotated[bool, says("False: store it, and start it later.")] = True
 
     unquoted = SECRET_FIELDS
+    raw = frozenset({"seeds"})  # judged one by one, by their places
     checks = {
         "include": patterns_that_compile,
         "exclude": patterns_that_compile,

@@ -43,6 +43,8 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     project: Annotated[Name, says("What the group is filed under.")] = "default"
     labels: Annotated[dict[Word, Word], says("Words of your own.", max_length=64)] = {}
 
+    raw = frozenset({"urls"})  # judged one by one, by their places
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -13,6 +13,7 @@ from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.form import Form, says
 from shoal.base.ids import new_id
 from shoal.base.reading import read_duration, read_span
+from shoal.base.text import HIDDEN
 from shoal.egress.address import AddressRule
 from shoal.pages.work import check_url
 from shoal.plan.policy import Policy, PolicyForm
@@ -78,6 +79,7 @@ class Policies:
     def judged(self, form: PolicyForm) -> PolicyForm:
         """The form, if it can be kept: its fields go together and its addresses may be fetched."""
         form = form.checked()
+        _check_hidden(form)
         if form.url is not None:
             check_url(form.url, self._rule(), "url")
         else:
@@ -232,6 +234,16 @@ def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Po
 def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:
     names = ("frequency", "cron", "timezone", "windows", "jitter", "adaptive")
     return any(getattr(before, name) != getattr(after, name) for name in names)
+
+
+def _check_hidden(form: PolicyForm) -> None:
+    """Refuse what an answer showed in the place of a secret: somebody would change a policy, and lose it."""
+    fix = "give it as it was: answers do not show secrets"
+    if form.url is not None and HIDDEN in form.url:
+        raise InvalidInput("url", f"has {HIDDEN} in it", fix)
+    headers = form.crawl_config.get("headers")
+    if isinstance(headers, dict) and HIDDEN in headers.values():
+        raise InvalidInput("crawl_config.headers", f"has {HIDDEN} for a value", fix)
 
 
 def _unknown(policy_id: str) -> NotFound:
