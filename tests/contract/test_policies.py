@@ -15,6 +15,7 @@ from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule
 from shoal.events.event import Event
 from shoal.events.forwarder import Forwarder
+from shoal.plan import sites
 from shoal.plan.bookkeeper import Bookkeeper
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
@@ -431,3 +432,19 @@ async def test_a_signal_needs_something_to_be_about(office: Office) -> None:
     for values in ({"url": ""}, {"label": ""}, {}):
         with pytest.raises(InvalidInput):
             await office.policies.signal(SignalForm.read({"boost": 1, **values}))
+
+
+async def test_sites_whose_crawls_last_hide_no_other_that_is_owed_a_run(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites, "BATCH", 1)
+    made = [await office.make(**SITE, frequency="1h", overlap="queue") for _ in range(2)]
+    for _ in made:
+        await office.site_scheduler.run_once()
+    await office.bench.jump(1.1 * HOUR)
+    for _ in made:
+        await office.site_scheduler.run_once()
+    last = (await office.policies.get(made[1].id)).live_crawl
+    await office.bench.crawls.stop(last or "")
+    await office.site_scheduler.run_once()
+    assert (await office.policies.get(made[1].id)).live_crawl != last

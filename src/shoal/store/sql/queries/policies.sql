@@ -18,8 +18,11 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 1 AND p.next_run
 ORDER BY p.next_run_at, p.number LIMIT :limit;
 
 -- name: owed_sites
--- Policies of sites that are owed a run.
-SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 1 AND p.queued = 1 ORDER BY p.number LIMIT :limit;
+-- Policies of sites that are owed a run and whose last crawl has ended.
+SELECT p.*, NULL AS live_job_id FROM policy AS p
+WHERE p.site = 1 AND p.queued = 1 AND NOT EXISTS
+    (SELECT 1 FROM crawl AS c WHERE c.id = p.live_crawl AND c.state NOT IN ('stopped', 'completed', 'failed'))
+ORDER BY p.number LIMIT :limit;
 
 -- name: save_policy
 -- What a person may change about a policy.
