@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 _STEP: Final = 1 << 18
+_ZLIB_STEP: Final = 1 << 22  # what is left to decode is copied for each
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _MOST_MEMBERS: Final = 1_000  # what is left is copied for each: millions of empty ones would take minutes
 
@@ -92,16 +93,21 @@ def _undeflate(raw: bytes, limit: int) -> bytes:
 
 
 def _inflate(raw: bytes, limit: int, window: int) -> tuple[bytes, bytes]:
+    """In steps, so that of a body that is too large no more than the limit is ever in memory."""
     stream = zlib.decompressobj(window)
+    parts: list[bytes] = []
     try:
-        plain = stream.decompress(raw, limit + 1)
+        while not stream.eof:
+            part = stream.decompress(stream.unconsumed_tail if parts else raw, _ZLIB_STEP)
+            parts.append(part)
+            limit -= len(part)
+            if limit < 0:
+                raise _TooLarge
+            if not part and not stream.eof:
+                raise _Broken("it ends in the middle")
     except zlib.error as error:
         raise _Broken(str(error)) from None
-    if len(plain) > limit:
-        raise _TooLarge
-    if not stream.eof:
-        raise _Broken("it ends in the middle")
-    return plain, stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts), stream.unused_data
 
 
 def _brotli_decoder(brotli: Any) -> Callable[[bytes, int], bytes]:

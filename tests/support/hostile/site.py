@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from tests.support.badhttp2 import bad_http2_server
 from tests.support.badserver import TLS, Asked, BadServer, Line, Script, bad_server, reply
 from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
@@ -21,6 +22,17 @@ START_SECONDS = 20.0
 INSIDE = "address_not_public"
 STORM = 20_000  # links of one page that robots.txt forbids
 CHAIN = 50
+HTTP2_BREACHES = {
+    "/goaway": "protocol_error",
+    "/reset": "protocol_error",
+    "/refused": "connection_lost",
+    "/shut": "total_timeout",
+    "/headers": "headers_too_large",
+    "/short": "protocol_error",
+    "/long": "protocol_error",
+    "/streams": "protocol_error",
+    "/noise": "protocol_error",
+}
 DEEPEST_MAP = 4
 
 ROBOTS = (
@@ -105,6 +117,7 @@ class HostileSite:
             self._canaries = [await stack.enter_async_context(bad_server()) for _ in range(2)]
             self._main = await stack.enter_async_context(bad_server())
             await self._open_tls(stack)
+            await self._open_http2(stack)
             await self._open_robots(stack)
             await self._open_busy(stack)
             stack.callback(self._open_deaf().close)
@@ -128,6 +141,14 @@ class HostileSite:
         plain = await asyncio.start_server(_hang_up, "127.0.0.1", 0)
         stack.callback(plain.close)
         self._seed(f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}/", bad="tls_error")
+
+    async def _open_http2(self, stack: AsyncExitStack) -> None:
+        """Servers of HTTP/2 that break its rules, each on a door of its own: who shares it suffers, too."""
+        for path, code in HTTP2_BREACHES.items():
+            port = await stack.enter_async_context(bad_http2_server("loopback"))
+            self._seed(f"https://127.0.0.1:{port}{path}", bad=code)
+        port = await stack.enter_async_context(bad_http2_server("loopback"))
+        self._seed(f"https://127.0.0.1:{port}/good/0", good="/good/0")
 
     async def _open_robots(self, stack: AsyncExitStack) -> None:
         """Hosts whose robots.txt is awkward (B52-B55), each with one page."""
