@@ -103,10 +103,12 @@ class App:
         """The chore that removes what is old, on one controller at a time."""
         from shoal.base.leader import Led
         from shoal.events.old import OldEvents
+        from shoal.observe.hours import OldHours
         from shoal.pages.shelf import OldGroups, OldResults
         from shoal.queue.pruner import Pruner, job_shelves
         from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.groups import SqlGroupStore
+        from shoal.store.sql.hours import SqlHours
         from shoal.store.sql.jobbook import SqlJobBook
         from shoal.store.sql.leader import SqlLeaderStore
         from shoal.store.sql.results import SqlResultStore
@@ -114,6 +116,7 @@ class App:
         shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
         shelves.append(OldEvents(SqlEvents(), self.settings.events.keep))
         shelves.append(OldGroups(self.settings.queue.keep_dead, SqlGroupStore()))
+        shelves.append(OldHours(self.settings.queue.keep_hours, SqlHours()))
         shelves.append(OldResults(self.settings.pages.keep_results, SqlResultStore()))
         return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
@@ -153,7 +156,14 @@ class App:
         from shoal.pages.ingest import Ingest
         from shoal.store.sql.results import SqlResultStore
 
-        return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox(), self.groups)
+        return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox(), self.groups, self.signals)
+
+    def hour_keeper(self) -> "Chore":
+        """The chore that adds up what happened in each hour; from now on it hears the signals of this process."""
+        from shoal.observe.hours import HourKeeper
+        from shoal.store.sql.hours import SqlHours
+
+        return HourKeeper(self.database, SqlHours(), self.signals)
 
     def archivist(self) -> "Archivist":
         from shoal.crawl.archivist import Archivist
@@ -218,6 +228,7 @@ class App:
         from shoal.serve.stats import StatsApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
+        from shoal.store.sql.hours import SqlHours
 
         return [
             CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
@@ -227,7 +238,7 @@ class App:
             JobApi(self.jobs),
             QuotaApi(self.jobs),
             BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),
-            StatsApi(self.crawls, self.jobs, self.clock),
+            StatsApi(self.crawls, self.jobs, self.database, SqlHours(), self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
             ResultApi(self.policies(), self.history()),

@@ -200,6 +200,7 @@ class QueueSettings(Slice):
     keep_dead: Patience = setting(
         "SHOAL_DEAD_RETENTION", "30d", "How long jobs that failed or expired, the dead letters, are kept."
     )
+    keep_hours: Patience = setting("SHOAL_STATS_RETENTION", "90d", "How long counts by the hour are kept.")
     prune_every: Duration = setting("SHOAL_PRUNE", "10m", "How often what is too old is looked for and removed.")
     lanes: Backend = setting("SHOAL_LANES", "sql", "What carries the lanes that workers take jobs from.")
 

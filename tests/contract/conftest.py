@@ -104,7 +104,7 @@ class Bench:
         last_words = LastWords(self.results, SqlOutbox())
         self.queue.register({"page": self.groups, "analysis": self.analyses}, {"page": last_words})
         self.crawls.followed_by(lambda: self.analyses)
-        self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox(), self.groups)
+        self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox(), self.groups, signals)
 
     def over(self, database: Database) -> "Bench":
         """The same store seen through another database object."""

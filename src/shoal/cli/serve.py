@@ -18,6 +18,7 @@ from shoal.base.service import Service
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
+from shoal.observe.hours import EVERY
 from shoal.observe.metrics import Metrics
 from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
@@ -113,6 +114,7 @@ class Controller:
         self._chores.append(Service(pruner, app.settings.queue.prune_every, app.clock, app.signals))
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
+        self._chores.append(Service(app.hour_keeper(), EVERY, app.clock, app.signals))
         self._live = Live(app.crawls, app.clock)
         self._room = app.waiting_room()
         often = app.settings.plan.schedule_every

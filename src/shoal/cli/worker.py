@@ -10,7 +10,9 @@ import uvloop
 
 from shoal import __version__
 from shoal.app import RUNS, App, apart, opened
+from shoal.base.service import Service
 from shoal.cli.watching import on_stop, watched
+from shoal.observe.hours import EVERY
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.queue import Queue
 from shoal.settings import Loaded, load
@@ -34,7 +36,12 @@ async def _work(flags: Mapping[str, str | None]) -> None:
     signals, _ = watched(settings)
     async with opened(settings, signals) as app, workers_of(app, loaded, flags, 1) as [node]:
         on_stop(node.stop)
-        await node.run()
+        hours = Service(app.hour_keeper(), EVERY, app.clock, app.signals)
+        hours.start()
+        try:
+            await node.run()
+        finally:
+            await hours.stop()
 
 
 @asynccontextmanager

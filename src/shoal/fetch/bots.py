@@ -26,8 +26,16 @@ MOST_TOKENS: Final = 10_000  # that are remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BotAsked(Signal):
+    """A bot asked for jobs."""
+
+    token: str
+    bot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BotPulled(Signal):
-    """A bot asked for jobs and got so many."""
+    """A bot that asked for jobs got so many."""
 
     token: str
     bot_id: str
@@ -85,6 +93,7 @@ class Bots:
     async def look(self, pull: Pull) -> list[Task]:
         """Jobs that are there now. Refuses a token that asks too often, or that holds as many as it may."""
         self._count_pull(pull.token)
+        self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
         return await self._room.look(pull.capabilities, lambda: self._lease(pull))
 
     async def wait(self, pull: Pull, seconds: float) -> list[Task]:

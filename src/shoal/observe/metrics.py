@@ -37,6 +37,10 @@ class Metrics:
         self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
         self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
+        self._results = self._counter("shoal_results", "Results of page jobs that were taken.", "kind")
+        self._result_seconds = self._counter("shoal_result_seconds", "Time that fetches of results took.", "kind")
+        self._bot_pulls = self._counter("shoal_bot_pulls", "Times that bots asked for jobs.")
+        self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs that bots were given.")
         self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
         self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
@@ -52,6 +56,9 @@ class Metrics:
             "ChildLost": self._child_lost,
             "StoreOutOfReach": self._store_out_of_reach,
             "CrawlMoved": self._crawl_moved,
+            "ResultsTaken": self._results_taken,
+            "BotAsked": lambda signal: self._bot_pulls.inc(),
+            "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
             "CallerRefused": self._caller_refused,
             "RequestServed": self._request_served,
         }
@@ -103,6 +110,10 @@ class Metrics:
             self._pages.labels(status_class).inc(count)
         for status_class, count in signal.bytes.items():
             self._page_bytes.labels(status_class).inc(count)
+
+    def _results_taken(self, signal: Any) -> None:
+        self._results.labels(signal.kind).inc(signal.count)
+        self._result_seconds.labels(signal.kind).inc(signal.seconds)
 
     def _holds_begun(self, signal: Any) -> None:
         for why, count in signal.holds.items():

@@ -68,6 +68,7 @@ WORDS: Mapping[str, Wording] = {
         },
     ),
     "BodyStoreStumbled": Wording(Level.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
+    "BotAsked": Wording(Level.DEBUG, "bot {bot_id} asks for jobs"),
     "BotPulled": Wording(Level.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
     "CallerRefused": Wording(
         Level.WARNING,
@@ -111,6 +112,7 @@ WORDS: Mapping[str, Wording] = {
     "GroupEnded": Wording(Level.INFO, "job group {state}"),
     "PageBlocked": Wording(Level.INFO, "not fetched, {code}: {detail}"),
     "HookRan": Wording(Level.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
+    "ResultsTaken": Wording(Level.DEBUG, "{count} results of {kind} jobs taken"),
     "PagesSettled": Wording(Level.DEBUG, "pages settled"),
     "HoldsBegun": Wording(Level.DEBUG, "hosts held"),
     "HostHeld": Wording(

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
+from shoal.base.signals import Signals
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.extract.required import lacking
 from shoal.pages.ending import job_event
 from shoal.pages.jobs_store import HeldJob, NewResult, ResultStore
 from shoal.pages.result import INVALID_DATA, Delivery, Receipt, Result, Status
+from shoal.pages.settled import ResultsTaken
 from shoal.pages.work import KIND
 from shoal.queue import states
 from shoal.queue.job import Holder, Lease, RunKeeper, Taker, Turned, owner_of
@@ -45,13 +47,20 @@ class Ingest:
     told, once for each group of a batch, that some of its jobs have ended."""
 
     def __init__(
-        self, database: Database, queue: Queue, store: ResultStore, outbox: OutboxStore, keeper: RunKeeper
+        self,
+        database: Database,
+        queue: Queue,
+        store: ResultStore,
+        outbox: OutboxStore,
+        keeper: RunKeeper,
+        signals: Signals,
     ) -> None:
         self._database = database
         self._queue = queue
         self._store = store
         self._outbox = outbox
         self._keeper = keeper
+        self._signals = signals
 
     async def settle(self, owner: str, deliveries: Sequence[Delivery], want: int = 0) -> Settlement:
         """Store these results, end or return their jobs, and lease up to `want` more. Each is judged by itself: one
@@ -95,6 +104,10 @@ class Ingest:
 
     async def tell(self, settlement: Settlement) -> None:
         """The commit is through: say what became of the jobs, and of their groups."""
+        durations = [one.result.duration for one in settlement.accepted if one.result.duration is not None]
+        if settlement.accepted:
+            taken, seconds = len(settlement.accepted), sum(durations)
+            self._signals.emit(ResultsTaken(kind=KIND, count=taken, timed=len(durations), seconds=seconds))
         moves = [one.move for one in settlement.accepted]
         self._queue.tell_turn(settlement.taker, moves, Turned([], settlement.leases))
         for run_id in _ended_in(settlement.accepted):

@@ -15,3 +15,13 @@ class PagesSettled(Signal):
 
 def status_class(status: int | None) -> str:
     return f"{status // 100}xx" if status else "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsTaken(Signal):
+    """So many results of page jobs were taken; of `timed` of them the fetch took so many seconds in all."""
+
+    kind: str
+    count: int
+    timed: int
+    seconds: float

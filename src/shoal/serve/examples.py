@@ -227,4 +227,19 @@ STATS: dict[str, Any] = {
     "crawls": {"completed": 12, "running": 2},
     "jobs": {"crawl": {"done": 12, "locked": 2}, "page": {"done": 4000, "failed": 12, "pending": 380}},
     "at": "2026-03-01T09:00:07Z",
+    "hours": [
+        {
+            "hour": "2026-03-01T09:00:00Z",
+            "created": 400,
+            "done": 380,
+            "failed": 2,
+            "expired": 0,
+            "retried": 18,
+            "lost": 1,
+            "retry_rate": 0.045,
+            "average_seconds": 0.312,
+            "bots": 3,
+        }
+    ],
+    "bots": [{"token": "tok_7h3k9m2pxw", "bot_id": "spider-1", "pulled": 120, "seen_at": "2026-03-01T09:00:05Z"}],
 }

@@ -460,9 +460,33 @@ class QuotaList(Struct, kw_only=True):
     next: str | None
 
 
+class Hour(Struct, kw_only=True):
+    """What happened in an hour."""
+
+    hour: Annotated[Moment, says("When it began.")]
+    created: int
+    done: int
+    failed: int
+    expired: Annotated[int, says("Dead letters: their workers or bots were lost too often.")]
+    retried: int
+    lost: Annotated[int, says("Leases that ended with their worker or bot.")]
+    retry_rate: Annotated[float | None, says("Of all attempts that ended, the part that is tried again.")]
+    average_seconds: Annotated[float | None, says("Of a page job's fetch.")]
+    bots: Annotated[int, says("How many asked for jobs.")]
+
+
+class BotSeen(Struct, kw_only=True):
+    token: str
+    bot_id: str
+    pulled: Annotated[int, says("Jobs that it got.")]
+    seen_at: Moment
+
+
 class Stats(Struct, kw_only=True):
     """How many there are."""
 
     crawls: Annotated[dict[str, int], says("Crawls by state.")]
     jobs: Annotated[dict[str, dict[str, int]], says("Jobs by kind and state.")]
     at: Annotated[Moment, says("When it was counted.")]
+    hours: Annotated[list[Hour], says("The newest first; hours in which nothing happened are left out.")]
+    bots: Annotated[list[BotSeen], says("Up to 100 that asked in these hours, the last one first.")]

@@ -14,7 +14,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.hosts.watch import HoldsBegun
-from shoal.pages.settled import PagesSettled
+from shoal.pages.settled import PagesSettled, ResultsTaken
 from shoal.queue.job import Holder, Lease, node_of
 from shoal.queue.queue import JobsLeased, JobsMoved, Queue
 from shoal.settings import Settings
@@ -32,6 +32,7 @@ from shoal.work.talk import (
     Moved,
     Renewed,
     Stored,
+    Taken,
     Tick,
     Work,
     decode,
@@ -206,6 +207,8 @@ def _relay(signal: Signal) -> None:
         _say(Stored(signal.pages, signal.bytes))
     elif isinstance(signal, JobsMoved):
         _say(Moved(signal.kind, signal.how, signal.count))
+    elif isinstance(signal, ResultsTaken):
+        _say(Taken(signal.kind, signal.count, signal.timed, signal.seconds))
     elif isinstance(signal, JobsLeased):
         _say(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):

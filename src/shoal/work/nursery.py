@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.hosts.watch import HoldsBegun
-from shoal.pages.settled import PagesSettled
+from shoal.pages.settled import PagesSettled, ResultsTaken
 from shoal.queue.job import Holder
 from shoal.queue.queue import JobsLeased, JobsMoved
 from shoal.queue.states import GrantEnd
@@ -25,6 +25,7 @@ from shoal.work.talk import (
     Moved,
     Pair,
     Stored,
+    Taken,
     Tick,
     decode,
     encode,
@@ -145,6 +146,9 @@ class ChildProcess:
             self._signals.emit(HoldsBegun(holds=message.holds))
         elif isinstance(message, Moved):
             self._signals.emit(JobsMoved(kind=message.kind, how=GrantEnd(message.how), count=message.count))
+        elif isinstance(message, Taken):
+            taken = {"count": message.count, "timed": message.timed}
+            self._signals.emit(ResultsTaken(kind=message.kind, seconds=message.seconds, **taken))
         elif isinstance(message, Leased):
             self._signals.emit(
                 JobsLeased(

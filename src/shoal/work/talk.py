@@ -92,6 +92,16 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """Page child to parent: so many results were taken; the fetches of `timed` of them took so many seconds in all."""
+
+    kind: str
+    count: int
+    timed: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leased:
     """Page child to parent: so many jobs of a kind were leased; the longest had waited so long."""
 
@@ -115,7 +125,7 @@ class Alone:
     lease: Pair | None = None
 
 
-Message = Work | Renewed | Leave | Drop | Tick | Done | Stored | Held | Moved | Leased | Holding | Alone
+Message = Work | Renewed | Leave | Drop | Tick | Done | Stored | Held | Moved | Taken | Leased | Holding | Alone
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 

@@ -397,6 +397,23 @@ CREATE TABLE finding (
     PRIMARY KEY (analysis, analyzer, key)
 );
 
+-- What happened in each hour, by kind of job; and which bots asked in it, and how many jobs they got.
+CREATE TABLE job_hour (
+    hour   BIGINT NOT NULL,
+    kind   TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    amount DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (hour, kind, name)
+);
+CREATE TABLE bot_hour (
+    hour    BIGINT NOT NULL,
+    token   TEXT NOT NULL,
+    bot_id  TEXT NOT NULL,
+    pulled  BIGINT NOT NULL,
+    seen_at BIGINT NOT NULL,
+    PRIMARY KEY (hour, token, bot_id)
+);
+
 -- What is to be crawled again and again. `spec`: what its owner said; the rest is how it stands. `planned_at` is its next
 -- time, `next_run_at` when that run begins (NULL: disabled, or over); `live_crawl` is the last crawl of a site.
 CREATE TABLE policy (
