@@ -15,7 +15,6 @@ from shoal.store.sql.jobs import job_of
 from shoal.store.sql.seats import Seats
 
 SCAN = 1_000  # rows that one page of a list looks at
-AFTER_ALL = "\U0010ffff"  # sorts behind every id
 WORTH_COUNTING = 1_000
 
 
@@ -27,7 +26,6 @@ class SqlJobBook:
         self._seats = Seats()
 
     async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
-        before = before or AFTER_ALL
         asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
         if which.run_id is not None:
             rows = await tx.all("newest_of_run", **asked, run_id=which.run_id, limit=limit + 1)
@@ -97,6 +95,6 @@ class SqlJobBook:
         now = await tx.value("now")
         return Crowd(now, ahead, row["locked"] if row else 0, row["last"] if row else None)
 
-    async def _end_of_scan(self, tx: Tx, before: str) -> str | None:
+    async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:
         row = await tx.one("end_of_scan", before=before, scan=SCAN)
         return row["last"] if row is not None and row["count"] == SCAN else None

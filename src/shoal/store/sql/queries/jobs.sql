@@ -133,11 +133,13 @@ SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
 -- name: newest_jobs
--- Jobs, newest first, older than one: those that match among the next :scan.
+-- Jobs, newest first, older than one: those that match among the next :scan. Without one, from the newest: no text sorts
+-- behind all others in every collation, but what begins with the last one does.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
-FROM (SELECT * FROM job WHERE id < :before ORDER BY id DESC LIMIT :scan) AS j
+FROM (SELECT * FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+      ORDER BY id DESC LIMIT :scan) AS j
 WHERE (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC
@@ -145,7 +147,9 @@ LIMIT :limit;
 
 -- name: end_of_scan
 -- How far `newest_jobs` looks.
-SELECT count(*) AS count, min(id) AS last FROM (SELECT id FROM job WHERE id < :before ORDER BY id DESC LIMIT :scan) AS j;
+SELECT count(*) AS count, min(id) AS last
+FROM (SELECT id FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+      ORDER BY id DESC LIMIT :scan) AS j;
 
 -- name: newest_of_run
 -- The jobs of a run that match, newest first, older than one.
@@ -153,7 +157,8 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job
-WHERE run_id = :run_id AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+WHERE run_id = :run_id AND id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+      AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC
 LIMIT :limit;
@@ -164,7 +169,8 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job
-WHERE state IN ('failed', 'expired') AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+WHERE state IN ('failed', 'expired') AND id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+      AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC
 LIMIT :limit;

@@ -225,7 +225,8 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job INDEXED BY job_leased
-WHERE state = 'locked' AND lease_until > 0 AND id < :before AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+WHERE state = 'locked' AND lease_until > 0 AND id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+      AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC
 LIMIT :limit;
