@@ -135,8 +135,8 @@ class Groups:
             await self._end(tx, group, GroupState.COMPLETED, None)
 
     async def told(self, run_id: str) -> None:
-        group = await self._database.read(lambda tx: self.store.get(tx, run_id))
-        if group is not None and group.state is not GroupState.OPEN:
+        group = await self._database.read(lambda tx: self.store.over(tx, run_id))
+        if group is not None:
             self._signals.emit(GroupEnded(group_id=group.id, state=group.state, jobs=group.jobs))
 
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:

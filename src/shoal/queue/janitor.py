@@ -80,9 +80,9 @@ class Janitor:
     async def _tidy_in(self, tx: Tx) -> str:
         """The floor below what others do at once: jobs whose time has come, offers that nobody took, and jobs for which
         there is room again."""
-        await self._queue.store.make_due(tx)
         offers = await self._queue.store.give_up_offers(tx, BATCH)
         freed = await self._queue.store.unpark(tx, BATCH)
+        await self._queue.store.make_due(tx)
         done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]
         return ", ".join(words.format(count) for count, words in done if count)
 

@@ -134,18 +134,20 @@ class PageSlots:
         except ShoalError as error:
             place.tell_unreachable("giving back page jobs", error)  # their leases run out
             held = []
-        for lease in held:
-            await place.settle(self._give_back(child, lease, how))
+        await self._give_back(child, held, how)
         if not child.warm or not held:
             place.tell_unreachable("starting a child", RuntimeError(f"it {how}"))
             await place.clock.sleep(CHILD_PAUSE)
 
-    async def _give_back(self, child: ChildProcess, lease: Lease, how: str) -> None:
-        queue = self._place.queue
-        if self._killed is Why.SHUTDOWN or child.alone not in (None, lease.holder):
-            await queue.release(lease, "shutdown" if self._killed is Why.SHUTDOWN else "not_begun")
+    async def _give_back(self, child: ChildProcess, held: list[Lease], how: str) -> None:
+        place, shutdown = self._place, self._killed is Why.SHUTDOWN
+        blamed = [] if shutdown else [lease for lease in held if child.alone in (None, lease.holder)]
+        for lease in held if shutdown else [lease for lease in held if lease not in blamed]:
+            await place.settle(place.queue.release(lease, "shutdown" if shutdown else "not_begun"))
+        if not blamed:
             return
         if self._killed is Why.SILENT:
-            how = f"said nothing for {show_duration(self._place.settings.child_silence)}, and {how}"
-        self._place.tell_lost(child.pid, lease, how)
-        await queue.lose(lease, f"its child {how}")
+            how = f"said nothing for {show_duration(place.settings.child_silence)}, and {how}"
+        for lease in blamed:
+            place.tell_lost(child.pid, lease, how)
+        await place.settle(place.queue.lose_all(blamed, f"its child {how}"))
