@@ -244,6 +244,17 @@ def test_a_table_is_plain_and_aligned_when_nobody_looks(capsys: pytest.CaptureFi
     ]
 
 
+@pytest.mark.parametrize(("no_color", "head"), [("", "\x1b[1mID     SITE\x1b[0m"), ("1", "ID     SITE")])
+def test_a_terminal_gets_whole_cells_and_a_bold_head_unless_colours_are_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_color: str, head: str
+) -> None:
+    for name, value in {"NO_COLOR": no_color, "TERM": "xterm", "COLUMNS": "20"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_table(["id", "site"], [("crl_1", "https://example.org/a/long/way"), ("海", "y")])
+    assert capsys.readouterr().out.splitlines() == [head, "crl_1  https://example.org/a/long/way", "海     y"]
+
+
 def test_json_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"title": "zwölf\n\x1b[2J", "broken": "\ud800"}
     print_json(value)

@@ -176,7 +176,9 @@ async def test_a_trap_is_listed_and_released(api: Served) -> None:
     assert listed == [{"pattern": pattern, "state": "quarantined", "sample": sample, "count": 0}]
     status, freed = await act(api, crawl_id, "release", {"pattern": pattern})
     assert (status, freed["released"]) == (200, 0)
-    assert (await act(api, crawl_id, "release", {"pattern": "nothing\x00"}))[0] == 404
+    assert (await act(api, crawl_id, "release", {"pattern": "nothing"}))[0] == 404
+    status, problem = await act(api, crawl_id, "release", {"pattern": "nothing\x00"})
+    assert (status, problem["detail"]) == (422, "pattern has a NUL in it; leave it out.")
     assert (await act(api, crawl_id, "release"))[0] == 422
 
 

@@ -80,7 +80,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             taken = convert(value, field.annotation, strict=strict)
             text = json.encode(taken)  # whatever is taken can be stored
             if b"\\u0000" in text and field.name not in cls.raw and has_nul(value):
-                raise ValueError("has a NUL in it")
+                raise ValueError("has a NUL in it; leave it out")
             check = cls.checks.get(field.name)
             return taken if check is None else check(taken)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, progress on stderr; tables are plain unless a terminal reads them."""
+"""What commands print: data on stdout, progress on stderr; a terminal gets the head of a table in bold."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from shoal.base.text import clean, visible
+from shoal.observe.logs import has_colour
 
 
 def print_json(value: Any) -> None:
@@ -43,28 +44,23 @@ def to_the_second(time: str | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under their columns; wide cells are kept whole, so that a pipe gets all of them."""
+    """Rows under their columns. Cells are kept whole, on a narrow terminal too: a folded id cannot be copied."""
     cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich(columns, cells)
-    else:
-        _print_plain([[name.upper() for name in columns], *cells])
+    lines = [[name.upper() for name in columns], *cells]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    head, *rest = [_aligned(line, widths) for line in lines]
+    print("\n".join([f"\x1b[1m{head}\x1b[0m" if has_colour(sys.stdout) else head, *rest]))
 
 
-def _print_plain(lines: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    pairs = (zip(line, widths, strict=True) for line in lines)
-    print("\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in pairs))
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
+    return "  ".join(padded).rstrip()
 
 
-def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _width(text: str) -> int:
+    """Columns that a text takes; some letters take two, and few tables have them."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in cells:
-        table.add_row(*map(Text, row))  # as Text, so that brackets in foreign words are not taken for markup
-    Console().print(table)
+    return cell_len(text)

@@ -278,8 +278,6 @@ class CrawlApi:
     async def release_trap(self, ask: Ask[Releasing, Nothing]) -> Json:
         """Its URLs wait again, and it is not caught a second time."""
         crawl_id, pattern = ask.part("crawl_id"), ask.body.pattern
-        if "\x00" in pattern:
-            raise NotFound("quarantined pattern", shorten(pattern))
         freed = await self._crawls.release(crawl_id, pattern)
         return Json({"crawl_id": crawl_id, "pattern": pattern, "released": freed})
 
