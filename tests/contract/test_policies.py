@@ -448,3 +448,11 @@ async def test_sites_whose_crawls_last_hide_no_other_that_is_owed_a_run(
     await office.bench.crawls.stop(last or "")
     await office.site_scheduler.run_once()
     assert (await office.policies.get(made[1].id)).live_crawl != last
+
+
+async def test_a_job_is_explained_with_the_parts_of_its_priority(office: Office) -> None:
+    await office.make(priority_base=60)
+    await office.pass_()
+    lease = await office.take()
+    said = (await office.bench.desk.explain(lease.holder.job_id)).answer()
+    assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

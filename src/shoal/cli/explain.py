@@ -47,12 +47,16 @@ def job(job_id: str, reach: Reach, as_json: bool) -> None:
         return
     head = ("job_id", "state", "reason", "explanation")
     facts = [
-        (name.replace("_", " ").capitalize(), str(value))
+        (name.replace("_", " ").capitalize(), _text(value))
         for name, value in said.items()
         if name not in head and value is not None
     ]
     state = f"{said['state']} ({said['reason']})"
     print_rows([("Job", said["job_id"]), ("State", state), ("Why", said["explanation"]), *facts], to_stdout=True)
+
+
+def _text(value: Any) -> str:
+    return ", ".join(f"{name} {part:g}" for name, part in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _rows(said: dict[str, Any]) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ class Explanation:
             "reason": self.reason,
             "explanation": self.sentence,
             **self.facts,
+            **({"priority_parts": parts} if (parts := self.job.priority_parts) else {}),
         }
 
 

@@ -218,11 +218,21 @@ class Job:
     @property
     def url(self) -> str | None:
         """The page that the job is about, if it is about one and its payload can be read."""
+        found = self._carried.get("url")
+        return redact_url(found) if isinstance(found, str) else None
+
+    @property
+    def priority_parts(self) -> dict[str, float]:
+        """What its priority is made of, if whoever made the job says so."""
+        found = self._carried.get("priority")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def _carried(self) -> dict[str, Any]:
         with suppress(orjson.JSONDecodeError):
             payload = orjson.loads(self.payload)
-            found = payload.get("url") if isinstance(payload, dict) else None
-            return redact_url(found) if isinstance(found, str) else None
-        return None
+            return payload if isinstance(payload, dict) else {}
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
