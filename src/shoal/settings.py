@@ -221,7 +221,9 @@ class WorkSettings(Slice):
         "How long a worker told to stop may settle before it hands its jobs back; inf finishes them.",
     )
     child_silence: Duration = setting(
-        "SHOAL_CHILD_SILENCE", "10s", "A child whose loop does not tick for this long is killed."
+        "SHOAL_CHILD_SILENCE",
+        "10s",
+        "A child whose loop does not tick for this long is killed; `shoal crawl` only says so.",
     )
     child_memory: Size = setting(
         "SHOAL_CHILD_MEMORY",

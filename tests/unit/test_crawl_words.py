@@ -10,7 +10,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
-from shoal.cli.progress import LiveLine, PlainLines, Standing
+from shoal.cli.progress import LiveLine, PlainLines, Standing, held_words
 from shoal.cli.summary import in_bytes, in_time, rows_of, summary
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
@@ -18,6 +18,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled, Task
 from shoal.crawl.states import CrawlState
 from shoal.here.crawl import Tally
+from shoal.hosts.pace import HeldHost
 from shoal.observe.logs import Logs
 from shoal.observe.words import Level
 from shoal.pages.page import Page
@@ -56,6 +57,11 @@ def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
         "1,234 pages, 45.2/s, 500 waiting, 1 error, depth 2, 3 hosts, 27 s, about 3 min 4 s for what is known"
     )
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
+    held = held_words([HeldHost("http://b.example", 90_000_000, 503), HeldHost("http://a.example", 60_000_000, 429)])
+    assert "500 waiting, http://a.example and 1 more held until 00:01:00 UTC, 1 error" in ", ".join(
+        replace(STANDING, held=held).words()
+    )
+    assert held_words([]) is None
     assert "500 waiting (2 to be tried again), 1 error" in ", ".join(replace(STANDING, again=2).words())
 
 

@@ -24,6 +24,7 @@ from shoal.cli.collector import spare
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import note
 from shoal.cli.progress import Progress, Screen, screen
+from shoal.cli.stall_watch import StallWatch
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.cli.verdict import exit_code_of
 from shoal.cli.watching import on_stop, quiet
@@ -137,7 +138,13 @@ class Session:
 
     async def _follow(self, here: CrawlHere) -> None:
         self._screen = screen()
-        async with Progress(here, self._app.clock, self._screen):
+        longest = self._app.settings.work.child_silence.total_seconds()
+        watch = StallWatch(longest, self._how_to_go_on, self._app.clock, note)
+        with watch:
+            await self._tell_pages(here, self._screen)
+
+    async def _tell_pages(self, here: CrawlHere, told_on: Screen) -> None:
+        async with Progress(here, self._app.clock, told_on):
             while pages := await here.next():
                 self._answers.update(page.status // 100 for page in pages if page.status is not None)
                 if self._outputs:

@@ -23,6 +23,7 @@ from shoal.crawl.crawls import Seen
 from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.here.crawl import Tally
+from shoal.hosts.pace import HeldHost
 
 CRAWL = "/api/v1/crawls/{}"
 LOOK_SECONDS = 0.5
@@ -112,6 +113,10 @@ class Watched:
 
     async def seen(self) -> Seen:
         return await _seen(self.api, self.crawl.id)
+
+    async def held(self) -> list[HeldHost]:
+        told = (await self.api.get(at(CRAWL, self.crawl.id)))["held_hosts"]
+        return [HeldHost(host["origin"], _micros(host["held_until"]) or 0, host["status"]) for host in told]
 
     def seconds_before(self, clock: Clock) -> float:
         began = self.crawl.started_at

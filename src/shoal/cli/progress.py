@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from shoal.base.clock import Clock
+from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
 from shoal.cli.output import note
 from shoal.cli.summary import in_time, many
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen
 from shoal.here.crawl import Tally
+from shoal.hosts.pace import HeldHost
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
@@ -40,17 +41,19 @@ class Standing:
     elapsed: float
     seconds_left: float | None
     again: int = 0  # of those that wait: tried before, without success
+    held: str | None = None  # the hosts for which everything waits
 
     @property
-    def news(self) -> tuple[int, int, int]:
+    def news(self) -> tuple[int, int, int, str | None]:
         """What makes a line worth printing."""
-        return self.pages, self.errors, self.waiting
+        return self.pages, self.errors, self.waiting, self.held
 
     def words(self) -> list[str]:
         parts = [
             many(self.pages, "page"),
             f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s",
             f"{self.waiting:,} waiting" + (f" ({self.again:,} to be tried again)" if self.again else ""),
+            *([self.held] if self.held else []),
             many(self.errors, "error"),
             f"depth {self.depth}",
             *([many(self.hosts, "host")] if self.hosts else []),
@@ -86,6 +89,8 @@ class Followed(Protocol):
 
     async def seen(self) -> Seen: ...
 
+    async def held(self) -> list[HeldHost]: ...
+
 
 class Progress:
     """Watches one crawl while the block runs. `before`: seconds that it was walked before."""
@@ -97,6 +102,7 @@ class Progress:
         self._began = clock.monotonic() - before
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS + 1)
         self._counts = Counts()
+        self._held: str | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -127,6 +133,7 @@ class Progress:
     async def _look(self) -> None:
         with suppress(TimeError):  # the store is busy or away, and the walker deals with that
             self._counts = (await self._here.seen()).counts
+            self._held = held_words(await self._here.held()) if self._is_still() and self._counts.queued else None
         self._looks.append((self._clock.monotonic(), self._pages))
 
     @property
@@ -146,6 +153,7 @@ class Progress:
             elapsed=self.elapsed,
             seconds_left=self._seconds_left(rate),
             again=min(tally.again, self._counts.queued),
+            held=self._held,
         )
 
     def _rate(self) -> float:
@@ -168,13 +176,22 @@ class Progress:
         return max(0.0, seconds)
 
 
+def held_words(hosts: list[HeldHost]) -> str | None:
+    """Until when nothing goes on because hosts asked us to wait: the first of them to take requests again."""
+    if not hosts:
+        return None
+    first = min(hosts, key=lambda host: host.until)
+    others = f" and {len(hosts) - 1:,} more" if len(hosts) > 1 else ""
+    return f"{first.origin}{others} held until {from_micros(first.until):%H:%M:%S} UTC"
+
+
 class PlainLines:
     """A line a second, when there is news."""
 
     period = LOOK_SECONDS
 
     def __init__(self) -> None:
-        self._said: tuple[int, int, int] = (0, 0, 0)
+        self._said: tuple[int, int, int, str | None] = (0, 0, 0, None)
 
     def show(self, standing: Standing) -> None:
         if standing.news != self._said:

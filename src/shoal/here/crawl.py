@@ -21,6 +21,7 @@ from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
 from shoal.here.stream import PageStream
+from shoal.hosts.pace import HeldHost
 from shoal.pages.page import Page
 from shoal.queue.job import Lease
 from shoal.work.local import LocalLease
@@ -145,6 +146,10 @@ class CrawlHere:
 
     async def seen(self) -> Seen:
         return await self._app.crawls.get(self.crawl.id)
+
+    async def held(self) -> list[HeldHost]:
+        """Hosts that asked us to wait, and at which something of the crawl waits."""
+        return await self._app.crawls.held_hosts(self.crawl.id)
 
     async def pause(self, reason: str) -> None:
         """Ask for an end that can be resumed; the batches end when it is there. A crawl that has ended stays so."""

@@ -70,7 +70,10 @@ class RunSlots:
 
     async def warm_up(self) -> None:
         """Have a child ready before the first job comes: it has read its code and opened its store by then."""
-        self._idle.append(await self._place.nursery.spawn(ROLE))
+        try:
+            self._idle.append(await self._place.nursery.spawn(ROLE))
+        except OSError as error:  # no more processes or files for now: the first job tries again
+            self._place.tell_unreachable("starting a child", error)
 
     async def watch(self) -> None:
         """Kill children that fell silent, or whose job stalled. Never waits for the store: such a child may be what

@@ -1,0 +1,86 @@
+"""Tells the person who waits that a page blocks the crawl: `shoal crawl` has no parent that would kill it.
+
+A thread beside the loop, which nobody else could ask. Nothing is killed: the page may still end. A page whose parser
+keeps the interpreter to itself is told of when it lets go.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+from shoal.base.clock import Clock
+
+LOOKS: Final = 4  # in the time that a loop may be silent
+NAMES: Final = ("task", "source", "outcome", "errand", "url")
+"""What those who read a page call it, or what it is part of."""
+
+
+class StallWatch:
+    """Watches the running loop while the block runs. `longest` is in seconds; `say` is called from the thread."""
+
+    def __init__(self, longest: float, how_to_go_on: str, clock: Clock, say: Callable[[str], None]) -> None:
+        self._longest = longest
+        self._how_to_go_on = how_to_go_on
+        self._clock = clock
+        self._say = say
+        self._ticked_at = self._looked_at = clock.monotonic()
+        self._is_told = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="stall-watch", daemon=True)
+        self._watched = threading.get_ident()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._tick()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._thread.join()
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether the loop has been silent for too long, and it was not said. A look that comes late itself proves
+        that the whole process was stopped, as by Ctrl-Z: then the time begins anew."""
+        late = now - self._looked_at > self._longest / 2
+        self._looked_at = now
+        if late:
+            self._ticked_at = max(self._ticked_at, now)
+        if now - self._ticked_at <= self._longest:
+            self._is_told = False
+            return False
+        was_told, self._is_told = self._is_told, True
+        return not was_told
+
+    def _tick(self) -> None:
+        self._ticked_at = self._clock.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(self._longest / LOOKS, self._tick)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._longest / LOOKS):
+            if self.is_stalled(self._clock.monotonic()):
+                url = url_in(sys._current_frames().get(self._watched))  # noqa: SLF001 (the only way to see it)
+                what = f"{url} has" if url else "Something has"
+                self._say(
+                    f"{what} kept the crawl busy for more than {self._longest:g} s, and nothing else goes on. Wait, or "
+                    f"end it (Ctrl-C, then kill -9) and go on with `{self._how_to_go_on}`."
+                )
+
+
+def url_in(frame: FrameType | None) -> str | None:
+    """The URL that the innermost of these calls has to do with."""
+    while frame is not None:
+        for name in NAMES:
+            value = frame.f_locals.get(name)
+            url = value if isinstance(value, str) else getattr(value, "url", None)
+            if isinstance(url, str) and url.startswith(("http://", "https://")):
+                return url
+        frame = frame.f_back
+    return None
