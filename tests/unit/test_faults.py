@@ -17,7 +17,7 @@ RANGES = (
     ("F", 63, 64),
     ("W", 1, 6),
     ("B", 1, 62),
-    ("B", 70, 72),
+    ("B", 70, 75),
     ("B", 83, 85),
 )  # a new number: a range here, a row in the table
 NUMBERS = [f"{letter}{number}" for letter, first, last in RANGES for number in range(first, last + 1)]
