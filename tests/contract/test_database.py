@@ -424,6 +424,17 @@ async def test_a_wrong_password_is_unavailable(postgres_url: str) -> None:
     assert "password" in error.message
 
 
+async def test_a_server_that_may_only_be_read_is_unavailable_for_now(postgres_bench: Bench) -> None:
+    """A failover: the address leads to a standby for a moment. Who waits and tries again is served by the next one."""
+    standby = postgres_at(f"{postgres_bench.url}&default_transaction_read_only=on")
+    await standby.open()
+    try:
+        with pytest.raises(BackendUnavailable, match="read-only"):
+            await standby.run(lambda tx: tx.execute("feel_pulse", name="x"))
+    finally:
+        await standby.close()
+
+
 async def test_an_unknown_database_is_unavailable(postgres_url: str) -> None:
     error = await refusal(postgres_at(postgres_url.replace("/postgres?", "/nowhere?")))
     assert isinstance(error, BackendUnavailable)

@@ -35,6 +35,8 @@ GONE = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # a call was cancelled while its connection was cut
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,  # a standby, while another one takes over
+    asyncpg.OutOfMemoryError,
     ConnectionError,
     OSError,
     TimeoutError,
