@@ -449,6 +449,9 @@ def test_children_are_replaced_after_so_many_runs(jobs: Jobs, store_url: str, tm
             [grant] = jobs.grants(only_job(store_url, crawl_id)["id"])
             pids.append(grant.pid)
         assert len(set(pids)) == 2
+        [book] = tmp_path.rglob("workers/*")
+        gone = f"{pids[0]} "
+        wait_for(lambda: gone not in book.read_text(), "a book without the children that are gone", 10)
 
 
 def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, store_url: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class RunSlots:
         self._slots: dict[Holder, Slot] = {}  # by grant: a job may be ours again before its last child is buried
         self._idle: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._partings: set[asyncio.Task[str]] = set()
         self._leaving = False
 
     @property
@@ -129,6 +130,7 @@ class RunSlots:
             child.kill()
         for child in children:
             await child.end()
+        await asyncio.gather(*self._partings, return_exceptions=True)
 
     async def _begin(self, lease: Lease) -> None:
         place = self._place
@@ -153,6 +155,7 @@ class RunSlots:
             child = self._idle.pop()
             if not child.gone:
                 return child
+            self._part_with(child)
         return None
 
     async def _attend(self, slot: Slot) -> None:
@@ -201,6 +204,13 @@ class RunSlots:
         settings = self._place.settings
         worn = child.runs >= settings.child_runs or child.memory >= settings.child_memory
         if child.gone or worn or self._leaving:
-            child.kill()
+            self._part_with(child)
         else:
             self._idle.append(child)
+
+    def _part_with(self, child: ChildProcess) -> None:
+        """See it go, so that it leaves the book of children, too."""
+        child.kill()
+        parting = asyncio.create_task(child.end())
+        self._partings.add(parting)
+        parting.add_done_callback(self._partings.discard)
