@@ -7,7 +7,7 @@ import click
 from shoal.base.errors import UsageError
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import many, print_rows
 
 WEBHOOKS = "/api/v1/webhooks"
@@ -104,8 +104,9 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: Reach, as_
     if as_json:
         print_json({"items": items, "next": more})
         return
+    told = [item | {"next_at": to_the_second(item["next_at"])} for item in items]
     columns = ["event_id", "event_type", "state", "attempts", "status", "next_at", "error"]
-    print_table([name.replace("_", " ") for name in columns], [[item[name] for name in columns] for item in items])
+    print_table([name.replace("_", " ") for name in columns], [[item[name] for name in columns] for item in told])
 
 
 @webhooks.command(epilog="Example: shoal webhooks replay ID --since 2026-03-01T09:00:00Z --until 2026-03-01T12:00:00Z")
