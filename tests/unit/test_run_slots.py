@@ -1,0 +1,22 @@
+"""The slots of runs: a machine that has no room for a child is told of, and ends no worker."""
+
+from typing import Any, cast
+
+from shoal.base.clock import SystemClock
+from shoal.base.signals import Signal, Signals
+from shoal.settings import WorkSettings
+from shoal.work.nursery import Nursery
+from shoal.work.runs import RunSlots
+from shoal.work.workplace import StoreOutOfReach, Workplace
+
+
+async def test_a_first_child_that_cannot_be_started_is_told_of_at_once() -> None:
+    told: list[Signal] = []
+    signals = Signals()
+    signals.subscribe(told.append)
+    nursery = Nursery(SystemClock(), signals, {}, command=["/nowhere/shoal"])
+    place = Workplace("n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), SystemClock(), signals, nursery)
+    await RunSlots(place, freed=lambda: None).warm_up()
+    [signal] = told
+    assert isinstance(signal, StoreOutOfReach)
+    assert (signal.doing, "No such file" in signal.error) == ("starting a child", True)
