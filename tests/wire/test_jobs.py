@@ -66,10 +66,13 @@ async def test_dead_letters_are_replayed_and_purged_by_what_they_are(api: Served
     assert await api.ask(f"{JOBS}/retry", {"kind": "page", "limit": 2}) == (200, {"retried": 2})
     assert await api.ask(f"{JOBS}/retry", {"kind": "crawl"}) == (200, {"retried": 0})
     assert await api.ask(f"{JOBS}/purge", {"kind": "page", "older_than_seconds": 3600}) == (200, {"purged": 0})
+    assert await api.ask(f"{JOBS}/purge", {"kind": "page"}) == (200, {"purged": 0}), "their group is not over"
+    [group] = (await api.ask("/api/v1/groups"))[1]["items"]
+    await api.ask(f"/api/v1/groups/{group['id']}/cancel", method="POST")
     assert await api.ask(f"{JOBS}/purge", {"kind": "page"}) == (200, {"purged": 3})
     assert await api.ask(f"{JOBS}/purge", method="POST") == (200, {"purged": 0})
     states = [job["state"] for job in (await api.ask(f"{JOBS}?kind=page"))[1]["items"]]
-    assert states == ["pending", "pending"]
+    assert states == ["cancelled", "cancelled"]
     assert {entry.act.name for entry in await api.app.acts().newest()} == {"jobs.purged"}
 
 

@@ -112,7 +112,8 @@ class JobApi:
         asks={"kind": "page", "older_than_seconds": 86400},
     )
     async def purge_jobs(self, ask: Ask[Purging, Nothing]) -> Json:
-        """Their history and results go with them. Never one that lives, nor one of a crawl or an analysis."""
+        """Their history and results go with them. Never one that lives, nor one of a crawl or an analysis, nor one
+        whose group is not over."""
         body = ask.body
         if body.state in (JobState.PENDING, JobState.LOCKED):
             raise InvalidInput("state", f"cannot be {body.state.value}", "only jobs that have ended are removed")
