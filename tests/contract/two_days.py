@@ -343,8 +343,8 @@ class Days:
 
 
 @asynccontextmanager
-async def days_of(url: str, seed: int) -> AsyncIterator[Days]:
-    clock = FakeClock(BEGINS)
+async def days_of(url: str, seed: int, begins: datetime = BEGINS) -> AsyncIterator[Days]:
+    clock = FakeClock(begins)
     database = database_at(url, clock)
     await database.open(upgrade=True)
     bench = Bench(url, database, clock, database.dialect)

@@ -75,6 +75,29 @@ def test_a_window_may_go_past_midnight() -> None:
     assert night.next_inside(sunday + timedelta(hours=2)) == datetime(2026, 3, 7, 22, 0, tzinfo=UTC)
 
 
+def test_a_window_in_the_hour_that_comes_twice_is_never_in_the_past() -> None:
+    rhythm = Rhythm(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
+    second = to_micros(datetime(2026, 10, 25, 1, 15, tzinfo=UTC))  # 02:15 on the wall, for the second time
+    assert rhythm.begins("p", second) == second  # the window opened when 02:30 came first
+
+
+def test_a_window_in_the_hour_that_is_left_out_waits_for_the_next_day() -> None:
+    rhythm = Rhythm(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
+    before = at(2026, 3, 29, 1, 50)
+    assert from_micros(rhythm.begins("p", before)).astimezone(BERLIN).strftime("%m-%d %H:%M") == "03-30 02:30"
+
+
+@given(
+    st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1), timezones=st.just(UTC)),
+    st.sampled_from(["02:30-03:00", "Sun 01:00-03:30", "22:00-02:15", "Mon-Fri 08:00-18:00", "00:00-24:00"]),
+    st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Pacific/Apia"]),
+)
+def test_no_window_moves_a_run_back(moment: datetime, window: str, name: str) -> None:
+    rhythm = Rhythm(frequency=DAY, timezone=name, windows=(read_window(window),))
+    planned = to_micros(moment)
+    assert planned <= rhythm.begins("p", planned) <= planned + span(8 * DAY)
+
+
 @given(st.text(min_size=1, max_size=20), st.integers(0, 10**15))
 def test_jitter_is_the_same_for_the_same_plan_and_stays_within_bounds(policy: str, planned: int) -> None:
     rhythm = Rhythm(frequency=DAY, jitter=timedelta(minutes=10))

@@ -7,7 +7,7 @@ expression. What moves the run away from it, a window or jitter, never moves the
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -35,16 +35,17 @@ class Window:
     def next_inside(self, moment: datetime) -> datetime:
         """The moment itself if it is inside, else when the window opens next."""
         for day in range(-1, 9):
-            opens, closes = self._on(moment, day)
-            if opens.weekday() in self.days and moment < closes:
+            on = (moment + timedelta(days=day)).date()
+            opens, closes = self._on(on, moment.tzinfo)
+            if on.weekday() in self.days and opens < closes and moment < closes:
                 return max(moment, opens)
         raise AssertionError("a window opens within a week")
 
-    def _on(self, moment: datetime, day: int) -> tuple[datetime, datetime]:
-        date = (moment + timedelta(days=day)).date()
-        opens = datetime.combine(date, self.begins, moment.tzinfo)
+    def _on(self, day: date, zone: tzinfo | None) -> tuple[datetime, datetime]:
+        """From when to when, in UTC: local times of an hour that comes twice, or not at all, do not compare."""
         past_midnight = timedelta(days=1 if self.ends <= self.begins else 0)
-        return opens, datetime.combine(date + past_midnight, self.ends, moment.tzinfo)
+        opens = datetime.combine(day, self.begins, zone)
+        return opens.astimezone(UTC), datetime.combine(day + past_midnight, self.ends, zone).astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
