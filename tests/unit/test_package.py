@@ -1,5 +1,6 @@
 """The face of the package: every promised name is there, and none of them costs anything before it is used."""
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -45,3 +46,16 @@ def test_importing_the_package_imports_nothing_else() -> None:
     words = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(SRC)!r}); {code}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_nothing_that_is_read_is_run() -> None:
+    """No pickles, no marshal, no YAML, and nothing that compiles text: what comes from outside stays data."""
+    banned = {"pickle", "marshal", "shelve", "yaml", "dill"}
+    for file in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert not banned & {name.name.partition(".")[0] for name in node.names}, file
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] not in banned, file
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"eval", "exec", "compile"}, file
