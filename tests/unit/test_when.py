@@ -88,13 +88,13 @@ def test_a_window_in_the_hour_that_is_left_out_waits_for_the_next_day() -> None:
 
 
 @given(
-    st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1), timezones=st.just(UTC)),
+    st.integers(1_577_836_800, 2_051_222_400),  # seconds: 2020 to 2035
     st.sampled_from(["02:30-03:00", "Sun 01:00-03:30", "22:00-02:15", "Mon-Fri 08:00-18:00", "00:00-24:00"]),
     st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Pacific/Apia"]),
 )
-def test_no_window_moves_a_run_back(moment: datetime, window: str, name: str) -> None:
+def test_no_window_moves_a_run_back(seconds: int, window: str, name: str) -> None:
     rhythm = Rhythm(frequency=DAY, timezone=name, windows=(read_window(window),))
-    planned = to_micros(moment)
+    planned = seconds * 1_000_000
     assert planned <= rhythm.begins("p", planned) <= planned + span(8 * DAY)
 
 
