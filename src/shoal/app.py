@@ -231,13 +231,13 @@ class App:
         from shoal.store.sql.hours import SqlHours
 
         return [
+            BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),  # asked most often: found first
             CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
             PageApi(self.crawls, self.database, self.pages),
             JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),
             JobApi(self.jobs),
             QuotaApi(self.jobs),
-            BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),
             StatsApi(self.crawls, self.jobs, self.database, SqlHours(), self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
