@@ -1,0 +1,72 @@
+"""`shoal bot` refuses in words what it cannot do; `shoal policies results` and `diff` show what a policy gave."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.app import opened
+from shoal.base.ids import JobId
+from shoal.cli.main import main
+from shoal.pages.result import Delivery, Result, Status
+from shoal.queue.job import NewJob
+from shoal.settings import load
+
+
+@pytest.fixture(autouse=True)
+def _a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["bot"], 2, "a bot needs a server"),
+        (["bot", "verify"], 2, "a bot needs a server"),
+        (["bot", "--server", "ftp://example.org"], 4, "--server"),
+        (["bot", "--server", "http://127.0.0.1:1", "--concurrency", "0"], 2, "--concurrency"),
+        (["bot", "--server", "http://127.0.0.1:1", "--capability", "js"], 2, "js"),
+        (["bot", "verify", "--server", "http://127.0.0.1:1"], 8, "is not available"),
+    ],
+)
+def test_a_bot_that_cannot_begin_says_why(
+    words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == code
+    assert says in capsys.readouterr().err
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+async def _run(policy_id: str, *prices: int) -> None:
+    async with opened(load().settings) as app:
+        for place, price in enumerate(prices):
+            payload = json.dumps({"url": "https://example.com/", "policy": policy_id})
+            await app.queue.enqueue([NewJob(JobId(f"job_{place}"), "page", None, payload)])
+            [lease] = await app.queue.lease("w1", ["page"], ["shared"], 1)
+            result = Result(Status.SUCCESS, "https://example.com/", 1, data={"price": price}, html_hash=f"h{price}")
+            await app.ingest.settle("w1", [Delivery(lease.holder, result)])
+
+
+def test_what_a_policy_gave_and_what_changed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = told(capsys, "policies", "add", "https://example.com/", "--frequency", "6h")["id"]
+    asyncio.run(_run(policy, 1, 2))
+    assert [one["data"]["price"] for one in told(capsys, "policies", "results", policy)["items"]] == [2, 1]
+    changes = told(capsys, "policies", "diff", policy)["changes"]
+    assert changes == [{"path": "price", "from": 1, "to": 2}]
+    assert main(["policies", "diff", policy, "job_1", "job_0"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split() == ["price", "2", "1"]
+    assert "The page changed" in said.err
+    assert main(["policies", "results", policy]) == 0
+    assert "job_1" in capsys.readouterr().out
+    assert main(["policies", "diff", "pol_x"]) == 5
