@@ -31,10 +31,13 @@ from shoal.crawl.traps import pattern_of
 from shoal.hosts.pace import Wish
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
+from shoal.plan.policy import PolicyForm
+from shoal.plan.scheduler import Scheduler
 from shoal.queue.book import JobFilter
 from shoal.queue.job import NewJob, Taker
 from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings
+from shoal.store.sql.policies import SqlPolicies
 from shoal.store.sql.queries import Query, load
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
 
@@ -43,7 +46,7 @@ Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
 
 SIZE = 50_000
 LINKS = 1_000
-TABLES = {"fate", "frontier", "frontier_touched", "frontier_host", "page", "job", "job_grant", "host"}
+TABLES = {"fate", "frontier", "frontier_touched", "frontier_host", "page", "job", "job_grant", "host", "policy"}
 MOST_ROWS = 4 * LINKS  # that a step of a plan may read
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
 SLOW = Pace(timedelta(seconds=1))
@@ -74,7 +77,11 @@ FILL = (
     " SELECT 'old_' || i, 'page', 'done', 'run_' || (i / 2), '', 'shared', 50, i, 0, 2, i, i, 1 FROM n",
     "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
     " SELECT 'old_' || i, 1, 'w0', 1, 2, 'done' FROM n",
+    "INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)"
+    " SELECT 'pol_' || i, 'default', 0, '{spec}', 1, i, CASE WHEN i % 500 = 0 THEN i ELSE 4611686018427387904 END, i"
+    " FROM n",
 )
+SPEC = PolicyForm.read({"url": "http://example.org/", "frequency": "1h"}).text()
 
 
 class Watched:
@@ -252,7 +259,7 @@ async def fill(bench: Bench, crawl: Crawl) -> None:
     """Make the store large around a crawl."""
     host = await bench.number(f"SELECT number FROM host WHERE origin = '{SITE}'")
     for statement in FILL:
-        await bench.sql(f"{NUMBERS} {statement}".format(crawl=crawl.number, host=host))
+        await bench.sql(f"{NUMBERS} {statement}".format(crawl=crawl.number, host=host, spec=SPEC))
     moved = "UPDATE frontier_seq SET value = 1000000"
     await bench.sql(moved if bench.dialect == "sqlite" else "SELECT setval('frontier_seq', 1000000)")
 
@@ -379,6 +386,15 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     await run(lambda tx: hosts.robots(tx, SITE))
 
 
+async def schedule(bench: Bench) -> None:
+    """A pass over many policies of which few are due; then those are owed a run."""
+    scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.desk, bench.signals, 1_000_000)
+    await scheduler.run_once()
+    assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500
+    await bench.sql("UPDATE policy SET queued = 1 WHERE runs = 1")
+    await scheduler.run_once()
+
+
 @cache
 def names_in(dialect: str) -> set[str]:
     """The queries of the frontier, of the queue and of the hosts."""
@@ -391,6 +407,7 @@ async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
     await crawl_on(bench, crawl)
     await work_on(bench)
     await ask_hosts(bench, crawl)
+    await schedule(bench)
     assert not watched.problems, "\n".join(sorted(watched.problems))
     # `lock_one_host` reads one row by its key, and only when two walkers meet at one host.
     unseen = names_in(bench.dialect) - watched.names - {"lock_one_host"}
