@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -153,8 +154,9 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
 async def test_a_wrong_token_ends_a_bot_in_words(sqlite_url: str) -> None:
     async with controller.served(sqlite_url) as shop:
         await shop.token("admin")
-        bot = Bot(f"http://127.0.0.1:{shop.port}", "shl_nobody")
-        bot.on_job(Fetcher(settings(), SystemClock()).data)
+        fetcher = Fetcher(settings(), SystemClock())
+        bot = Bot(f"http://127.0.0.1:{shop.port}", "shl_nobody", fetcher=fetcher)
+        bot.on_job(fetcher.data)
         with pytest.raises(Unauthenticated):
             await bot.serve()
 
@@ -175,14 +177,19 @@ async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
 
 
 async def test_verify_says_what_is_wrong_with_another_server() -> None:
+    gone = asyncio.Event()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A server that takes everything."""
         job = {"job_id": "j", "url": "https://a.example/", "lease": {"epoch": 1, "ttl_seconds": 9}}
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-            await reader.readexactly(int(length.split(b":")[1]))
-            body = json.dumps({"jobs": [job] * 3, "state": "done", "ttl_seconds": 9, "cancelled": False}).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        body = json.dumps({"jobs": [job] * 3, "state": "done", "ttl_seconds": 9, "cancelled": False}).encode()
+        with suppress(asyncio.IncompleteReadError):  # the caller has heard enough
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+                await reader.readexactly(int(length.split(b":")[1]))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+        gone.set()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "", SystemClock())
@@ -190,7 +197,10 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
         verdicts = await Verifier(wire).run()
     finally:
         wire.close()
+        async with asyncio.timeout(10):
+            await gone.wait()
         server.close()
+        await server.wait_closed()
     wrong = {one.rule for one in verdicts if not one.holds}
     assert "a pulled job has every field, and no other" in wrong
     assert "a heartbeat or result with another epoch gets 409 lease_lost" in wrong
