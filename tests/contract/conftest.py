@@ -70,7 +70,7 @@ class Bench:
     dialect: str
     settings: QueueSettings = field(default_factory=QueueSettings)
     told: list[Signal] = field(default_factory=list)
-    _own: Any = None  # a connection of the tests' own
+    _line: list[Any] = field(default_factory=list)  # a connection of the tests' own, shared by benches on one store
 
     def __post_init__(self) -> None:
         signals = Signals()
@@ -108,7 +108,7 @@ class Bench:
 
     def over(self, database: Database) -> "Bench":
         """The same store seen through another database object."""
-        return Bench(self.url, database, self.clock, self.dialect, self.settings)
+        return Bench(self.url, database, self.clock, self.dialect, self.settings, _line=self._line)
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock)
@@ -121,10 +121,14 @@ class Bench:
 
     async def sql(self, text: str) -> list[dict[str, Any]]:
         """Run one statement behind the rooms' back."""
-        if self._own is None:
-            self._own = await self._connect()
+        if not self._line:
+            self._line.append(await self._connect())
         rows = self._own.execute(text).fetchall() if self.dialect == "sqlite" else await self._own.fetch(text)
         return [dict(row) for row in rows]
+
+    @property
+    def _own(self) -> Any:
+        return self._line[0]
 
     async def _connect(self) -> Any:
         if self.dialect == "postgres":
@@ -136,7 +140,7 @@ class Bench:
         return connection
 
     async def close(self) -> None:
-        if self._own is not None:
+        if self._line:
             closing = self._own.close()
             if self.dialect == "postgres":
                 await closing

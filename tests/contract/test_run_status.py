@@ -1,7 +1,6 @@
 """A run's state shows its first attempt and its end, and nothing of the tries between: scenarios 1 to 3 of the workers'
 design, for crawls and for analyses, with the number of attempts and the pauses that were set."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -90,20 +89,15 @@ class AnalysisRun:
 async def patient(bench: Bench) -> Bench:
     """Rooms with other numbers than the defaults: WORKER_JOB_ATTEMPTS=3, WORKER_BACKOFF_MS=5000."""
     settings = QueueSettings(job_attempts=ATTEMPTS, backoff=timedelta(seconds=BACKOFF))
-    return Bench(bench.url, bench.database, bench.clock, bench.dialect, settings)
+    return Bench(bench.url, bench.database, bench.clock, bench.dialect, settings, _line=bench._line)
 
 
 @pytest.fixture(params=["crawl", "analysis"])
-async def run(request: pytest.FixtureRequest, patient: Bench) -> AsyncIterator[Run]:
+async def run(request: pytest.FixtureRequest, patient: Bench) -> Run:
     if request.param == "crawl":
-        yield CrawlRun(patient, await patient.submit())
-    else:
-        await completed(patient)
-        yield AnalysisRun(patient, (await only(patient)).id)
-    if patient._own is not None:
-        closing = patient._own.close()
-        if patient.dialect == "postgres":
-            await closing
+        return CrawlRun(patient, await patient.submit())
+    await completed(patient)
+    return AnalysisRun(patient, (await only(patient)).id)
 
 
 async def fail(bench: Bench, run: Run) -> JobState:

@@ -244,8 +244,8 @@ async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
         ({"name": "a\nb", "role": "bot"}, "name has a space at an end, or a character that cannot be seen"),
         ({"name": "x" * 101, "role": "bot"}, "name cannot be"),
         ({"name": "x", "role": "root"}, "role cannot be 'root'"),
-        ({"name": "x", "role": "bot", "expires_in": "soon"}, "expires_in is not a duration"),
-        ({"name": "x", "role": "bot", "expires_in": "-1d"}, "expires_in is not a duration"),
+        ({"name": "x", "role": "bot", "expires_in": "soon"}, "is not a duration; write it as"),
+        ({"name": "x", "role": "bot", "expires_in": "-1d"}, "is not a duration; write it as"),
         ({"name": "x", "role": "bot", "hash": "00"}, "hash is not a known field"),
     ],
 )

@@ -86,7 +86,7 @@ def watch(crawl_id: str, reach: Reach, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def wait(crawl_id: str, timeout: str | None, reach: Reach, as_json: bool) -> int:
     """Wait until a crawl ends or is paused. The exit code says how, as that of `shoal crawl` does; 6: not in time."""
-    return at_its_end(reach, crawl_id, as_json, None if timeout is None else _duration(timeout).total_seconds())
+    return at_its_end(reach, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
 
 
 def at_its_end(reach: Reach, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
@@ -184,7 +184,7 @@ def _line(line: dict[str, Any]) -> str:
     return f"{at} {line['level'].upper():<7} {visible(line['msg'])}"
 
 
-def _duration(text: str) -> timedelta:
+def duration_of(text: str) -> timedelta:
     try:
         return read_duration(text)
     except ValueError as error:

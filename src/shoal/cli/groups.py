@@ -1,5 +1,6 @@
 """`shoal jobs add`, `results`, `groups`, `cancel-group`: single URLs made into page jobs, and what they gave."""
 
+import asyncio
 import re
 import sys
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import click
 
 from shoal.base.clock import SystemClock
-from shoal.base.errors import InvalidInput, UsageError
+from shoal.base.errors import InvalidInput, UsageError, WaitTimedOut
 from shoal.cli.api import Api, Reach, at, reaching, run_on
+from shoal.cli.following import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file
 from shoal.cli.output import note, print_json, print_table, to_the_second
 from shoal.cli.summary import many
@@ -33,21 +35,31 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--retries", type=int, metavar="N", help="How often a page that failed is tried again.")
 @click.option("--project", metavar="NAME", help="What the group is filed under.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A word of your own. Repeatable.")
-@click.option("--wait", is_flag=True, help="Wait until every job has ended.")
+@click.option("--wait", is_flag=True, help="Wait until every job has ended; exit 1 if one gave no page.")
+@click.option("--wait-timeout", metavar="D", help="With --wait: give up after this long, say 30s, 10m or 2h.")
 @reaching
 @_json
-def add(urls: tuple[str, ...], file: str | None, wait: bool, reach: Reach, as_json: bool, **options: Any) -> None:
+def add(
+    urls: tuple[str, ...],
+    file: str | None,
+    wait: bool,
+    wait_timeout: str | None,
+    reach: Reach,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Make a page job for each URL, all of them one group; print its id."""
     given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
     if not given:
         raise UsageError("there is no URL", "name some, or a file of them with --file")
     wish = _wish([text for text, _ in given], options)
+    longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
     async def work(api: Api) -> dict[str, Any]:
         made: dict[str, Any] = await api.post(JOBS, wish)
         if not as_json:
             note(f"{many(made['total'], 'job')} in {made['id']}.")
-        return await _until_over(api, made) if wait else made
+        return await _until_over(api, made, longest) if wait else made
 
     try:
         group = run_on(reach, work, existing=False)
@@ -56,10 +68,13 @@ def add(urls: tuple[str, ...], file: str | None, wait: bool, reach: Reach, as_js
         raise
     if as_json:
         print_json(group)
-        return
-    print(group["id"], flush=True)
-    if wait:
+    else:
+        print(group["id"], flush=True)
+    if not wait:
+        return 0
+    if not as_json:
         note(f"{group['state'].capitalize()}: {_counts(group)}.")
+    return 0 if group["jobs"].get("done", 0) == group["total"] else 1
 
 
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
@@ -131,11 +146,15 @@ def cancel_group(group_id: str, reach: Reach, as_json: bool) -> None:
 COMMANDS = (add, results, groups, cancel_group)
 
 
-async def _until_over(api: Api, group: dict[str, Any]) -> dict[str, Any]:
+async def _until_over(api: Api, group: dict[str, Any], longest: float | None) -> dict[str, Any]:
     clock = SystemClock()
-    while group["state"] == "open":
-        await clock.sleep(LOOK_AGAIN)
-        group = await api.get(at(f"{GROUPS}/{{}}", group["id"]))
+    try:
+        async with asyncio.timeout(longest):
+            while group["state"] == "open":
+                await clock.sleep(LOOK_AGAIN)
+                group = await api.get(at(f"{GROUPS}/{{}}", group["id"]))
+    except TimeoutError:
+        raise WaitTimedOut(f"The end of {group['id']}", longest or 0) from None
     return group
 
 
