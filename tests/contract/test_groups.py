@@ -258,10 +258,3 @@ async def test_what_a_group_gave_is_kept_until_the_group_is_over(bench: Bench) -
     await bench.jump(1)
     await Pruner(bench.database, shelves).run_once()
     assert await bench.number("SELECT count(*) FROM job") == 0
-
-
-async def test_results_go_with_their_jobs(bench: Bench) -> None:
-    await bench.groups.make(config(2))
-    await bench.ingest.settle("w1", [done(lease) for lease in await take(bench)])
-    await bench.sql("DELETE FROM job")
-    assert await bench.number("SELECT count(*) FROM result") == 0

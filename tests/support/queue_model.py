@@ -39,7 +39,7 @@ class ModelJob:
     line_at: int
     not_before: int
     capability: str = "http"
-    due: bool = True  # stands in line; one whose time is ahead does from the first lease on that sees it come
+    due: bool = True  # stands in line; one whose time is ahead does from the first lease or sweep on that sees it come
     state: str = "pending"
     reason: str | None = None
     attempts: int = 0
@@ -100,10 +100,7 @@ class QueueModel:
     ) -> list[ModelJob]:
         """Lane after lane; in a lane that kind and capability whose first job ranks best, then the next."""
         got = self._take(holder, kinds, lanes, limit, capabilities)
-        ripe = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
-        if not all(job.due for job in ripe):
-            for job in ripe:
-                job.due = True
+        if self._ripen():
             got += self._take(holder, kinds, lanes, limit - len(got), capabilities)
         return sorted(got, key=lambda job: (lanes.index(job.lane), self.rank(job), job.id))
 
@@ -195,7 +192,8 @@ class QueueModel:
         return True
 
     def sweep(self) -> int:
-        """Give back every lease that ran out; how many."""
+        """Give back every lease that ran out; how many. Jobs whose time has come stand in line from then on."""
+        self._ripen()
         lost = [job for job in self.jobs.values() if job.lease_until is not None and job.lease_until < self.now]
         for job in lost:
             self.lose(job.id, job.epoch, "worker_lost", "expired")
@@ -211,6 +209,14 @@ class QueueModel:
                 yield f"{job.id} has {job.attempts} attempts"
             if [grant.epoch for grant in job.history if grant.ended == "done"] not in ([], [job.epoch]):
                 yield f"{job.id} was finished twice"
+
+    def _ripen(self) -> bool:
+        """Whether there were jobs whose time has come and that did not stand in line yet."""
+        ripe = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
+        new = [job for job in ripe if not job.due]
+        for job in new:
+            job.due = True
+        return bool(new)
 
     def _take(
         self, holder: str, kinds: Collection[str], lanes: list[str], limit: int, capabilities: Collection[str]

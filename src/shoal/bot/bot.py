@@ -2,9 +2,9 @@
 
 import asyncio
 import os
+import platform
 import re
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -207,4 +207,4 @@ class Bot:
 
 
 def _own_name() -> str:
-    return re.sub(r"[^A-Za-z0-9_.:@-]", "-", f"{socket.gethostname()}-{os.getpid()}")[:100]
+    return re.sub(r"[^A-Za-z0-9_.:@-]", "-", f"{platform.node()}-{os.getpid()}")[:100]
