@@ -82,10 +82,10 @@ class Storm:
             work.site.allowed = None
 
     def _has_moved(self) -> bool:
-        self._start_again()
+        self.start_again()
         return all(work.has_moved() for work in self.works)
 
-    def _start_again(self) -> None:
+    def start_again(self) -> None:
         """As a supervisor does: whoever found no store when it came up has said so and left."""
         for member in (self.controller, *self.workers):
             if not member.alive:
