@@ -21,6 +21,7 @@ SESSION = {
     "idle_in_transaction_session_timeout": "10s",  # ours never idle; a stopped process must not keep its locks
     "timezone": "UTC",
     "enable_seqscan": "off",  # plans are kept: one made while a table is small must not read it all when it is large
+    "plan_cache_mode": "force_generic_plan",  # planning a statement of the queue anew takes longer than running it
     "jit": "off",  # our statements are short; compiling one costs more than running it
 }
 # What a second try can cure: the unit of work is run again from its start.
