@@ -113,6 +113,15 @@ async def test_the_last_job_ends_the_group_and_that_is_told_once(bench: Bench) -
     assert [one.group_id for one in bench.told if isinstance(one, GroupEnded)] == [group.id]
 
 
+async def test_the_end_of_a_group_is_told_after_the_ends_of_its_jobs(bench: Bench) -> None:
+    await bench.groups.make(config(2))
+    first, second = await take(bench)
+    await bench.ingest.settle("w1", [done(first), failed(second)])
+    kinds = [row["type"] for row in await bench.sql("SELECT type FROM outbox ORDER BY created_at, id")]
+    assert sorted(kinds[:2]) == ["crawl.job.completed", "crawl.job.failed"]
+    assert kinds[2:] == ["crawl.group.completed"]
+
+
 async def test_a_job_that_is_tried_again_keeps_the_group_open(bench: Bench) -> None:
     group = await bench.groups.make(config(1, max_retry=1))
     [lease] = await take(bench)

@@ -63,6 +63,11 @@ def test_ids_say_what_they_name_and_sort_by_time() -> None:
     assert [prefix for prefix in PREFIXES if len(prefix) != 3] == []
 
 
+def test_ids_of_one_process_sort_in_the_order_in_which_they_were_made() -> None:
+    made = [new_id("evt") for _ in range(1000)]
+    assert made == sorted(made)
+
+
 def test_an_id_without_a_known_prefix_is_not_made() -> None:
     with pytest.raises(KeyError):
         new_id("foo")

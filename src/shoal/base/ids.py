@@ -28,13 +28,19 @@ PREFIXES = {
 }
 _CLOCK = SystemClock()  # an id is no decision: nobody needs to fake the time in it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
+_last = 0
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id: 48 bits of milliseconds, then 80 random bits."""
+    """A fresh id: 48 bits of milliseconds, then 80 random bits; larger than those that this process made before."""
     if prefix not in PREFIXES:
         raise KeyError(prefix)
-    number = _CLOCK.micros() // 1000 << 80 | int.from_bytes(os.urandom(10))
+    global _last
+    chance = int.from_bytes(os.urandom(10))
+    number = _CLOCK.micros() // 1000 << 80 | chance
+    if number <= _last:  # of this millisecond, or the clock was set back
+        number = _last + 1 + (chance >> 16)
+    _last = number
     return f"{prefix}_{_encode(number)}"
 
 

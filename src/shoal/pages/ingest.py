@@ -148,9 +148,9 @@ class Ingest:
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         turned = await self._queue.finish_and_lease_in(tx, moves, taker, want)
-        for run_id, move in _ended_in(accepted).items():
-            await self._keeper.job_moved(tx, run_id, move)
         await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in TERMINAL])
+        for run_id, move in _ended_in(accepted).items():  # the end of a group is told after those of its jobs
+            await self._keeper.job_moved(tx, run_id, move)
         return turned
 
 
