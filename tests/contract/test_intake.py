@@ -1,6 +1,6 @@
 """Policies from files and to files: errors by line, all or nothing, or the good ones; what goes out comes in again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import orjson
 import pytest
@@ -91,6 +91,24 @@ def test_a_first_line_that_names_no_columns_is_refused(head: str) -> None:
         list(read_csv([head]))
 
 
-def test_a_line_that_is_no_csv_is_told() -> None:
-    rows = list(read_csv([HEAD, 'http://example.org/,6h,,"unclosed,']))
-    assert rows[-1].problem
+def test_a_line_that_is_no_csv_is_told_and_those_behind_it_are_read() -> None:
+    lines = [HEAD, 'http://example.org/a,6h,"1"0,,', "http://example.org/b,6h,,,"]
+    bad, good = list(read_csv([f"{line}\r\n" for line in lines]))
+    assert (bad.line, bad.form) == (2, None)
+    assert (good.line, good.problem) == (3, "")
+
+
+def test_a_quote_that_is_not_closed_is_told_with_the_lines_that_it_took() -> None:
+    lines = [HEAD, 'http://example.org/a,6h,,"unclosed,', *["http://example.org/b,6h,,,"] * 3]
+    [row] = list(read_csv([f"{line}\r\n" for line in lines]))
+    assert row.line == 2
+    assert "lines 2 to 5 were taken for one" in row.problem
+
+
+@pytest.mark.parametrize("read", [read_csv, read_json_lines])
+def test_a_line_that_is_not_utf_8_is_refused(read: Callable[[list[str]], Iterator[Row]]) -> None:
+    text = "url,frequency,labels\nhttp://example.org/,6h,name=caf\xe9\n"
+    if read is read_json_lines:
+        text = '{"url": "http://example.org/", "frequency": "6h", "labels": {"name": "caf\xe9"}}\n'
+    [row] = list(read(text.encode("latin-1").decode("utf-8", "surrogateescape").splitlines(keepends=True)))
+    assert "UTF-8" in row.problem

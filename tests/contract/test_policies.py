@@ -182,6 +182,56 @@ async def test_no_run_begins_after_its_last_moment(office: Office) -> None:
     assert (seen.runs, seen.next_run_at) == (3, None)
 
 
+async def test_a_scheduler_that_comes_after_the_last_moment_begins_nothing(office: Office) -> None:
+    now = (await office.policies.page_of())[0]
+    policy = await office.make(not_after=from_micros(now + HOUR * 1_000_000).isoformat())
+    await office.bench.jump(2 * HOUR)
+    await office.pass_()
+    assert await office.live() == 0
+    assert (await office.policies.get(policy.id)).next_run_at is None
+
+
+async def window_of(office: Office, hours: int) -> str:
+    """A window that is open now, and for so many hours."""
+    now = from_micros((await office.policies.page_of())[0])
+    return f"{now:%H:%M}-{now + timedelta(hours=hours):%H:%M}"
+
+
+@pytest.mark.parametrize("what", [{}, {"url": None, "seeds": ["http://example.org/"]}])
+async def test_a_scheduler_that_comes_when_the_window_is_shut_waits_for_the_next(
+    office: Office, what: dict[str, Any]
+) -> None:
+    policy = await office.make(windows=[await window_of(office, 1)], frequency="24h", **what)
+    await office.bench.jump(2 * HOUR)
+    await office.pass_()
+    await office.site_scheduler.run_once()
+    seen = await office.policies.get(policy.id)
+    assert (seen.runs, seen.planned_at) == (0, policy.planned_at)
+    assert 23 * HOUR - 61 <= ((seen.next_run_at or 0) - policy.planned_at) / 1e6 <= 24 * HOUR
+    await office.bench.jump(22 * HOUR)
+    await office.pass_()
+    await office.site_scheduler.run_once()
+    assert (await office.policies.get(policy.id)).runs == 1
+
+
+async def test_a_run_that_is_owed_waits_for_its_window_and_takes_the_place_of_no_other(office: Office) -> None:
+    policy = await office.make(windows=[await window_of(office, 2)], frequency="1h", jitter="0s", overlap="queue")
+    await office.pass_()
+    await office.bench.jump(1.01 * HOUR)
+    await office.pass_()  # now it is owed one
+    assert (await office.policies.get(policy.id)).queued
+    await office.bench.jump(2 * HOUR)
+    await office.end(await office.take())
+    await office.pass_()
+    seen = await office.policies.get(policy.id)
+    assert (await office.live(), seen.queued) == (0, False)
+    opens = seen.next_run_at or 0
+    assert from_micros(opens).strftime("%H:%M") == policy.form.windows[0][:5]
+    await office.bench.jump(24 * HOUR - 3 * HOUR)
+    await office.pass_()
+    assert await office.live() == 1
+
+
 async def test_run_now_makes_a_job_and_leaves_the_plan(office: Office) -> None:
     policy = await office.make(frequency="24h")
     await office.pass_()

@@ -28,20 +28,31 @@ PREFIXES = {
 }
 _CLOCK = SystemClock()  # an id is no decision: nobody needs to fake the time in it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
-_last = 0
+
+
+class _Numbers:
+    """48 bits of milliseconds, then 80 random bits; each larger than those before."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def draw(self) -> int:
+        chance = int.from_bytes(os.urandom(10))
+        number = _CLOCK.micros() // 1000 << 80 | chance
+        if number <= self._last:  # of the same millisecond, or the clock was set back
+            number = self._last + 1 + (chance >> 16)
+        self._last = number
+        return number
+
+
+_NUMBERS = _Numbers()
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id: 48 bits of milliseconds, then 80 random bits; larger than those that this process made before."""
+    """A fresh id, which sorts behind those that this process made before."""
     if prefix not in PREFIXES:
         raise KeyError(prefix)
-    global _last
-    chance = int.from_bytes(os.urandom(10))
-    number = _CLOCK.micros() // 1000 << 80 | chance
-    if number <= _last:  # of this millisecond, or the clock was set back
-        number = _last + 1 + (chance >> 16)
-    _last = number
-    return f"{prefix}_{_encode(number)}"
+    return f"{prefix}_{_encode(_NUMBERS.draw())}"
 
 
 def _encode(number: int) -> str:

@@ -280,7 +280,7 @@ def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
 
     from shoal.plan.sheet import read_csv, read_json_lines
 
-    text = StringIO(lines.decode("utf-8-sig", "replace"), newline="")
+    text = StringIO(lines.decode("utf-8-sig", "surrogateescape"), newline="")
     rows = read_csv(text) if kind == KINDS[".csv"] else read_json_lines(text)
     console = Console(stderr=True)
     bar = track(rows, "Reading", lines.count(b"\n"), console=console, disable=not console.is_terminal)

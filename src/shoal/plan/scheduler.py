@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import orjson
+from msgspec import DecodeError
 
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
@@ -108,14 +109,16 @@ class Scheduler:
         known = {one.id: one for one in owed + due}  # one that is owed a run and due has one run
         if not known:
             return _Batch([], [], [], 0, 0.0)
-        plans, stuck = await self._plan(tx, list(known.values()), now)
+        late = {policy_id: step for policy_id, one in known.items() if (step := kept_waiting(one, now)) is not None}
+        plans, stuck = await self._plan(tx, [one for one in known.values() if one.id not in late], now)
         await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
         jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
         steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
-        await self._store.advance(tx, steps + [put_off(known[one.policy_id], now) for one in stuck])
-        late = max((now - (one.next_run_at or now) for one in due), default=0) / 1e6
-        return _Batch(jobs, enqueued, stuck, len(known), late)
+        steps += [*late.values(), *(put_off(known[one.policy_id], now) for one in stuck)]
+        await self._store.advance(tx, steps)
+        waited = max((now - (one.next_run_at or now) for one in due), default=0) / 1e6
+        return _Batch(jobs, enqueued, stuck, len(known), waited)
 
     async def _plan(self, tx: Tx, policies: Sequence[Policy], now: int) -> tuple[list[_Plan], list[PolicyStuck]]:
         """What to do for each of these; and those that cannot be run: they must not keep the others from it."""
@@ -189,11 +192,28 @@ def step_of(policy: Policy, now: int, lives: bool) -> Step:
     queued = lives and (policy.queued or policy.form.overlap == "queue")
     if not due:
         return Step(policy.id, policy.next_run_at or 0, policy.planned_at, policy.next_run_at, queued, not lives)
-    planned = policy.rhythm.next_planned(policy.planned_at, now)
+    planned = policy.planned_at  # later than now if the run was owed, and waited for a window
+    if planned <= now:
+        planned = policy.rhythm.next_planned(planned, now)
     begins = policy.rhythm.begins(policy.id, planned)
     return Step(
         policy.id, policy.next_run_at or 0, planned, None if policy.is_over(begins) else begins, queued, not lives
     )
+
+
+def kept_waiting(policy: Policy, now: int) -> Step | None:
+    """Where a policy goes whose run comes so late that it may not begin any more: to when its next window opens, or
+    nowhere, for it is over. None if it may begin."""
+    try:
+        is_free = not policy.form.windows and policy.form.not_after is None
+    except DecodeError:  # whoever plans it tells what is wrong
+        return None
+    if is_free or ((opens := policy.rhythm.opens(now)) == now and not policy.is_over(now)):
+        return None
+    due = policy.next_run_at is None or policy.next_run_at <= now
+    begins = opens if due else min(opens, policy.next_run_at or opens)
+    later = None if policy.is_over(begins) else begins
+    return Step(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 
 def put_off(policy: Policy, now: int) -> Step:

@@ -42,15 +42,24 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def read_csv(lines: Iterable[str]) -> Iterator[Row]:
+    """A record that cannot be read is one bad line, by its first; those behind it are read all the same."""
     reader = csv.reader(_without_nul(lines), strict=True)
     try:
         names = next(reader, [])
-        _check_names(names)
-        for cells in reader:
-            if any(cells):
-                yield _row(reader.line_num, partial(_read_cells, names, cells))
     except csv.Error as error:
-        yield Row(reader.line_num, None, f"cannot be read as CSV ({error})")
+        raise InvalidInput("the first line", f"cannot be read as CSV ({error})", "name the columns in it") from None
+    _check_names(names)
+    while True:
+        begins = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Row(begins, None, _unreadable(error, begins, reader.line_num))
+            continue
+        if any(cells):
+            yield _row(begins, partial(_read_cells, names, cells))
 
 
 def write_json_lines(policies: Iterable[Policy]) -> bytes:
@@ -90,6 +99,11 @@ def _read_object(line: str) -> PolicyForm:
     if not isinstance(values, dict):
         raise InvalidInput("the line", "is not a JSON object", "write one JSON object a line")
     return PolicyForm.read(values)
+
+
+def _unreadable(error: csv.Error, begins: int, ends: int) -> str:
+    several = f"; lines {begins} to {ends} were taken for one: is a quote not closed?" if ends > begins else ""
+    return f"cannot be read as CSV ({error}){several}"
 
 
 def _check_names(names: list[str]) -> None:

@@ -13,7 +13,7 @@ from shoal.base.service import Pass
 from shoal.base.signals import Signals
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Rule, rate
-from shoal.plan.scheduler import PolicyStuck, facts_of, put_off, step_of, subjects_of
+from shoal.plan.scheduler import PolicyStuck, facts_of, kept_waiting, put_off, step_of, subjects_of
 from shoal.plan.store import PolicyStore, Step
 
 BATCH = 100
@@ -39,7 +39,7 @@ class Crawling(Protocol):
 
 def crawl_of(policy: Policy, now: int) -> str:
     """The id of the crawl that a policy begins now: that of its planned time, or one that is owed before it."""
-    is_due = policy.next_run_at is not None and policy.next_run_at <= now
+    is_due = policy.next_run_at is not None and policy.planned_at <= policy.next_run_at <= now
     return f"{policy.id}-{policy.planned_at}{'' if is_due else 'o'}"
 
 
@@ -84,6 +84,9 @@ class SiteScheduler:
         return Pass()
 
     async def _run(self, policy: Policy, now: int) -> None:
+        if (later := kept_waiting(policy, now)) is not None:
+            await self._advance(later)
+            return
         lives = policy.live_crawl is not None and await self._crawling.lives(policy.live_crawl)
         if lives and policy.live_crawl is not None and policy.form.overlap == "replace":
             await self._crawling.stop(policy.live_crawl)

@@ -70,9 +70,13 @@ class Rhythm:
         wobble = span(self.jitter)
         if wobble:
             planned += xxhash.xxh3_64_intdigest(f"{policy_id}@{planned}".encode()) % wobble
+        return self.opens(planned)
+
+    def opens(self, at: int) -> int:
+        """When a run may begin, from then on: at once, or when the next window opens."""
         if not self.windows:
-            return planned
-        moment = from_micros(planned).astimezone(zone(self.timezone))
+            return at
+        moment = from_micros(at).astimezone(zone(self.timezone))
         return to_micros(min(window.next_inside(moment) for window in self.windows))
 
     def _next_cron(self, after: int) -> int:

@@ -212,7 +212,8 @@ class PolicyApi:
             raise WrongMediaType(shorten(kind) or "no type", " or ".join(READERS))
         with tempfile.TemporaryFile() as file:
             await self._spool(ask.request, file)
-            lines = TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+            # What is not UTF-8 stays to be seen, and its line is refused.
+            lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
             report = await self._intake.take(READERS[kind](lines), skip_bad=skip)
         if report.bad and not skip:
             line, problem = report.problems[0]
