@@ -37,7 +37,7 @@ from tests.support.disk import stuff
 # Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting; a hint that
 # a job waits is a change of the file, or a notification.
 SQLITE_ONLY = {
-    *("known_keys", "reserve_seq", "insert_fates", "job_waits"),
+    *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines"),
     # PostgreSQL does these in one statement, `turn_jobs`.
     *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs", "seats_of_jobs"),
 }
@@ -792,7 +792,7 @@ WHOLE = {
     *("last_event", "set_last_event", "lock_event_number"),
     *("webhooks", "due_webhooks", "old_events", "quotas", "any_quota", "any_token", "lock_admin_tokens"),
     *("purge_dead", "unfiled_journals"),
-    *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs"),
+    *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
     *("count_crawls", "count_jobs"),
 }
 
@@ -818,6 +818,7 @@ FRONTIER_PLANS = {
     "next_ready": "frontier_ready",
     "expired_jobs": "job_leased",
     "live_jobs_of_run": "job_live_of_run",
+    "ends_of_lines": "lane=? AND kind=? AND capability<?",
 }
 
 

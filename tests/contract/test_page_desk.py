@@ -220,6 +220,27 @@ async def test_leases_that_nobody_extends_are_not_trusted_however_many_are_grant
         await desk.until_state(JobState.DONE, waiting)
 
 
+async def test_a_hint_that_comes_while_the_store_is_asked_is_not_lost(app: App) -> None:
+    app.queue.settings = app.queue.settings.but(poll_every=timedelta(hours=1))
+    asked, answer = asyncio.Event(), asyncio.Event()
+    desk = Desk(app, PlainPages(app.queue))
+    settle = desk.work.settle
+
+    async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+        leases = await settle(results, holder, want)
+        asked.set()
+        await answer.wait()
+        return leases
+
+    desk.work.settle = slowly  # type: ignore[method-assign]
+    working = asyncio.create_task(desk.desk.run())
+    await asked.wait()
+    [job] = await desk.enqueue({})
+    answer.set()
+    await desk.until_state(JobState.DONE, job)
+    working.cancel()
+
+
 async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
     stored = asyncio.Event()
     async with at_work(app) as desk:

@@ -14,7 +14,7 @@ from shoal.queue.book import JobFilter
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from shoal.store.sql import jobbook
-from tests.contract.conftest import Bench
+from tests.contract.conftest import Bench, until_blocked
 
 J = JobState
 DEAD = JobFilter(dead=True)
@@ -140,6 +140,21 @@ async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench)
     await bench.enqueue(key="k")
     with pytest.raises(StateConflict, match="dedupe key"):
         await bench.desk.retry(job_id)
+    assert (await bench.job(job_id)).state is J.FAILED
+
+
+async def test_a_replay_that_races_a_new_job_of_its_key_is_told_so(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    job_id = await dead_letter(bench, key="k")
+    line = await asyncpg.connect(bench.url)
+    new = "INSERT INTO job (id, kind, state, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at)"
+    async with line.transaction():
+        await line.execute(f"{new} VALUES ('job_new', 'page', 'pending', '', 'shared', 'k', 50, 0, 1, 0)")
+        replay = asyncio.create_task(bench.desk.retry(job_id))
+        await until_blocked(bench)
+    await line.close()
+    with pytest.raises(StateConflict, match="dedupe key"):
+        await replay
     assert (await bench.job(job_id)).state is J.FAILED
 
 

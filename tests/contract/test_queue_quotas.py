@@ -1,16 +1,19 @@
 """Quotas and concurrency keys: how many jobs of a scope run at once, and that others do not wait for them."""
 
 import asyncio
+from typing import TypeVar
 
 import pytest
 
+from shoal.base.database import Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawls import KIND
 from shoal.queue import janitor, states
 from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench
+from tests.contract.conftest import Bench, Severed
 
+T = TypeVar("T")
 J = JobState
 
 
@@ -45,6 +48,23 @@ async def test_blocked_jobs_at_the_head_do_not_hide_others(bench: Bench) -> None
     free = new(priority=10)
     await bench.queue.enqueue([*blocked, free])
     assert ids(await lease(bench, 2)) == [blocked[0].id, free.id]
+
+
+class CutSoon(Severed):
+    """A store that is out of reach after the next commit."""
+
+    async def run(self, work: Work[T]) -> T:
+        done = await super().run(work)
+        self.writes = False
+        return done
+
+
+async def test_what_was_granted_before_the_store_went_away_is_kept(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 1)
+    jobs = [new("project:a"), new("project:a"), new()]
+    await bench.queue.enqueue(jobs)
+    assert ids(await lease(bench.over(CutSoon(bench.database)), 2)) == [jobs[0].id]
+    assert ids(await lease(bench, 2)) == [jobs[2].id]
 
 
 async def test_a_crowd_that_may_not_run_is_put_aside_by_few_statements(bench: Bench) -> None:

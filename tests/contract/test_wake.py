@@ -80,8 +80,8 @@ async def process(url: str, signals: Signals | None = None) -> AsyncIterator[App
         yield app
 
 
-async def enqueue(app: App, lane: str = "shared") -> None:
-    job = NewJob(JobId(new_id("job")), "page", None, lane=lane)
+async def enqueue(app: App, lane: str = "shared", capability: str = "http") -> None:
+    job = NewJob(JobId(new_id("job")), "page", None, lane=lane, capability=capability)
     await app.queue.enqueue([job])
 
 
@@ -159,6 +159,19 @@ async def test_a_change_that_brings_no_job_is_no_hint(sqlite_url: str) -> None:
         connection.close()
         with pytest.raises(TimeoutError):
             await ear.hint(0.3)
+
+
+async def test_a_job_that_nobody_takes_is_a_hint_once_and_hides_no_other(sqlite_url: str) -> None:
+    async with process(sqlite_url) as one, process(sqlite_url) as other:
+        ear = await listening(one)
+        await enqueue(other, capability="js")
+        await ear.hint()
+        for _ in range(3):
+            await other.check_store()  # the file changes, and the job still waits
+        with pytest.raises(TimeoutError):
+            await ear.hint(0.3)
+        await enqueue(other)
+        await ear.hint()
 
 
 async def test_what_is_announced_in_quick_succession_is_sent_as_one(postgres_url: str) -> None:

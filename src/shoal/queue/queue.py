@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import InvalidInput, LeaseLost
+from shoal.base.errors import BackendUnavailable, InvalidInput, LeaseLost
 from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
 from shoal.queue import states
@@ -153,7 +153,12 @@ class Queue:
         """Grant up to `limit` jobs. Those that find no room in their scopes are put aside, and others looked for."""
         taker, leases = Taker(holder, kinds, lanes, capabilities), list[Lease]()
         for _ in range(ROUNDS):
-            turned = await self._lease(taker, limit - len(leases))
+            try:
+                turned = await self._lease(taker, limit - len(leases))
+            except BackendUnavailable:
+                if not leases:
+                    raise
+                break  # what was granted before is kept: nobody else could have it until its leases ran out
             leases += turned.leases
             if not turned.parked or len(leases) == limit:
                 break

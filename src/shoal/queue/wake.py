@@ -35,6 +35,11 @@ class Wake(Protocol):
     """Carries hints. One may get lost, come twice, or be false: whoever waits for jobs also polls, only more rarely."""
 
     @property
+    def swift(self) -> bool:
+        """Whether other processes hear a hint as soon as this one. Where not, who hears one tells its children."""
+        ...
+
+    @property
     def trouble(self) -> str | None:
         """Why hints get lost just now; None while they come through, or nobody listens."""
         ...
@@ -81,6 +86,7 @@ class Ears:
 class QuietWake:
     """Hints within one process, for a store that cannot carry them further."""
 
+    swift = False
     trouble = None
 
     def __init__(self, signals: Signals) -> None:

@@ -30,6 +30,7 @@ from shoal.work.talk import (
     Leave,
     Message,
     Moved,
+    Nudge,
     Renewed,
     Stored,
     Taken,
@@ -167,6 +168,8 @@ class PageChild(Generic[R]):
 
     def _hear(self, message: Message) -> None:
         match message:
+            case Nudge():
+                self.nudge()
             case Renewed():
                 self._desk.renewed()
             case Drop(leases):

@@ -10,7 +10,7 @@ from shoal.queue.job import Extended, Holder, Lease
 from shoal.work.nursery import ChildProcess
 from shoal.work.pages import holder_of
 from shoal.work.runs import CHILD_PAUSE, Why
-from shoal.work.talk import Drop, Leave, Renewed, pairs
+from shoal.work.talk import Drop, Leave, Nudge, Renewed, pairs
 from shoal.work.workplace import Workplace
 
 ROLE = "pages"
@@ -50,9 +50,11 @@ class PageSlots:
             elif self._child.memory >= self._place.settings.child_memory and not self._leaving:
                 self._child.say(Leave("worn", patient=True))
 
-    def nudge(self) -> None:
-        """A job may wait: a child hears it by itself, and if there is none, it is time for one."""
+    def nudge(self, *, pass_on: bool) -> None:
+        """A job may wait: if there is no child, it is time for one. A child hears of jobs by itself, maybe later."""
         self._nudged.set()
+        if pass_on and self._child is not None:
+            self._child.say(Nudge())
 
     def holders(self) -> list[Holder]:
         return [] if self._child is None else self._child.holding

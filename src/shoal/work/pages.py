@@ -87,6 +87,7 @@ class PageDesk(Generic[R]):
         self._trust = Trust(queue.settings.lease, clock)
         self._batch = 0  # how many the last commit settled
         self._look_at = 0.0  # when it is time to ask for jobs, told or not
+        self._nudged = False  # since we asked last
         self._leave_at: float | None = None
         self._patient = False
         self._verbs: set[asyncio.Task[None]] = set()
@@ -112,6 +113,7 @@ class PageDesk(Generic[R]):
     def nudge(self) -> None:
         """A job may wait."""
         self._look_at = 0.0
+        self._nudged = True
         self._stirred.set()
 
     def renewed(self) -> None:
@@ -143,6 +145,7 @@ class PageDesk(Generic[R]):
         want = self._want()
         self._settling, self._results = self._results, []
         settled = len(self._settling)
+        self._nudged = False
         try:
             leases = await self._work.settle([result for _, result in self._settling], self._holder, want)
         except ShoalError as error:
@@ -156,7 +159,7 @@ class PageDesk(Generic[R]):
         if not self.held:
             self._trust.renew(now)  # what we have was leased just now; of anything else only our parent knows
         self._batch = max(settled, self._batch // 2)
-        empty = len(leases) < want
+        empty = len(leases) < want and not self._nudged  # a job may have come after the store looked
         self._look_at = now + self._queue.settings.poll_every.total_seconds() if empty else 0.0
         for lease in leases:
             if lease.crash_count:

@@ -41,6 +41,11 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Nudge:
+    """Parent to page child: a job may wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Parent to page child: these leases are no longer ours; let go of their jobs."""
 
@@ -125,7 +130,7 @@ class Alone:
     lease: Pair | None = None
 
 
-Message = Work | Renewed | Leave | Drop | Tick | Done | Stored | Held | Moved | Taken | Leased | Holding | Alone
+Message = Work | Renewed | Leave | Nudge | Drop | Tick | Done | Stored | Held | Moved | Taken | Leased | Holding | Alone
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 

@@ -87,7 +87,7 @@ class Worker:
     def _hear(self) -> None:
         self._woken.set()
         if self._pages is not None:
-            self._pages.nudge()
+            self._pages.nudge(pass_on=not self._wake.swift)
 
     def _chore_ended(self, chore: "asyncio.Task[None]") -> None:
         """A worker without its heart, or without its eyes, is none: it hands back, and ends with the error."""

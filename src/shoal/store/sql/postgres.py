@@ -26,6 +26,8 @@ SESSION = {
 }
 # What a second try can cure: the unit of work is run again from its start.
 CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, Conflict)
+# Who looked whether a key is free and then took it may have been too late: a second try sees whose it is.
+RACES = (*CONFLICTS, asyncpg.UniqueViolationError)
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
@@ -191,7 +193,7 @@ class PostgresDatabase:
         for tried in range(1, TRIES + 1):
             try:
                 return await self._once(work)
-            except CONFLICTS:
+            except RACES:
                 if tried == TRIES:
                     raise
         raise AssertionError("unreachable")

@@ -34,6 +34,8 @@ Notify = Callable[[str], Awaitable[None]]
 class PostgresWake:
     """Answers `queue.wake.Wake`. `connect` opens a connection of our own, `notify` notifies on another one."""
 
+    swift = True
+
     def __init__(self, connect: Connect, notify: Notify, clock: Clock, signals: Signals) -> None:
         self._connect = connect
         self._notify = notify

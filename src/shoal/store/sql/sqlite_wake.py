@@ -1,4 +1,5 @@
-"""Hints between the processes on one SQLite file: each looks whether the file changed, and whether a job then waits."""
+"""Hints between the processes on one SQLite file: each looks whether the file changed, and whether a job then waits
+that did not before. One that nobody here can take wakes nobody twice."""
 
 import asyncio
 import sqlite3
@@ -18,6 +19,7 @@ class SqliteWake:
     """Answers `queue.wake.Wake`. Looking costs microseconds, takes no lock, and stops while nobody is hungry; so it
     is done on the loop itself."""
 
+    swift = False
     trouble = None
 
     def __init__(self, path: Path, clock: Clock, signals: Signals) -> None:
@@ -25,6 +27,7 @@ class SqliteWake:
         self._clock = clock
         self._ears = Ears(signals)
         self._seen: int | None = None
+        self._waiting: frozenset[str] = frozenset()  # the last job of each line
         self._looking: asyncio.Task[None] | None = None
 
     def announce(self) -> None:
@@ -61,4 +64,6 @@ class SqliteWake:
         seen, self._seen = self._seen, connection.execute("PRAGMA data_version").fetchone()[0]
         if seen == self._seen:
             return False
-        return connection.execute(queries.load("sqlite")["job_waits"].sql).fetchone() is not None
+        rows = connection.execute(queries.load("sqlite")["ends_of_lines"].sql).fetchall()
+        before, self._waiting = self._waiting, frozenset(job_id for (job_id,) in rows)
+        return not self._waiting <= before
