@@ -5,11 +5,11 @@ from typing import TypeVar
 
 import pytest
 
-from shoal.base.database import Work
+from shoal.base.database import Tx, Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawls import KIND
 from shoal.queue import janitor, states
-from shoal.queue.job import Lease, NewJob, Taker
+from shoal.queue.job import Lease, NewJob, Taker, Turned
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, Severed
 
@@ -177,6 +177,38 @@ async def test_a_raised_quota_lets_more_in_at_once(bench: Bench) -> None:
     assert len(await lease(bench)) == 1
     await bench.desk.set_quota("project:a", 3)
     assert len(await lease(bench)) == 2
+
+
+async def test_the_janitor_seats_who_runs_and_nobody_else(bench: Bench) -> None:
+    await bench.desk.set_quota("project:a", 1)
+    jobs = [new("project:a") for _ in range(2)]
+    await bench.queue.enqueue(jobs)
+    [got] = await lease(bench)
+    await bench.sql("DELETE FROM job_seat")  # as if the quota had been set while it was leased
+    await bench.janitor().run_once()
+    assert await lease(bench) == []
+    await bench.queue.finish(got)
+    await bench.sql(f"INSERT INTO job_seat (scope, job_id) VALUES ('project:a', '{got.holder.job_id}')")
+    assert await lease(bench) == []  # as if it had been set while that one ended
+    await bench.janitor().run_once()
+    assert ids(await lease(bench)) == [jobs[1].id]
+
+
+async def test_who_must_not_wait_leaves_a_scope_that_somebody_counts_to_the_sweep(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    await bench.desk.set_quota("project:a", 5)
+    jobs = [new("project:a"), new("project:a"), new("project:b")]
+    await bench.queue.enqueue(jobs)
+    hurried = Taker("w2", ["page"], waits=False)
+
+    async def commit(tx: Tx) -> tuple[Turned, Turned]:
+        mine = await bench.queue.finish_and_lease_in(tx, (), Taker("w1", ["page"]), 1)
+        return mine, await bench.database.run(lambda other: bench.queue.finish_and_lease_in(other, (), hurried, 2))
+
+    mine, theirs = await asyncio.wait_for(bench.database.run(commit), 10)
+    assert (ids(mine.leases), ids(theirs.leases), theirs.parked) == ([jobs[0].id], [jobs[2].id], 1)
+    await bench.janitor().run_once()
+    assert ids(await lease(bench)) == [jobs[1].id]
 
 
 async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench) -> None:

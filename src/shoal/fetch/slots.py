@@ -2,7 +2,7 @@
 put off until it has, so that nothing that stands behind them has to wait. For nodes and for bots alike."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -64,6 +64,8 @@ class SlotLeases:
     async def fit(self, tx: Tx, taker: Taker, leases: Sequence[Lease], want: int) -> Fitted:
         """Keep those of the jobs leased in this commit that have a slot, put the others off, and lease as many more."""
         fitted = Fitted()
+        # Now we hold rows of hosts, which others need who hold scopes: waiting for scopes would be waiting in a circle.
+        later = replace(taker, waits=False)
         for rounds_left in reversed(range(ROUNDS)):
             kept, refused = await self._sort(tx, leases)
             fitted.tasks += kept
@@ -72,7 +74,7 @@ class SlotLeases:
                 break
             more = want - len(fitted.tasks) if rounds_left else 0
             moves = [one.move for one in refused]
-            leases = (await self._queue.finish_and_lease_in(tx, moves, taker, more)).leases
+            leases = (await self._queue.finish_and_lease_in(tx, moves, later, more)).leases
         return fitted
 
     async def _sort(self, tx: Tx, leases: Sequence[Lease]) -> tuple[list[Task], list[PutOff]]:

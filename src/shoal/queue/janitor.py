@@ -81,6 +81,7 @@ class Janitor:
         """The floor below what others do at once: jobs whose time has come, offers that nobody took, and jobs for which
         there is room again."""
         offers = await self._queue.store.give_up_offers(tx, BATCH)
+        await self._queue.store.mend_seats(tx)
         freed = await self._queue.store.unpark(tx, BATCH)
         await self._queue.store.make_due(tx)
         done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]

@@ -97,13 +97,15 @@ class Enqueued:
 @dataclass(frozen=True, slots=True)
 class Taker:
     """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first. `lock_ttl`: of a
-    bot, how long it keeps jobs that say nothing about it; None: a node, whose leases are all as long."""
+    bot, how long it keeps jobs that say nothing about it; None: a node, whose leases are all as long. `waits`: for
+    others who count the seats of a scope just now; who holds what such others may need must not."""
 
     holder: str
     kinds: Sequence[str]
     lanes: Sequence[str] = (SHARED_LANE,)
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,11 @@ class JobStore(Protocol):
         slot for one, nobody leases, and who is asked to make room looks only at the lines."""
         ...
 
+    async def mend_seats(self, tx: Tx) -> None:
+        """Let those sit in limited scopes who are locked, and no others: a quota that is set while jobs are leased and
+        end may have seen some of them too early or too late."""
+        ...
+
     async def unpark(self, tx: Tx, limit: int) -> int:
         """For so many scopes in which jobs found no room: let as many stand in line as there is room now; how many."""
         ...

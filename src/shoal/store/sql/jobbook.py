@@ -3,8 +3,6 @@
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
-import orjson
-
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
@@ -71,8 +69,7 @@ class SqlJobBook:
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
         await tx.value("lock_scopes", scopes=[scope])
         await tx.execute("set_quota", scope=scope, most=most)
-        locked = [row["id"] for row in await tx.all("locked_with_scope") if scope in orjson.loads(row["scopes"])]
-        await tx.many("take_seats", [(scope, job_id) for job_id in locked])
+        await self._seats.mend(tx)
         await self._seats.unpark(tx, scope)
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:

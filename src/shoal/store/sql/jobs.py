@@ -87,7 +87,8 @@ class SqlJobStore:
                 said.rows += (await turn(tx, (), taker, limit - len(said.rows), ttl)).rows
         rows, parked = _in_order(said.rows, taker or NOBODY), 0
         if said.freed or any(row[SCOPES] is not None for row in rows):
-            rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited)
+            waits = taker is None or taker.waits
+            rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited, waits=waits)
         return Turned(refused, [_granted(row) for row in rows], parked)
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
@@ -168,6 +169,9 @@ class SqlJobStore:
 
     async def make_due(self, tx: Tx) -> int:
         return await tx.execute("make_due", limit=DUE_AT_ONCE)
+
+    async def mend_seats(self, tx: Tx) -> None:
+        await self._seats.mend(tx)
 
     async def unpark(self, tx: Tx, limit: int) -> int:
         freed = 0

@@ -18,23 +18,33 @@ class Seats:
     """One scope has so many seats. A job sits in every scope of its own that is limited while it is locked."""
 
     async def settle(
-        self, tx: Tx, left: Collection[str], freed: Collection[str], granted: list[Any], *, quotas: bool
+        self,
+        tx: Tx,
+        left: Collection[str],
+        freed: Collection[str],
+        granted: list[Any],
+        *,
+        quotas: bool,
+        waits: bool = True,
     ) -> tuple[list[Any], int]:
         """The jobs in `left` stand up from the scopes `freed`; of those granted, the ones that find room sit down and
-        are given, the others are parked, and counted. Then others that wait for room in what was freed may come."""
+        are given, the others are parked, and counted. Then others that wait for room in what was freed may come. Who
+        does not wait finds no room in a scope that somebody else counts just now; the sweep lets those jobs in."""
         wishes = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
         scopes = sorted({*freed, *(scope for wish in wishes.values() for scope in wish)})
         if not scopes:
             return granted, 0
-        await tx.value("lock_scopes", scopes=scopes)
+        counted = await self._lock(tx, scopes, waits=waits)
         if freed:
             await tx.execute("leave_seats", ids=list(left))
         room = await self._room(tx, scopes)
+        room |= {scope: 0 for scope in scopes if scope not in counted and room[scope] is not None}
         kept, seats, parked = _seated(granted, wishes, room)
         await tx.many("take_seats", seats)
         await tx.many("park_jobs", parked)
         lines = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
-        ahead = [await self._park_ahead(tx, *line) for line in sorted({(scope, *lines[one]) for one, scope in parked})]
+        full = sorted({(scope, *lines[one]) for one, scope in parked if scope in counted})
+        ahead = [await self._park_ahead(tx, *line) for line in full]
         for scope in sorted(freed):
             await self._unpark(tx, scope, room[scope])
         return kept, len(parked) + sum(ahead)
@@ -43,6 +53,18 @@ class Seats:
         """Let as many jobs stand in line as there is room in their scope; how many did."""
         await tx.value("lock_scopes", scopes=[scope])
         return await self._unpark(tx, scope, (await self._room(tx, [scope]))[scope])
+
+    async def mend(self, tx: Tx) -> None:
+        """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope."""
+        await tx.execute("drop_empty_seats")
+        await tx.execute("seat_locked")
+
+    async def _lock(self, tx: Tx, scopes: list[str], *, waits: bool) -> Collection[str]:
+        """Have these scopes counted by us alone; those that are."""
+        if waits:
+            await tx.value("lock_scopes", scopes=scopes)
+            return scopes
+        return {row["scope"] for row in await tx.all("try_lock_scopes", scopes=scopes)}
 
     async def _park_ahead(self, tx: Tx, scope: str, lane: str, kind: str, capability: str) -> int:
         """Clear the head of a line of others that would find no room either: they must not hide who comes next."""

@@ -195,10 +195,6 @@ SELECT q.scope, q.most, (SELECT count(*) FROM job_seat AS s WHERE s.scope = q.sc
                               WHERE j.state = 'pending' AND j.due = 2 AND j.parked = q.scope LIMIT 1000) AS p) AS parked
 FROM quota AS q WHERE q.scope > :after ORDER BY q.scope LIMIT :limit;
 
--- name: locked_with_scope
--- Locked jobs that have scopes.
-SELECT id, scopes FROM job WHERE state = 'locked' AND lease_until > 0 AND scopes IS NOT NULL;
-
 -- name: first_parked
 -- The first scope after another in which jobs found no room.
 SELECT parked FROM job WHERE state = 'pending' AND due = 2 AND parked > :after ORDER BY parked LIMIT 1;

@@ -131,6 +131,24 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch F
 SELECT count(pg_advisory_xact_lock(hashtextextended(s.scope, 7346019)))
 FROM (SELECT scope FROM unnest(:scopes::text[]) AS g (scope) ORDER BY scope) AS s;
 
+-- name: try_lock_scopes
+-- Those of these scopes whose seats nobody else counts just now: counted by us alone until the commit.
+SELECT g.scope FROM unnest(:scopes::text[]) AS g (scope) WHERE pg_try_advisory_xact_lock(hashtextextended(g.scope, 7346019));
+
+-- name: drop_empty_seats
+-- Seats of jobs that are not locked.
+DELETE FROM job_seat WHERE (job_id, scope) IN (
+    SELECT s.job_id, s.scope FROM job_seat AS s LEFT JOIN job AS j ON j.id = s.job_id AND j.state = 'locked'
+    WHERE j.id IS NULL FOR UPDATE OF s SKIP LOCKED);
+
+-- name: seat_locked
+-- Seats for the locked jobs of limited scopes that have none.
+INSERT INTO job_seat (scope, job_id)
+SELECT q.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope), quota AS q
+WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL AND q.scope = s.scope
+ORDER BY q.scope, j.id
+ON CONFLICT DO NOTHING;
+
 -- name: seats_taken
 -- How many jobs sit in these scopes, and how many may.
 SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS taken, q.most

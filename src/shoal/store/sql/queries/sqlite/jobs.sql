@@ -103,6 +103,20 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 -- The write lock is held already: nobody else counts seats.
 SELECT count(*) FROM json_each(:scopes);
 
+-- name: try_lock_scopes
+-- The write lock is held already: nobody else counts seats.
+SELECT value AS scope FROM json_each(:scopes);
+
+-- name: drop_empty_seats
+-- Seats of jobs that are not locked.
+DELETE FROM job_seat WHERE NOT EXISTS (SELECT 1 FROM job AS j WHERE j.id = job_seat.job_id AND j.state = 'locked');
+
+-- name: seat_locked
+-- Seats for the locked jobs of limited scopes that have none.
+INSERT OR IGNORE INTO job_seat (scope, job_id)
+SELECT q.scope, j.id FROM job AS j CROSS JOIN json_each(j.scopes) AS s CROSS JOIN quota AS q ON q.scope = s.value
+WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL;
+
 -- name: seats_of_jobs
 -- The scopes in which these jobs have seats.
 SELECT s.scope FROM json_each(:ids) AS i CROSS JOIN job_seat AS s ON s.job_id = i.value;
