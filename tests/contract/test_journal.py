@@ -59,12 +59,14 @@ async def test_a_life_can_be_read(bench: Bench) -> None:
 async def test_pause_resume_change_and_stop_are_told(bench: Bench) -> None:
     crawl = await bench.submit()
     await bench.crawls.pause(crawl.id)
-    await bench.crawls.change(crawl.id, CrawlChange(max_pages=5, exclude=[]))
+    await bench.crawls.change(
+        crawl.id, CrawlChange(max_pages=5000, exclude=[], include=["/shop/", "/blog/"], delay_seconds=0.5)
+    )
     await bench.crawls.resume(crawl.id)
     await bench.crawls.stop(crawl.id)
     assert (await said(bench, crawl))[1:] == [
         "Paused (asked for)",
-        "Changed: max_pages 5, exclude none",
+        "Changed: max pages 5,000; include /shop/, /blog/; exclude none; delay seconds 0.5",
         "Resumed, waiting for a worker",
         "Stopped: 0 pages, 0 errors, 0 skipped (asked for)",
     ]
@@ -94,7 +96,7 @@ async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_told(
         *("crawl_queued", "crawl_running", "walker_handed_back", "walker_retried", "walker_given_up", "crawl_failed")
     ]
     last = (await bench.journal.lines(crawl.id))[-1].line
-    assert (last.level, last.message) == (Level.ERROR, "Failed: 0 pages, 0 errors, 0 skipped (attempts_exhausted)")
+    assert (last.level, last.message) == (Level.ERROR, "Failed: 0 pages, 0 errors, 0 skipped (its last attempt failed)")
 
 
 async def test_a_reached_limit_is_told(bench: Bench) -> None:
@@ -103,8 +105,20 @@ async def test_a_reached_limit_is_told(bench: Bench) -> None:
     [first] = await walker.take()
     await walker.walk.close(Report([fetched(first)]), "max_pages")
     assert (await said(bench, crawl))[2:] == [
-        "Limit reached: max_pages",
-        "Completed: 1 pages, 0 errors, 0 skipped (the page limit was reached)",
+        "Completed: 1 page, 0 errors, 0 skipped (the page limit was reached)",
+    ]
+
+
+async def test_of_several_walkers_only_the_first_tells_that_a_limit_is_reached(bench: Bench) -> None:
+    crawl = await bench.submit(*[f"{SITE}/{name}" for name in "abcd"], max_pages=2, workers=3)
+    first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
+    [one, two] = await first.take(2)
+    await first.walk.close(Report([fetched(one), fetched(two)]), "max_pages")
+    await second.walk.close(Report(), "max_pages")
+    await third.walk.close(Report(), "max_pages")
+    assert (await said(bench, crawl))[4:] == [
+        "The page limit was reached; other workers settle what they have",
+        "Completed: 2 pages, 0 errors, 0 skipped (the page limit was reached)",
     ]
 
 
@@ -114,7 +128,7 @@ async def test_urls_that_are_fetched_again_are_told(bench: Bench) -> None:
     first, second = await walker.take()
     await walker.turn(fetched(first), failed(second))
     await bench.crawls.retry_these(crawl.id, FailedUrls())
-    assert (await said(bench, crawl))[-2:] == ["1 failed URLs are fetched again", "Queued, waiting for a worker"]
+    assert (await said(bench, crawl))[-2:] == ["1 failed URL is fetched again", "Queued, waiting for a worker"]
 
 
 async def test_a_released_pattern_is_told(bench: Bench) -> None:
@@ -127,7 +141,7 @@ async def test_a_released_pattern_is_told(bench: Bench) -> None:
 
     await bench.database.run(trap)
     await bench.crawls.release(crawl.id, pattern)
-    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URLs wait again"
+    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URL waits again"
 
 
 async def test_what_a_commit_tells_goes_with_it_or_not_at_all(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """What tokens and the log of administrative acts promise, on each store."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +10,13 @@ from shoal.access.caller import Caller, local_caller
 from shoal.access.scopes import ROLES, Scope, allows
 from shoal.access.token import TokenWish
 from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, Minted, Tokens, UseNotNoted
-from shoal.base.database import Database
-from shoal.base.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from shoal.base.database import Database, Tx
+from shoal.base.errors import BackendUnavailable, InvalidInput, NotAllowed, NotFound, StateConflict
+from shoal.crawl.archivist import Archivist
+from shoal.crawl.states import CrawlState
+from shoal.queue.book import JobFilter
+from shoal.store.bodies.folder import FolderBodies
+from shoal.store.sql.archive import SqlArchive
 from shoal.store.sql.tokens import SqlActStore, SqlTokenStore
 from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
@@ -259,3 +265,31 @@ def test_a_wish_that_cannot_be_taken_is_refused_by_its_field(values: dict[str, s
 def test_a_wish_names_a_role_or_scopes(more: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="give one of viewer, operator, admin, bot, node, or a list of scopes"):
         TokenWish.read({"name": "x", **more}).wanted()
+
+
+async def unwritable(tx: Tx, subject: str) -> None:
+    raise BackendUnavailable("the log", "it is away", "wait")
+
+
+async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> None:
+    await bench.desk.set_quota("project:old", 1)
+    crawl = await bench.submit()
+    await bench.crawls.stop(crawl.id)
+    await bench.enqueue()
+    await bench.queue.finish(await bench.lease())
+    archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
+    bodies = FolderBodies(Path("nowhere"), bench.clock)
+    archivist = Archivist(bench.database, bench.crawls, bench.queue, archive, bodies)
+    deeds = [
+        bench.desk.set_quota("project:new", 1, noting=unwritable),
+        bench.desk.remove_quota("project:old", noting=unwritable),
+        bench.desk.purge(JobFilter(), noting=unwritable),
+        bench.crawls.stop(crawl.id, force=True, noting=unwritable),
+        archivist.erase(crawl.id, noting=unwritable),
+    ]
+    for deed in deeds:
+        with pytest.raises(BackendUnavailable):
+            await deed
+    assert [quota.scope for quota in await bench.desk.quotas()] == ["project:old"]
+    assert await bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 1
+    assert await bench.state(crawl) is CrawlState.STOPPED

@@ -1,5 +1,5 @@
-"""The log of administrative acts: who did what, to what, when, from where. Written in the commit of the act where that
-is possible, and never changed."""
+"""The log of administrative acts: who did what, to what, when, from where. Written in the commit of the act, and never
+changed."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +53,7 @@ class Acts:
         await self._store.append(tx, by, act)
 
     async def note(self, by: Caller, act: Act) -> None:
-        """Write an act that needed no commit of its own, or several."""
+        """Write an act that changed nothing in the store."""
         await self._database.run(lambda tx: self._store.append(tx, by, act))
 
     async def newest(self, *, before: int | None = None, limit: int = 50, subject: str | None = None) -> list[Entry]:

@@ -120,3 +120,8 @@ def redact_url(url: str) -> str:
     if re.search(r"[/?#@]", userinfo):  # where the name ends cannot be told, so more is hidden than needed
         user, colon = HIDDEN, ""
     return f"{head}://{user}{':' + HIDDEN if colon else ''}{at}{redact(address)}"
+
+
+def many(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 page`, `2 pages`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -3,6 +3,7 @@ what rests: while a walker holds the crawl, or may come, it refuses."""
 
 from collections.abc import Set as AbstractSet
 
+from shoal.access.noting import Noting, unnoted
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Refusal, Url, canonical
@@ -55,15 +56,20 @@ class Archivist:
 
         return await self._repeat(step)
 
-    async def erase(self, crawl_id: str) -> None:
+    async def erase(self, crawl_id: str, *, noting: Noting = unnoted) -> None:
         """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. What is left when
         this is cut off is consistent but for the bodies, and calling it again goes on."""
+
+        async def note(tx: Tx) -> Crawl:
+            ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
+            await noting(tx, crawl_id)
+            return ended
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, TERMINAL, "be removed")
             return await self._archive.forget(tx, crawl.number, BATCH) or await self._archive.remove(tx, crawl, BATCH)
 
-        ended = await self._database.read(lambda tx: self._ended(tx, crawl_id))
+        ended = await self._database.run(note)
         await self._bodies.forget(ended.bodies)
         await self._repeat(step)
 
@@ -106,9 +112,6 @@ class Archivist:
             return await self._archive.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
 
         return await of(Kind.PAGE) or await of(Kind.SITEMAP)
-
-    async def _ended(self, tx: Tx, crawl_id: str) -> Crawl:
-        return await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), TERMINAL, "be removed")
 
     async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], wish: str) -> Crawl:
         return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, wish)

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from shoal.access.noting import Noting, unnoted
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId, JobId, new_id
@@ -326,11 +327,13 @@ class Crawls:
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
 
-    async def stop(self, crawl_id: str, reason: str = "asked", *, force: bool = False) -> CrawlState:
+    async def stop(
+        self, crawl_id: str, reason: str = "asked", *, force: bool = False, noting: Noting = unnoted
+    ) -> CrawlState:
         """End a crawl for good. By force: a walker that has not left after a grace is killed by its worker; also one
         that was asked before."""
         ask, now = states.ask_to_stop(reason), states.stop(reason)
-        return await self._quiet(crawl_id, "be stopped", ask, now, force=force)
+        return await self._quiet(crawl_id, "be stopped", ask, now, force=force, noting=noting)
 
     async def traps(self, crawl_id: str) -> list[Trap]:
         """Every pattern that was ever quarantined, with how many URLs it held and one of them."""
@@ -376,6 +379,8 @@ class Crawls:
             return
         verdict = await self._verdict(tx, crawl, move)
         line = telling.walker_moved(move)
+        if verdict is None and await self._is_first_to_leave(tx, crawl, move):
+            line = telling.limit_reached(move)
         await self.journal.write(tx, crawl.number, [] if line is None else [line])
         if verdict is not None:
             await self._move(tx, crawl, verdict)
@@ -421,13 +426,24 @@ class Crawls:
         left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
         return left[0].state_reason if left else None
 
+    async def _is_first_to_leave(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
+        """Whether nobody left for a spent budget before."""
+        return move.reason in BUDGETS and len(await self._left_for_a_budget(tx, crawl)) == 1
+
     async def _left_for_a_budget(self, tx: Tx, crawl: Crawl) -> list[Job]:
         """The walkers that found a budget spent, by the options that the crawl has now."""
         jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
         return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
 
     async def _quiet(
-        self, crawl_id: str, wish: str, ask: CrawlMove, now: CrawlMove, *, force: bool = False
+        self,
+        crawl_id: str,
+        wish: str,
+        ask: CrawlMove,
+        now: CrawlMove,
+        *,
+        force: bool = False,
+        noting: Noting = unnoted,
     ) -> CrawlState:
         """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
 
@@ -436,6 +452,7 @@ class Crawls:
             killed = await self._queue.store.kill_run(tx, crawl_id, self._queue.settings.force_grace) if force else 0
             if killed:
                 await self.journal.write(tx, crawl.number, [telling.forced(self._queue.settings.force_grace)])
+            await noting(tx, crawl_id)
             if crawl.state in (ask.to, now.to):
                 return None
             # What waits goes first: only then can no worker lease it while we count those that walk.

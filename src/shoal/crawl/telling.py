@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from shoal.crawl.budget import BUDGETS
+from shoal.base.text import many
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.line import Level, Line
 from shoal.crawl.states import CrawlMove, CrawlState
@@ -21,8 +21,17 @@ REASONS = {
     "no_seed_gave_a_page": "no seed gave a page",
     "asked": "asked for",
     "process_gone": "its process is gone; `shoal crawl --resume` goes on with it",
+    "attempts_exhausted": "its last attempt failed",
+    "poison": "its workers were lost too often",
+    "stalled": "nothing was settled for too long",
+    "walker_lost": "its last worker was lost",
+    "shutdown": "its worker ends",
+    "slice": "another crawl waits for a worker",
+    "no_child": "its worker could not start a process",
+    "store_away": "the store was out of reach",
+    "changed": "it was changed meanwhile",
 }
-"""Why a crawl is in its state, in words."""
+"""Why a crawl is in its state, or a walker left it, in words."""
 
 
 def in_words(reason: str | None) -> str:
@@ -42,7 +51,7 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> Line:
     if counts is not None:
         facts |= {"pages": counts.pages, "errors": counts.errors, "bytes": counts.bytes, "queued": counts.queued}
         skipped = sum(counts.skipped.values())
-        message += f": {counts.pages:,} pages, {counts.errors:,} errors, {skipped:,} skipped"
+        message += f": {many(counts.pages, 'page')}, {many(counts.errors, 'error')}, {skipped:,} skipped"
     if move.reason is not None:
         message += f" ({in_words(move.reason)})"
     return Line(f"crawl_{move.to}", message, _LEVELS.get(move.to, Level.INFO), facts)
@@ -69,28 +78,43 @@ def forced(grace: timedelta) -> Line:
 
 
 def changed(changes: dict[str, Any]) -> Line:
-    named = ", ".join(f"{name} {'none' if value in (None, []) else value}" for name, value in changes.items())
+    named = "; ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in changes.items())
     return Line("crawl_changed", f"Changed: {named}", facts={"changes": changes})
 
 
+def _option(value: Any) -> str:
+    if value in (None, []):
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def reopened(count: int) -> Line:
-    return Line("urls_reopened", f"{count:,} failed URLs are fetched again", facts={"urls": count})
+    words = f"{many(count, 'failed URL')} {'is' if count == 1 else 'are'} fetched again"
+    return Line("urls_reopened", words, facts={"urls": count})
+
+
+def limit_reached(move: Move) -> Line:
+    """A walker found a budget spent, and others have not left yet."""
+    words = f"{in_words(move.reason).capitalize()}; other workers settle what they have"
+    return Line("limit_reached", words, facts={"job_id": move.job_id, "reason": move.reason})
 
 
 def walker_moved(move: Move) -> Line | None:
     """What became of one of the crawl's jobs, if that is worth a line."""
     facts: dict[str, Any] = {"job_id": move.job_id, "reason": move.reason}
     if move.grant_end is GrantEnd.DONE:
-        if move.reason not in BUDGETS:
-            return None
-        return Line("limit_reached", f"Limit reached: {move.reason}", facts=facts)
+        return None
     if move.error is not None:
         facts["error"] = move.error
     if move.to is not JobState.PENDING:
-        return Line("walker_given_up", f"Given up: {move.error or move.reason}", Level.ERROR, facts)
+        return Line("walker_given_up", f"Given up: {move.error or in_words(move.reason)}", Level.ERROR, facts)
     match move.grant_end:
         case GrantEnd.RELEASED:
-            return Line("walker_handed_back", f"Handed back, waiting for a worker ({move.reason})", facts=facts)
+            return Line(
+                "walker_handed_back", f"Handed back, waiting for a worker ({in_words(move.reason)})", facts=facts
+            )
         case GrantEnd.RETRIED:
             seconds = round(move.wait.total_seconds(), 1)
             words = f"Failed and tried again in {seconds:g} s: {move.error}"
@@ -104,7 +128,7 @@ def taken_up(job_id: str) -> Line:
 
 
 def found(urls: int) -> Line:
-    return Line("urls_found", f"Found {urls:,} URLs", facts={"urls": urls})
+    return Line("urls_found", f"Found {many(urls, 'URL')}", facts={"urls": urls})
 
 
 def depths_finished(before: int, upto: int) -> list[Line]:
@@ -121,7 +145,7 @@ def held(news: HostNews, seconds: float) -> Line:
 
 
 def released(pattern: str, urls: int) -> Line:
-    words = f"{pattern} is released from quarantine: {urls:,} URLs wait again"
+    words = f"{pattern} is released from quarantine: {many(urls, 'URL')} {'waits' if urls == 1 else 'wait'} again"
     return Line("pattern_released", words, facts={"pattern": pattern, "urls": urls})
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
+from shoal.access.noting import Noting, unnoted
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, TooLarge
@@ -35,7 +36,7 @@ class Webhooks:
         self._rule = rule
         self._clock = clock
 
-    async def make(self, form: NewWebhook) -> Webhook:
+    async def make(self, form: NewWebhook, *, noting: Noting = unnoted) -> Webhook:
         """Tell somebody of the events that come from now on. The answer is the only one with the secret."""
         self._check_address(form.url)
         webhook = Webhook(
@@ -57,6 +58,7 @@ class Webhooks:
                 raise TooLarge("the list of webhooks", f"{MOST_WEBHOOKS} webhooks", "remove one first")
             made = replace(webhook, cursor=await self._events.last(tx))
             await self._store.insert(tx, made)
+            await noting(tx, made.id)
             return made
 
         return await self._database.run(commit)
@@ -72,7 +74,7 @@ class Webhooks:
 
         return await self._database.read(look)
 
-    async def change(self, webhook_id: str, change: WebhookChange) -> Webhook:
+    async def change(self, webhook_id: str, change: WebhookChange, *, noting: Noting = unnoted) -> Webhook:
         """Enabling one again sends it what it missed, as far as that is kept."""
         if change.url is not None:
             self._check_address(change.url)
@@ -84,19 +86,24 @@ class Webhooks:
             events = webhook.events if change.events is None else tuple(change.events)
             return replace(webhook, url=change.url or webhook.url, events=events)
 
-        return await self._update(webhook_id, changed)
+        return await self._update(webhook_id, changed, noting)
 
-    async def rotate(self, webhook_id: str) -> Webhook:
+    async def rotate(self, webhook_id: str, *, noting: Noting = unnoted) -> Webhook:
         """Give it a new secret; for a day both sign. The answer is the only one with the secret."""
         until = self._clock.micros() + span(OLD_SECRET_FOR)
         return await self._update(
             webhook_id,
             lambda webhook: replace(webhook, secret=new_secret(), old_secret=webhook.secret, old_until=until),
+            noting,
         )
 
-    async def remove(self, webhook_id: str) -> None:
-        if not await self._database.run(lambda tx: self._store.remove(tx, webhook_id)):
-            raise _unknown(webhook_id)
+    async def remove(self, webhook_id: str, *, noting: Noting = unnoted) -> None:
+        async def commit(tx: Tx) -> None:
+            if not await self._store.remove(tx, webhook_id):
+                raise _unknown(webhook_id)
+            await noting(tx, webhook_id)
+
+        await self._database.run(commit)
 
     async def deliveries(self, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
         async def look(tx: Tx) -> list[Delivery]:
@@ -105,7 +112,7 @@ class Webhooks:
 
         return await self._database.read(look)
 
-    async def replay(self, webhook_id: str, event_id: str) -> int:
+    async def replay(self, webhook_id: str, event_id: str, *, noting: Noting = unnoted) -> int:
         """Send one event again, whatever became of it."""
 
         async def commit(tx: Tx) -> int:
@@ -114,17 +121,20 @@ class Webhooks:
             if told is None:
                 raise NotFound("event", event_id, "it may be older than events are kept")
             await self._store.put(tx, webhook_id, [told.sequence])
+            await noting(tx, webhook_id)
             return 1
 
         return await self._database.run(commit)
 
-    async def replay_time(self, webhook_id: str, since: int, until: int) -> int:
+    async def replay_time(self, webhook_id: str, since: int, until: int, *, noting: Noting = unnoted) -> int:
         """Send the events of that time again, those that the webhook wants; how many."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
         count, after = 0, 0
         while True:
-            looked, put, after = await self._database.run(partial(self._replay_some, webhook_id, since, until, after))
+            some = partial(self._replay_some, webhook_id, since, until, after, noting)
+            looked, put, after = await self._database.run(some)
+            noting = unnoted  # with the first batch
             count += put
             if looked < BATCH:
                 return count
@@ -133,20 +143,24 @@ class Webhooks:
         """Events after a number, in order. Whoever has seen a number has missed none before it."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
-    async def _replay_some(self, webhook_id: str, since: int, until: int, after: int, tx: Tx) -> tuple[int, int, int]:
+    async def _replay_some(
+        self, webhook_id: str, since: int, until: int, after: int, noting: Noting, tx: Tx
+    ) -> tuple[int, int, int]:
         webhook = await self._known(tx, webhook_id)
         found = await self._events.between(tx, since, until, after, BATCH)
         wanted = [one.sequence for one in found if webhook.wants(one.type) and one.sequence <= webhook.cursor]
         await self._store.put(tx, webhook_id, wanted)
+        await noting(tx, webhook_id)
         return len(found), len(wanted), found[-1].sequence if found else after
 
-    async def _update(self, webhook_id: str, change: Callable[[Webhook], Webhook]) -> Webhook:
+    async def _update(self, webhook_id: str, change: Callable[[Webhook], Webhook], noting: Noting) -> Webhook:
         async def commit(tx: Tx) -> Webhook:
             webhook = await self._store.lock(tx, webhook_id)
             if webhook is None:
                 raise _unknown(webhook_id)
             after = change(webhook)
             await self._store.save(tx, after)
+            await noting(tx, webhook_id)
             return after
 
         return await self._database.run(commit)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from shoal.access.noting import Noting, unnoted
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
@@ -111,30 +112,48 @@ class Jobs:
         await self._queue.tell_moved(move, job.kind, job.run_id)
         return await self.get(job_id)
 
-    async def purge(self, which: JobFilter, older_than: timedelta = timedelta(0), limit: int | None = None) -> int:
+    async def purge(
+        self,
+        which: JobFilter,
+        older_than: timedelta = timedelta(0),
+        limit: int | None = None,
+        *,
+        noting: Noting = unnoted,
+    ) -> int:
         """Remove ended jobs that match, with their history and results, in batches; how many. Never one that lives, nor
         one of a run, which goes with it, nor one whose group is not over."""
         now = await self._database.read(lambda tx: tx.value("now"))
         before, after, done = now - span(older_than), 0, 0
         while limit is None or done < limit:
-            purged = await self._purge(which, after, before, BATCH if limit is None else min(BATCH, limit - done))
+            batch = BATCH if limit is None else min(BATCH, limit - done)
+            purged = await self._purge(which, after, before, batch, noting)
+            noting = unnoted  # with the first batch
             done += purged.count
             if purged.after is None:
                 break
             after = purged.after
         return done
 
-    async def set_quota(self, scope: str, most: int) -> Quota:
+    async def set_quota(self, scope: str, most: int, *, noting: Noting = unnoted) -> Quota:
         """Let at most so many jobs of a scope run at once; what runs already goes on."""
         _check_scope(scope)
         if not 0 <= most <= MOST:
             raise InvalidInput("most", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
-        await self._database.run(lambda tx: self._book.set_quota(tx, scope, most))
+
+        async def commit(tx: Tx) -> None:
+            await self._book.set_quota(tx, scope, most)
+            await noting(tx, scope)
+
+        await self._database.run(commit)
         return next(quota for quota in await self.quotas(after=scope[:-1], limit=MOST) if quota.scope == scope)
 
-    async def remove_quota(self, scope: str) -> None:
-        if not await self._database.run(lambda tx: self._book.remove_quota(tx, scope)):
-            raise NotFound("quota", shorten(scope), "list them with `shoal jobs quota ls`")
+    async def remove_quota(self, scope: str, *, noting: Noting = unnoted) -> None:
+        async def commit(tx: Tx) -> None:
+            if not await self._book.remove_quota(tx, scope):
+                raise NotFound("quota", shorten(scope), "list them with `shoal jobs quota ls`")
+            await noting(tx, scope)
+
+        await self._database.run(commit)
 
     async def quotas(self, *, after: str = "", limit: int = 1000) -> list[Quota]:
         """Quotas by their scopes."""
@@ -161,8 +180,12 @@ class Jobs:
     async def _retry(self, job_ids: list[JobId]) -> set[JobId]:
         return set(await self._database.run(lambda tx: self._book.retry(tx, job_ids)))
 
-    async def _purge(self, which: JobFilter, after: int, before: int, limit: int) -> Purged:
-        return await self._database.run(lambda tx: self._book.purge(tx, which, after, before, limit, RUN_KINDS))
+    async def _purge(self, which: JobFilter, after: int, before: int, limit: int, noting: Noting) -> Purged:
+        async def commit(tx: Tx) -> Purged:
+            await noting(tx, "")
+            return await self._book.purge(tx, which, after, before, limit, RUN_KINDS)
+
+        return await self._database.run(commit)
 
     def _check_own(self, job: Job, wish: str) -> None:
         if job.kind in RUN_KINDS:

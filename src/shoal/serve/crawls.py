@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, field
 from starlette.responses import Response
 
+from shoal.access.noting import unnoted
 from shoal.access.once import Once
 from shoal.access.scopes import Scope
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
@@ -21,7 +22,7 @@ from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.serve import examples, shapes
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, Nothing, endpoint, note_act
+from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.once import answer_once
 from shoal.serve.problems import Json
 
@@ -146,7 +147,7 @@ class CrawlApi:
     )
     async def remove_crawl(self, ask: Ask[Nothing, Nothing]) -> Response:
         """Its pages, URLs and kept bodies go with it."""
-        await self._archivist.erase(ask.part("crawl_id"))
+        await self._archivist.erase(ask.part("crawl_id"), noting=ask.note)
         return Response(status_code=204)
 
     @endpoint(
@@ -194,6 +195,7 @@ class CrawlApi:
         "/api/v1/crawls/{crawl_id}/stop",
         scope=Scope.WRITE,
         says="Stop a crawl for good.",
+        act="crawl.stopped_by_force",
         body=Stopping,
         status=202,
         answer=shapes.Crawl,
@@ -204,11 +206,11 @@ class CrawlApi:
     async def stop_crawl(self, ask: Ask[Stopping, Nothing]) -> Json:
         """Its walkers settle what they have first; then it is `stopped`. Stopping it again changes nothing. By force:
         who has not settled after `SHOAL_FORCE_GRACE` is killed."""
-        crawl_id, force = ask.part("crawl_id"), ask.body.force
-        answer = await self._moved(crawl_id, lambda crawl_id: self._crawls.stop(crawl_id, force=force))
-        if force:
-            await note_act(ask.request, "crawl.stopped_by_force", crawl_id)
-        return answer
+        force = ask.body.force
+        noting = ask.note if force else unnoted
+        return await self._moved(
+            ask.part("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force, noting=noting)
+        )
 
     @endpoint(
         "POST",

@@ -18,6 +18,7 @@ from starlette.types import Scope as AsgiScope
 
 from shoal.access.acts import Act, Acts
 from shoal.access.scopes import Scope
+from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, WrongMediaType
 from shoal.base.form import Form, fields_of
 from shoal.base.text import shorten
@@ -45,10 +46,23 @@ class Ask(Generic[B, Q]):
     request: Request
     body: B
     query: Q
+    act: str | None = None  # what the log of administrative acts calls it
 
     def part(self, name: str) -> str:
         """A part of the path by its name in the endpoint's path."""
         return str(self.request.path_params[name])
+
+    async def note(self, tx: Tx, subject: str) -> None:
+        """Log what is done, in the commit that does it: what verbs take as `noting`."""
+        acts: Acts | None = getattr(self.request.app.state, "acts", None)
+        if acts is not None and self.act is not None:
+            await acts.note_in(tx, caller_of(self.request), Act(self.act, subject))
+
+    async def note_alone(self, subject: str) -> None:
+        """Log what changes nothing in the store."""
+        acts: Acts | None = getattr(self.request.app.state, "acts", None)
+        if acts is not None and self.act is not None:
+            await acts.note(caller_of(self.request), Act(self.act, subject))
 
 
 Handler = Callable[[Any, Ask[Any, Any]], Awaitable[Response]]
@@ -75,7 +89,7 @@ class Endpoint:
     asks: Any  # an example of a body
     answers: Any  # an example of an answer
     once: bool  # honours `Idempotency-Key`
-    act: str | None  # what the log of administrative acts calls it
+    act: str | None  # what the log of administrative acts calls it; its handler hands `ask.note` on
     public: bool  # part of the OpenAPI document
 
     @property
@@ -160,18 +174,8 @@ class EndpointRoute(Route):
         unread = self.line.method == "GET" or bool(self.line.file)
         text = b"" if unread else await read_body(request, self._max_body)
         body = parse(self.line.body, text) if text or self.line.needs_body else self.line.body()
-        answer: Response = await self._handler(Ask(request, body, query))
-        if self.line.act is not None:
-            made = answer.headers.get("location", "").rpartition("/")[2]
-            await note_act(request, self.line.act, next(iter(request.path_params.values()), made))
+        answer: Response = await self._handler(Ask(request, body, query, self.line.act))
         return answer
-
-
-async def note_act(request: Request, act: str, subject: str) -> None:
-    """Log what an administrator did, if this application keeps a log."""
-    acts: Acts | None = getattr(request.app.state, "acts", None)
-    if acts is not None:
-        await acts.note(caller_of(request), Act(act, subject))
 
 
 def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:

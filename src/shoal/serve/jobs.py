@@ -119,7 +119,7 @@ class JobApi:
             raise InvalidInput("state", f"cannot be {body.state.value}", "only jobs that have ended are removed")
         which = JobFilter(body.state, body.kind, dead=True if body.dead else None)
         older = timedelta(seconds=body.older_than_seconds)
-        return Json({"purged": await self._jobs.purge(which, older, body.limit)})
+        return Json({"purged": await self._jobs.purge(which, older, body.limit, noting=ask.note)})
 
     @endpoint(
         "GET",
@@ -208,7 +208,7 @@ class QuotaApi:
     )
     async def set_quota(self, ask: Ask[Limiting, Nothing]) -> Json:
         """A scope is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. What runs already goes on."""
-        return Json((await self._jobs.set_quota(ask.part("scope"), ask.body.most)).answer())
+        return Json((await self._jobs.set_quota(ask.part("scope"), ask.body.most, noting=ask.note)).answer())
 
     @endpoint(
         "DELETE",
@@ -220,5 +220,5 @@ class QuotaApi:
         problems=[NotFound],
     )
     async def remove_quota(self, ask: Ask[Nothing, Nothing]) -> Response:
-        await self._jobs.remove_quota(ask.part("scope"))
+        await self._jobs.remove_quota(ask.part("scope"), noting=ask.note)
         return Response(status_code=204)

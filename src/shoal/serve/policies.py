@@ -234,6 +234,7 @@ class PolicyApi:
     )
     async def export_policies(self, ask: Ask[Nothing, ExportOptions]) -> Response:
         """What it gives can be imported again, so headers, cookies and proxies are in it as they were given."""
+        await ask.note_alone("")
         as_csv = ask.query.format == "csv"
         kind = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
         name = {"Content-Disposition": f'attachment; filename="policies.{ask.query.format}"'}

@@ -147,7 +147,7 @@ class WebhookApi:
     )
     async def create_webhook(self, ask: Ask[NewWebhook, Nothing]) -> Json:
         """The secret signs every delivery as the Standard Webhooks specification says, and is told only now."""
-        webhook = await self._webhooks.make(ask.body)
+        webhook = await self._webhooks.make(ask.body, noting=ask.note)
         headers = {"Location": f"/api/v1/webhooks/{webhook.id}"}
         return Json(webhook.answer() | {"secret": webhook.secret}, status_code=201, headers=headers)
 
@@ -189,7 +189,7 @@ class WebhookApi:
     )
     async def change_webhook(self, ask: Ask[WebhookChange, Nothing]) -> Json:
         """One that is enabled again gets what it missed, as far as that is kept."""
-        return Json((await self._webhooks.change(ask.part("webhook_id"), ask.body)).answer())
+        return Json((await self._webhooks.change(ask.part("webhook_id"), ask.body, noting=ask.note)).answer())
 
     @endpoint(
         "DELETE",
@@ -201,7 +201,7 @@ class WebhookApi:
         act="webhook.removed",
     )
     async def remove_webhook(self, ask: Ask[Nothing, Nothing]) -> Response:
-        await self._webhooks.remove(ask.part("webhook_id"))
+        await self._webhooks.remove(ask.part("webhook_id"), noting=ask.note)
         return Response(status_code=204)
 
     @endpoint(
@@ -216,7 +216,7 @@ class WebhookApi:
     )
     async def rotate_webhook(self, ask: Ask[Nothing, Nothing]) -> Json:
         """For a day deliveries carry the signatures of both."""
-        webhook = await self._webhooks.rotate(ask.part("webhook_id"))
+        webhook = await self._webhooks.rotate(ask.part("webhook_id"), noting=ask.note)
         return Json(webhook.answer() | {"secret": webhook.secret})
 
     @endpoint(
@@ -266,12 +266,14 @@ class WebhookApi:
         """One by its id, whatever became of it, or those of a time that the webhook wants. Their ids stay the same."""
         webhook_id, wish = ask.part("webhook_id"), ask.body
         if wish.event_id is not None and wish.since is None and wish.until is None:
-            return Json({"replayed": await self._webhooks.replay(webhook_id, wish.event_id)}, status_code=202)
+            count = await self._webhooks.replay(webhook_id, wish.event_id, noting=ask.note)
+            return Json({"replayed": count}, status_code=202)
         if wish.event_id is not None or wish.since is None or wish.until is None:
             raise InvalidInput(
                 "event_id", "or a time is what a replay needs", "give event_id alone, or since and until"
             )
-        count = await self._webhooks.replay_time(webhook_id, to_micros(wish.since), to_micros(wish.until))
+        since, until = to_micros(wish.since), to_micros(wish.until)
+        count = await self._webhooks.replay_time(webhook_id, since, until, noting=ask.note)
         return Json({"replayed": count}, status_code=202)
 
     @endpoint(
