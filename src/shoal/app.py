@@ -12,6 +12,7 @@ from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig, NotFound
 from shoal.base.ids import JobId
+from shoal.base.reading import Address
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
@@ -587,12 +588,15 @@ RUNS: Runs = {KIND: run_of, "analysis": analysis_of}
 
 
 def _rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:
-    """What crawls may reach: never a controller that runs with these settings, unless a person at this machine named
-    it; then something else may be listening there."""
-    listen = settings.serve.listen
-    ours = (listen.host, f"[{listen.host}]", "localhost")
-    own = listening([] if any((host, listen.port) in named for host in ours) else [listen])
+    """What crawls may reach: never a controller or a worker that runs with these settings, unless a person at this
+    machine named it; then something else may be listening there."""
+    doors = [door for door in (settings.serve.listen, settings.work.listen) if door is not None]
+    own = listening([door for door in doors if not _is_named(door, named)])
     return AddressRule(allow=settings.egress.allow_networks, named=named, own=own, is_local=is_local)
+
+
+def _is_named(door: Address, named: frozenset[Endpoint]) -> bool:
+    return any((host, door.port) in named for host in (door.host, f"[{door.host}]", "localhost"))
 
 
 def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:

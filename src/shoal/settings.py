@@ -70,7 +70,7 @@ Listen = Annotated[
 ]
 Peer = Annotated[
     Address | None,
-    Kind("host:port", "HOST:PORT such as controller:50051", read_address_or_none),
+    Kind("host:port", "HOST:PORT such as controller:50051, or nothing", read_address_or_none),
 ]
 Networks = Annotated[
     tuple[Network, ...],
@@ -233,6 +233,11 @@ class WorkSettings(Slice):
     )
     child_runs: Whole = setting(
         "SHOAL_CHILD_RUNS", 100, "A child is replaced after this many runs.", ge=1, le=1_000_000
+    )
+    listen: Peer = setting(
+        "SHOAL_WORKER_LISTEN",
+        "",
+        "Where `shoal worker` answers /healthz, /readyz and /metrics, as a controller does; empty: nowhere.",
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPSConnection
@@ -15,10 +15,12 @@ from shoal.access.token import TokenWish
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.signals import Signal, Signals
-from shoal.cli.serve import Controller, address_of, open_door
+from shoal.cli.door import address_of, open_door
+from shoal.cli.serve import Controller
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
 from shoal.settings import LogSettings, load
+from shoal.work.worker import Worker
 
 CRAWLS = "/api/v1/crawls"
 ME = local_caller()
@@ -78,7 +80,13 @@ class Served:
 
 
 @asynccontextmanager
-async def served(store_url: str, *, tls: ssl.SSLContext | None = None, **given: str) -> AsyncIterator[Served]:
+async def served(
+    store_url: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    team: Callable[[App], Sequence[Worker]] = lambda app: [],
+    **given: str,
+) -> AsyncIterator[Served]:
     flags = {"DATABASE_URL": store_url, "SHOAL_LISTEN": "127.0.0.1:0", **given}
     door = open_door(load(flags, env={}).settings.serve.listen)
     flags["SHOAL_LISTEN"] = address_of(door)
@@ -88,7 +96,7 @@ async def served(store_url: str, *, tls: ssl.SSLContext | None = None, **given: 
         shop = Served(app, door.getsockname()[1], tls=tls)
         signals.subscribe(shop.told.append)
         signals.subscribe(Logs(LogSettings(level="debug", format="json"), SystemClock(), shop.log).listen)
-        controller = Controller(app, Metrics(), door, [])
+        controller = Controller(app, Metrics(), door, team(app))
         door.listen()
         serving = asyncio.create_task(controller.run())
         try:

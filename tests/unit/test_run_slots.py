@@ -7,7 +7,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.settings import WorkSettings
 from shoal.work.nursery import Nursery
 from shoal.work.runs import RunSlots
-from shoal.work.workplace import StoreOutOfReach, Workplace
+from shoal.work.workplace import ChildGone, Workplace
 
 
 async def test_a_first_child_that_cannot_be_started_is_told_of_at_once() -> None:
@@ -18,5 +18,5 @@ async def test_a_first_child_that_cannot_be_started_is_told_of_at_once() -> None
     place = Workplace("n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), SystemClock(), signals, nursery)
     await RunSlots(place, freed=lambda: None).warm_up()
     [signal] = told
-    assert isinstance(signal, StoreOutOfReach)
-    assert (signal.doing, "No such file" in signal.error) == ("starting a child", True)
+    assert isinstance(signal, ChildGone)
+    assert ("No such file" in signal.how, signal.had_begun) == (True, False)

@@ -4,7 +4,9 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -18,10 +20,12 @@ from shoal.access.tokens import Tokens
 from shoal.app import opened
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BadConfig, NotAllowed
-from shoal.cli.serve import check_reach
+from shoal.cli.door import check_reach
+from shoal.serve.api import GROUPS
+from shoal.serve.endpoint import table_of
 from shoal.serve.keeper import CallerRefused, TokenKeeper
 from shoal.serve.site import LOOK_EVERY_SECONDS, site
-from shoal.serve.tls import tls_of
+from shoal.serve.tls import Certificate, tls_of
 from shoal.settings import load
 from shoal.store.sql.tokens import SqlTokenStore
 from tests.support.controller import CRAWLS, ME, Served, served
@@ -337,6 +341,44 @@ async def test_the_log_of_acts_says_who_did_what_from_where(lite: Served) -> Non
     assert made["token"] not in json.dumps(log)
 
 
+async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
+    boss = await lite.token("admin")
+
+    async def do(method: str, path: str, body: Any = None) -> Any:
+        sent = None if body is None else json.dumps(body).encode()
+        answer = await lite.ask(f"/api/v1/{path}", boss, method=method, body=sent)
+        assert answer.status < 300, answer.text
+        return answer.said if method == "POST" else None
+
+    crawl = await do("POST", "crawls", {"seeds": ["https://example.com/"]})
+    await do("POST", f"crawls/{crawl['id']}/stop", {"force": True})
+    await do("DELETE", f"crawls/{crawl['id']}")
+    hook = await do("POST", "webhooks", {"url": "https://example.com/hook"})
+    await do("PATCH", f"webhooks/{hook['id']}", {"enabled": False})
+    await do("POST", f"webhooks/{hook['id']}/rotate")
+    span = {"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"}
+    await do("POST", f"webhooks/{hook['id']}/replay", span)
+    await do("DELETE", f"webhooks/{hook['id']}")
+    await do("PUT", "quotas/project:a", {"most": 1})
+    await do("DELETE", "quotas/project:a")
+    await do("POST", "jobs/purge")
+    await do("GET", "policies/export")
+    log = (await lite.ask("/api/v1/audit-log", boss)).said["items"]
+    subjects = {entry["act"]: entry["subject"] for entry in log}
+    of_the_table = {line.act for group in GROUPS for line in table_of(group)} - {None}
+    assert set(subjects) == of_the_table | {"token.created"}
+    assert subjects["crawl.removed"] == subjects["crawl.stopped_by_force"] == crawl["id"]
+    assert {subjects[f"webhook.{deed}"] for deed in ("created", "rotated", "replayed", "removed")} == {hook["id"]}
+    assert subjects["quota.set"] == subjects["quota.removed"] == "project:a"
+
+
+async def test_a_stop_without_force_is_no_act(lite: Served) -> None:
+    boss = await lite.token("admin")
+    crawl = (await lite.ask(CRAWLS, boss, method="POST", body=b'{"seeds": ["https://example.com/"]}')).said
+    assert (await lite.ask(f"{CRAWLS}/{crawl['id']}/stop", boss, method="POST")).status == 202
+    assert (await lite.ask(f"/api/v1/audit-log?subject={crawl['id']}", boss)).said["items"] == []
+
+
 async def test_every_change_by_an_admin_is_logged_and_no_secret_with_it(lite: Served) -> None:
     boss = await lite.token("admin")
     body = b'{"url": "https://example.com/hook"}'
@@ -465,6 +507,36 @@ def test_a_certificate_that_cannot_be_used_is_told_by_its_setting(tmp_path: Path
             tls_of(load(flags, env={}).settings.serve)
 
 
+def shown_by(server: ssl.SSLContext) -> bytes | None:
+    """The certificate that a caller sees."""
+    caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    caller.check_hostname, caller.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [caller.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+    for end in (0, 1, 0, 1):
+        with suppress(ssl.SSLWantReadError):
+            ends[end].do_handshake()
+    return ends[0].getpeercert(binary_form=True)
+
+
+async def test_a_certificate_that_was_replaced_is_shown_from_then_on(tmp_path: Path) -> None:
+    file = tmp_path / "pair.pem"
+    file.write_bytes((TLS / "loopback.pem").read_bytes())
+    settings = load({"SHOAL_TLS_CERT": str(file), "SHOAL_TLS_KEY": str(file)}, env={}).settings.serve
+    context = tls_of(settings)
+    assert context is not None
+    chore, first = Certificate(context, settings), shown_by(context)
+    assert (await chore.run_once()).did == ""
+    file.write_bytes((TLS / "loopback_self_signed.pem").read_bytes())
+    assert (await chore.run_once()).did == "was read again"
+    second = shown_by(context)
+    assert second not in (None, first)
+    file.write_text("half of it")
+    with pytest.raises(BadConfig, match="holds no certificate"):
+        await chore.run_once()
+    assert shown_by(context) == second
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "[::]", "192.0.2.1"])
 async def test_without_a_token_no_other_address_is_opened(
     sqlite_url: str, host: str, capsys: pytest.CaptureFixture[str]
@@ -472,9 +544,9 @@ async def test_without_a_token_no_other_address_is_opened(
     settings = load({"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": f"{host}:{free_port()}"}, env={}).settings
     async with opened(settings) as app:
         with pytest.raises(NotAllowed, match="shoal tokens create --role admin"):
-            await check_reach(app)
+            await check_reach(app, app.settings.serve)
         await app.tokens().create(TokenWish(name="me", role="admin"), ME)
-        await check_reach(app)
+        await check_reach(app, app.settings.serve)
     assert "SHOAL_TLS_CERT" in capsys.readouterr().err
 
 

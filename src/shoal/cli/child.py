@@ -2,17 +2,18 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import uvloop
 
 from shoal.app import RUNS, App, Runs, opened, page_work_of
+from shoal.base.errors import ShoalError
 from shoal.cli.collector import spare
 from shoal.cli.watching import watched
 from shoal.settings import load
-from shoal.work.child import Child, PageChild, die_with_parent
+from shoal.work.child import Child, ChildRefused, PageChild, die_with_parent
 from shoal.work.pages import PageCraft, holder_of
 
 Pages = Callable[[App, Sequence[str]], PageCraft[Any]]
@@ -26,17 +27,28 @@ def main(runs: Runs = RUNS, pages: Pages = page_work_of) -> None:
     uvloop.run(_serve_pages(pages, *words) if role == "pages" else _serve_runs(runs))
 
 
-async def _serve_runs(runs: Runs) -> None:
+@asynccontextmanager
+async def _begun() -> AsyncIterator[App]:
+    """The rooms that a child works in. What keeps it from beginning, such as a store that is away, is one line."""
     settings = load().settings
     signals, _ = watched(settings)
-    async with opened(settings, signals) as app:
+    try:
+        async with opened(settings, signals) as app:
+            yield app
+    except ShoalError as error:
+        signals.emit(ChildRefused(pid=os.getpid(), error=error.message))
+        sys.exit(error.response.exit_code)
+
+
+async def _serve_runs(runs: Runs) -> None:
+    async with _begun() as app:
+        settings, signals = app.settings, app.signals
         await Child(settings, lambda lease, alive: runs[lease.kind](app, lease, alive), app.clock, signals).serve()
 
 
 async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
-    settings = load().settings
-    signals, _ = watched(settings)
-    async with opened(settings, signals) as app:
+    async with _begun() as app:
+        settings, signals = app.settings, app.signals
         holder = holder_of(worker, os.getpid())
         with closing(pages(app, lanes)) as work:
             child = PageChild(settings, work, app.queue, holder, app.clock, signals)

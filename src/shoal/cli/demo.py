@@ -11,9 +11,11 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.reading import Address
+from shoal.base.text import many
+from shoal.cli.door import address_of, open_door
 from shoal.cli.output import note, print_json
-from shoal.cli.serve import Controller, address_of, open_door
-from shoal.cli.summary import many, summary
+from shoal.cli.serve import Controller
+from shoal.cli.summary import summary
 from shoal.cli.watching import watched
 from shoal.cli.worker import workers_of
 from shoal.crawl.crawl import CrawlConfig

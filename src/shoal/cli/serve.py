@@ -12,9 +12,8 @@ import uvloop
 
 from shoal.access.failures import Failures
 from shoal.app import App, opened
-from shoal.base.errors import BackendUnavailable, NotAllowed
-from shoal.base.reading import Address
 from shoal.base.service import Service
+from shoal.cli.door import address_of, check_reach, config_of, open_door
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
@@ -23,14 +22,15 @@ from shoal.observe.metrics import Metrics
 from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
-from shoal.serve.keeper import TokenKeeper, is_loopback
+from shoal.serve.keeper import TokenKeeper
 from shoal.serve.live import Live
 from shoal.serve.login import Login
 from shoal.serve.site import site
-from shoal.serve.tls import tls_of
+from shoal.serve.tls import LOOK_EVERY, Certificate, tls_of
 from shoal.settings import load
 from shoal.work.worker import Worker
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before another worker takes the place of one that failed
 FILE_EVERY = timedelta(seconds=1)  # how long a line of a journal may wait for its file
 
 
@@ -53,52 +53,12 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     settings = loaded.settings
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
-        await check_reach(app)
+        await check_reach(app, settings.serve)
         controller = Controller(app, metrics, door, team)
         note(f"Shoal listens on {controller.address}")
         if app.database.warning:
             note(app.database.warning)
         await controller.run()
-
-
-def address_of(door: socket.socket) -> str:
-    """Where a door really is, whatever port was asked for. Crawls must know it, to leave it alone."""
-    return str(Address(*door.getsockname()[:2]))
-
-
-def open_door(listen: Address) -> socket.socket:
-    """The listening socket, opened before anything else so that a taken port is the first thing said."""
-    host = listen.host or "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    door = socket.socket(family, socket.SOCK_STREAM)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        door.bind((host, listen.port))
-    except OSError as error:
-        door.close()
-        raise BackendUnavailable(
-            f"port {listen.port}",
-            error.strerror or "taken",
-            "stop what uses it, or choose another with --listen",
-        ) from None
-    return door
-
-
-async def check_reach(app: App) -> None:
-    """Refuse to be reached from elsewhere before there is a token. Nothing is accepted yet: the door is only bound."""
-    settings = app.settings.serve
-    if is_loopback(settings.listen.host):
-        return
-    if not await app.tokens().any_made():
-        raise NotAllowed(
-            f"listening on {settings.listen.host} would let anybody on the network in, and there is no token yet",
-            "make one with `shoal tokens create --role admin --name NAME` on this store, or listen on 127.0.0.1",
-        )
-    if settings.tls_cert is None and not settings.trusted_proxies:
-        note(
-            f"Whoever is between {settings.listen.host} and its callers can read their tokens: set SHOAL_TLS_CERT and"
-            " SHOAL_TLS_KEY, or put a proxy with TLS in front and name it in SHOAL_TRUSTED_PROXIES."
-        )
 
 
 class Controller:
@@ -107,7 +67,7 @@ class Controller:
     def __init__(self, app: App, metrics: Metrics, door: socket.socket, workers: Sequence[Worker]) -> None:
         self._app = app
         self._door = door
-        self._workers = workers
+        self._workers = list(workers)
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
         self._chores.append(Service(app.filer(), FILE_EVERY, app.clock, app.signals))
         pruner = app.pruner(f"{app.settings.grpc.node_id}/{os.getpid()}")
@@ -120,7 +80,7 @@ class Controller:
         often = app.settings.plan.schedule_every
         self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
         self._server = uvicorn.Server(self._config(metrics))
-        self._stopped = False
+        self._ending = asyncio.Event()
 
     @property
     def address(self) -> str:
@@ -132,23 +92,47 @@ class Controller:
         self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when what it announces gets lost
         for chore in self._chores:
             chore.start()
-        working = [asyncio.create_task(worker.run()) for worker in self._workers]
+        working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
         try:
             await self._server.serve(sockets=[self._door])
         finally:
-            if not self._stopped:
+            if not self._ending.is_set():
                 self.stop()
             await asyncio.gather(*working)
             for chore in self._chores:
                 await chore.stop()
 
+    async def _work(self, place: int) -> None:
+        """Run a worker. One that fails is followed by another: nobody but us looks after it, and the API of a machine
+        should not go down with a worker."""
+        pause = FIRST_PAUSE
+        while True:
+            worker, began = self._workers[place], self._app.clock.monotonic()
+            try:
+                await worker.run()
+                return
+            except Exception as error:
+                pause = FIRST_PAUSE if self._app.clock.monotonic() - began > LONGEST_PAUSE else pause
+                worker.tell_failed(error, pause)
+            if await self._ends_within(pause):
+                return
+            self._workers[place] = worker.successor()
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _ends_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ending.wait()
+        except TimeoutError:
+            return False
+
     def stop(self) -> None:
         """Once: in good order. Twice: without waiting for what is under way."""
-        if self._stopped:
+        if self._ending.is_set():
             self._server.force_exit = True
-        for worker in self._workers if not self._stopped or self._server.force_exit else []:
+        self._ending.set()
+        for worker in self._workers:
             worker.stop()
-        self._stopped = True
         self._live.close()
         self._room.close()
         self._server.should_exit = True
@@ -168,18 +152,8 @@ class Controller:
         keeper = TokenKeeper(tokens, Failures(app.clock), settings, app.signals)
         groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
-        config = uvicorn.Config(
-            site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-            proxy_headers=bool(settings.trusted_proxies),
-            forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-        )
-        config.load()
-        config.ssl = tls_of(settings)
+        whole = site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
+        config = config_of(whole, settings)
+        if config.ssl is not None:
+            self._chores.append(Service(Certificate(config.ssl, settings), LOOK_EVERY, app.clock, app.signals))
         return config

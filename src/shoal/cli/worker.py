@@ -33,8 +33,14 @@ def worker(store: str | None) -> None:
 async def _work(flags: Mapping[str, str | None]) -> None:
     loaded = load(flags)
     settings = loaded.settings
-    signals, _ = watched(settings)
-    async with opened(settings, signals) as app, workers_of(app, loaded, flags, 1) as [node]:
+    signals, metrics = watched(settings)
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(opened(settings, signals))
+        [node] = await stack.enter_async_context(workers_of(app, loaded, flags, 1))
+        if settings.work.listen is not None:
+            from shoal.cli.probes import probed
+
+            await stack.enter_async_context(probed(app, metrics, settings.work.listen))
         on_stop(node.stop)
         hours = Service(app.hour_keeper(), EVERY, app.clock, app.signals)
         hours.start()

@@ -153,6 +153,16 @@ WORDS: Mapping[str, Wording] = {
     "WakeEarFailed": Wording(Level.WARNING, "a hint that a job waits was not taken in: {error}"),
     "WorkerStarted": Wording(Level.INFO, "Worker service starting"),
     "WorkerStopped": Wording(Level.INFO, "worker stopped"),
+    "WorkerFailed": Wording(
+        Level.ERROR, "worker failed at {where}, another takes its place in {retry_in_seconds:g} s: {error}"
+    ),
+    "ChildRefused": Wording(Level.WARNING, "child {pid} cannot begin: {error}"),
+    "ChildGone": Wording(
+        Level.WARNING,
+        "a child could not be started: {how}",
+        of="had_begun",
+        choices={"True": (Level.WARNING, "a child that waited for work is gone: {how}")},
+    ),
     "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),
     "StoreOutOfReach": Wording(Level.WARNING, "store out of reach while {doing}: {error}"),
     "RequestServed": Wording(Level.DEBUG, "{method} {route} answered {status}"),

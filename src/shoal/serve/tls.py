@@ -1,12 +1,15 @@
-"""The certificate that the controller shows, checked before it serves."""
+"""The certificate that the controller shows: checked before it serves, and read again when its file was replaced."""
 
 import ssl
+from datetime import timedelta
 from pathlib import Path
 
 from shoal.base.errors import BadConfig
+from shoal.base.service import Pass
 from shoal.settings import ServeSettings
 
 CERT, KEY = "SHOAL_TLS_CERT", "SHOAL_TLS_KEY"
+LOOK_EVERY = timedelta(seconds=10)
 
 
 def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
@@ -32,6 +35,34 @@ def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
         problem = f"and {KEY} cannot be used together ({error.reason or error})"
         raise BadConfig(CERT, problem, "check both files with `openssl x509` and `openssl pkey`") from None
     return context
+
+
+class Certificate:
+    """A chore: certificates end after a while and are replaced under the same name. Connections that are open keep what
+    they have, and a pair that cannot be used is told of and leaves the old one in its place."""
+
+    name = "certificate"
+
+    def __init__(self, context: ssl.SSLContext, settings: ServeSettings) -> None:
+        self._context = context
+        self._settings = settings
+        self._known = self._look()
+
+    async def run_once(self) -> Pass:
+        found = self._look()
+        if found == self._known:
+            return Pass()
+        cert, key = self._settings.tls_cert, self._settings.tls_key
+        tls_of(self._settings)  # raises what is wrong: a context that was given half a pair has none
+        if cert is not None:
+            self._context.load_cert_chain(cert, key)
+        self._known = found
+        return Pass("was read again")
+
+    def _look(self) -> list[tuple[int, int, int]]:
+        """By what a replaced file is known."""
+        files = [path.stat() for path in (self._settings.tls_cert, self._settings.tls_key) if path is not None]
+        return [(file.st_mtime_ns, file.st_ino, file.st_size) for file in files]
 
 
 def _text(key: str, path: Path) -> str:

@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
@@ -48,6 +49,14 @@ R = TypeVar("R")
 
 TICK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRefused(Signal):
+    """A child that cannot do its work says why and ends; its parent starts another after a while."""
+
+    pid: int
+    error: str
 
 
 class Run(Protocol):

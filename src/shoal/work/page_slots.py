@@ -110,7 +110,7 @@ class PageSlots:
         try:
             child = await place.nursery.spawn(ROLE, place.holder, *place.lanes)
         except OSError as error:
-            place.tell_unreachable("starting a child", error)
+            place.tell_gone(str(error))
             self._gone.set()
             await place.clock.sleep(CHILD_PAUSE)
             return
@@ -138,7 +138,7 @@ class PageSlots:
             held = []
         await self._give_back(child, held, how)
         if not child.warm or not held:
-            place.tell_unreachable("starting a child", RuntimeError(f"it {how}"))
+            place.tell_gone(f"it {how}", had_begun=child.warm)
             await place.clock.sleep(CHILD_PAUSE)
 
     async def _give_back(self, child: ChildProcess, held: list[Lease], how: str) -> None:

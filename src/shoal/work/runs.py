@@ -74,7 +74,7 @@ class RunSlots:
         try:
             self._idle.append(await self._place.nursery.spawn(ROLE))
         except OSError as error:  # no more processes or files for now: the first job tries again
-            self._place.tell_unreachable("starting a child", error)
+            self._place.tell_gone(str(error))
 
     async def watch(self) -> None:
         """Kill children that fell silent, or whose job stalled. Never waits for the store: such a child may be what
@@ -137,7 +137,7 @@ class RunSlots:
         try:
             child = self._take_idle() or await place.nursery.spawn(ROLE)
         except OSError as error:  # no more processes or files for now: somebody else may have the job
-            place.tell_unreachable("starting a child", error)
+            place.tell_gone(str(error))
             await place.settle(place.queue.release(lease, "no_child"))
             return
         slot = Slot(lease, child)
@@ -183,7 +183,7 @@ class RunSlots:
             await place.settle(place.queue.cancel(lease, "forced"))
         elif not slot.child.warm:
             # A child that could not even start says nothing about the job: no penalty, and a pause before the next.
-            place.tell_unreachable("starting a child", RuntimeError(f"it {how}"))
+            place.tell_gone(f"it {how}")
             await place.settle(place.queue.release(lease, "no_child"))
             await place.clock.sleep(CHILD_PAUSE)
         elif slot.killed is Why.STALLED:

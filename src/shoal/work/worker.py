@@ -5,6 +5,8 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from traceback import extract_tb
 
 from shoal.base.signals import Signal
 from shoal.queue.queue import Queue
@@ -31,12 +33,23 @@ class WorkerStopped(Signal):
     node_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFailed(Signal):
+    """A worker ended by an error that nobody expected. What it held was handed back, or its leases run out."""
+
+    node_id: str
+    where: str
+    error: str
+    retry_in_seconds: float
+
+
 class Worker:
     """One node. `heart` is the queue on a connection of its own, for the heartbeats; without one they share."""
 
     def __init__(self, place: Workplace, wake: Wake, *, heart: Queue | None = None, with_pages: bool = True) -> None:
         self._place = place
         self._wake = wake
+        self._pulse = heart
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurried = False
@@ -49,6 +62,17 @@ class Worker:
     @property
     def node_id(self) -> str:
         return self._place.node_id
+
+    def successor(self) -> "Worker":
+        """Another one in the same place, for when this one has ended."""
+        return Worker(self._place, self._wake, heart=self._pulse, with_pages=self._pages is not None)
+
+    def tell_failed(self, error: Exception, retry_in: float) -> None:
+        frame = extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        self._place.signals.emit(
+            WorkerFailed(node_id=self.node_id, where=where, error=repr(error), retry_in_seconds=retry_in)
+        )
 
     async def run(self) -> None:
         """Work until `stop`; then hand back what is in hand, and return."""

@@ -24,6 +24,15 @@ class ChildLost(Signal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChildGone(Signal):
+    """A child ended with nothing in its hands: it could not begin, or it died while it waited for work."""
+
+    node_id: str
+    how: str
+    had_begun: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOutOfReach(Signal):
     """The worker could not reach the store; it goes on trying."""
 
@@ -58,6 +67,9 @@ class Workplace:
 
     def tell_unreachable(self, doing: str, error: Exception) -> None:
         self.signals.emit(StoreOutOfReach(node_id=self.node_id, doing=doing, error=str(error)))
+
+    def tell_gone(self, how: str, *, had_begun: bool = False) -> None:
+        self.signals.emit(ChildGone(node_id=self.node_id, how=how, had_begun=had_begun))
 
     def tell_lost(self, pid: int, lease: Lease, how: str) -> None:
         job_id, run_id = lease.holder.job_id, lease.run_id

@@ -1,0 +1,50 @@
+"""What a worker answers over HTTP, if it is told where: `/healthz`, `/readyz` and `/metrics`, as a controller does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+
+from shoal.access.failures import Failures
+from shoal.app import App
+from shoal.base.reading import Address
+from shoal.cli.door import address_of, check_reach, config_of, open_door
+from shoal.cli.output import note
+from shoal.observe.metrics import Metrics
+from shoal.serve.endpoint import routes_of
+from shoal.serve.health import HealthApi
+from shoal.serve.keeper import TokenKeeper
+from shoal.serve.site import site
+
+
+class Server(uvicorn.Server):
+    """One that leaves signals to the worker."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def probed(app: App, metrics: Metrics, listen: Address) -> AsyncIterator[str]:
+    """Answer while the block runs; where. Who may ask is who may ask a controller."""
+    settings = app.settings.serve.but(listen=listen)
+    await check_reach(app, settings)
+    door = open_door(listen, "SHOAL_WORKER_LISTEN")
+    door.listen()
+    address = f"{'http' if settings.tls_cert is None else 'https'}://{address_of(door)}"
+    health = HealthApi(
+        app.check_store, lambda: (metrics.render(), metrics.content_type), app.clock, lambda: app.wake.trouble
+    )
+    keeper = TokenKeeper(app.tokens(), Failures(app.clock), settings, app.signals)
+    routes = routes_of([health], settings.max_request_bytes)
+    whole = site(routes, app.clock, app.signals, keeper, open_probes=settings.open_probes)
+    server = Server(config_of(whole, settings))
+    serving = asyncio.create_task(server.serve(sockets=[door]))
+    note(f"The worker answers /healthz, /readyz and /metrics on {address}")
+    try:
+        yield address
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,128 @@
+"""Workers as others see them: inside a controller, where they are asked how they do, and a child that cannot begin."""
+
+import asyncio
+import json
+from http.client import HTTPConnection
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from shoal.access.caller import local_caller
+from shoal.access.token import TokenWish
+from shoal.app import App, opened
+from shoal.base.clock import SystemClock
+from shoal.base.errors import BackendUnavailable, NotAllowed
+from shoal.base.reading import Address
+from shoal.base.signals import Signal, Signals
+from shoal.cli import child
+from shoal.cli.probes import probed
+from shoal.observe.logs import Logs
+from shoal.observe.metrics import Metrics
+from shoal.pages.settled import PagesSettled
+from shoal.queue.job import Lease
+from shoal.queue.queue import Queue
+from shoal.settings import LogSettings, load
+from shoal.work.nursery import Nursery
+from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
+from shoal.work.workplace import Workplace
+from tests.support.controller import served
+from tests.support.servers import free_port
+
+PATIENCE = 10.0
+
+
+class Stumbling(Queue):
+    """A queue that raises, the first time, what nobody expects."""
+
+    stumbled = False
+
+    async def lease(self, *args: Any, **more: Any) -> list[Lease]:
+        if not self.stumbled:
+            self.stumbled = True
+            raise RuntimeError("boom")
+        return await super().lease(*args, **more)
+
+
+async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.cli.serve.FIRST_PAUSE", 0.01)
+    told: list[Signal] = []
+    replaced = asyncio.Event()
+
+    def hear(signal: Signal) -> None:
+        told.append(signal)
+        if [type(one) for one in told].count(WorkerStarted) == 2:
+            replaced.set()
+
+    def team(app: App) -> list[Worker]:
+        app.signals.subscribe(hear)
+        queue = Stumbling(app.database, app.queue.store, app.settings.queue, app.signals)
+        nursery = Nursery(app.clock, app.signals, {}, command=["/nowhere/shoal"])
+        place = Workplace("n", "n/1", ["shared"], ["crawl"], queue, app.settings.work, app.clock, app.signals, nursery)
+        return [Worker(place, app.wake)]
+
+    async with served(sqlite_url, team=team) as shop:
+        await asyncio.wait_for(replaced.wait(), PATIENCE)
+        [failed] = [signal for signal in told if isinstance(signal, WorkerFailed)]
+        assert (failed.node_id, failed.error) == ("n", "RuntimeError('boom')")
+        assert failed.where.startswith("test_workers.py:")
+        assert (await shop.ask("/healthz")).status == 200
+
+
+async def asked(address: str, path: str, token: str = "") -> tuple[int, str]:
+    def ask() -> tuple[int, str]:
+        connection = HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_a_worker_that_is_told_where_tells_how_it_does(sqlite_url: str) -> None:
+    metrics, signals = Metrics(), Signals()
+    signals.subscribe(metrics.listen)
+    settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
+    async with opened(settings, signals) as app, probed(app, metrics, Address("127.0.0.1", 0)) as address:
+        signals.emit(PagesSettled(pages={"2xx": 3}, bytes={"2xx": 30}))
+        assert 'shoal_pages_total{status_class="2xx"} 3.0' in (await asked(address, "/metrics"))[1]
+        assert json.loads((await asked(address, "/readyz"))[1]) == {"status": "ok", "store": "ok"}
+        assert [(await asked(address, path))[0] for path in ("/healthz", "/api/v1/crawls", "/")] == [200, 404, 404]
+        made = await app.tokens().create(TokenWish.read({"name": "ci", "role": "viewer"}), local_caller())
+    async with opened(settings, signals) as app, probed(app, metrics, Address("127.0.0.1", 0)) as address:
+        assert (await asked(address, "/metrics"))[0] == 401
+        assert (await asked(address, "/metrics", made.text))[0] == 200
+
+
+async def test_a_worker_listens_only_where_a_controller_would(sqlite_url: str) -> None:
+    port = free_port()
+    async with opened(load({"DATABASE_URL": sqlite_url}, env={}).settings) as app:
+        with pytest.raises(NotAllowed, match="there is no token yet"):
+            async with probed(app, Metrics(), Address("0.0.0.0", 0)):
+                pass
+        async with probed(app, Metrics(), Address("127.0.0.1", port)):
+            with pytest.raises(BackendUnavailable, match="or choose another with SHOAL_WORKER_LISTEN"):
+                async with probed(app, Metrics(), Address("127.0.0.1", port)):
+                    pass
+
+
+@pytest.mark.parametrize("role", ["runs", "pages"])
+def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    signals, log = Signals(), StringIO()
+    signals.subscribe(Logs(LogSettings(format="json"), SystemClock(), log).listen)
+    monkeypatch.setenv("DATABASE_URL", f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+    monkeypatch.setattr("sys.argv", ["child", "1", role, *(["w1", "shared"] if role == "pages" else [])])
+    monkeypatch.setattr(child, "watched", lambda settings: (signals, Metrics()))
+    for what_changes_this_process in ("die_with_parent", "spare"):
+        monkeypatch.setattr(child, what_changes_this_process, lambda *args: None)
+    with pytest.raises(SystemExit) as leaving:
+        child.main()
+    assert leaving.value.code == 8
+    [line] = map(json.loads, log.getvalue().splitlines())
+    assert (line["level"], line["event"]) == ("warning", "child_refused")
+    assert "cannot begin: PostgreSQL" in line["msg"]
