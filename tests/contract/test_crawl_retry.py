@@ -72,6 +72,21 @@ async def test_each_page_is_there_once_when_it_was_fetched_again(bench: Bench) -
     await check_ledger(bench, crawl)
 
 
+async def test_a_page_that_is_fetched_again_stands_behind_all_that_were_read_before(bench: Bench) -> None:
+    crawl = await ended(bench, good=200, bad=500)
+
+    async def read(after: int) -> list[tuple[int, str]]:
+        rows = await bench.database.read(lambda tx: bench.pages.after(tx, crawl.number, after, 10))
+        return [(number, page.url) for number, page in rows]
+
+    last = (await read(0))[-1][0]
+    await bench.crawls.retry_these(crawl.id, ALL)
+    walker = await bench.walker(crawl)
+    await walker.take()
+    await walker.fetch_all()
+    assert [url for _, url in await read(last)] == [f"{SITE}/bad"]
+
+
 async def test_what_fails_again_is_counted_once(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
     for _ in range(2):

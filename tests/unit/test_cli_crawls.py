@@ -156,9 +156,9 @@ def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pyt
 
     asyncio.run(trapped())
     assert main(["crawls", "show", "mine", "--store", store]) == 0
-    assert f"{pattern} (1 URLs, such as {pattern}1)" in capsys.readouterr().out
+    assert f"{pattern} (1 URL, such as {pattern}1)" in capsys.readouterr().out
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 0
-    assert "1 URLs of" in capsys.readouterr().out
+    assert "1 URL of" in capsys.readouterr().out
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 5
 
 

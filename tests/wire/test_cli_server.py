@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from shoal.access.token import mint
+from shoal.base.ids import CrawlId
 from shoal.cli.main import main
+from shoal.crawl.crawl import CrawlConfig
+from shoal.here.export import stored
+from shoal.pages.page import Page
 from tests.support.controller import Served, served
 from tests.support.servers import free_port
 
@@ -121,13 +125,107 @@ async def test_a_crawl_is_made_at_a_server_and_a_url_of_it_explained_there(shop:
 
 
 async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
-    shop: Served, person: Person, monkeypatch: pytest.MonkeyPatch
+    shop: Served, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATABASE_URL")
     monkeypatch.setenv("SHOAL_SERVER", f"http://127.0.0.1:{shop.port}/")
-    code, _, err = await person.types("crawls", "export", "mine", "--output", "pages.csv")
+    (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "title"}}}')
+    code, _, err = await person.types("rules", "apply", "rules.json", "mine")
     assert code == 2
     assert "reads a store itself, and SHOAL_SERVER names a server; name the store with --store" in err
+
+
+def answered(number: int, **more: Any) -> Page:
+    url = f"https://example.com/{number}"
+    return Page(url, depth=1, fetched_at=1_790_000_000_000_000 + number, attempt=1, **{"status": 200, **more})
+
+
+@pytest.fixture
+async def filled(shop: Served) -> Served:
+    """A server with a crawl `mine` of seven pages, of which three went wrong."""
+    crawl = await shop.app.crawls.submit(CrawlConfig(seeds=["https://example.com/"]), crawl_id=CrawlId("mine"))
+    found = [answered(number, title=f"Page {number}", data={"price": 1.5}) for number in range(4)]
+    found += [answered(4, status=404), answered(5, status=503)]
+    found.append(answered(6, status=None, error_code="timeout", error_message="It took too long."))
+    rows = [(number, number, page) for number, page in enumerate(found)]
+    await shop.app.database.run(lambda tx: shop.app.pages.insert(tx, crawl.number, rows))
+    return shop
+
+
+def content_of(name: str) -> bytes:
+    return Path(name).read_bytes()
+
+
+def names_in(folder: Path, pattern: str) -> list[str]:
+    return [path.name for path in folder.glob(pattern)]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet"])
+async def test_a_crawl_is_exported_from_a_server_as_it_is_from_its_store(
+    filled: Served, sqlite_url: str, person: Person, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("shoal.cli.exporting.PAGE", 3)
+    viewer = at(filled, await filled.token())
+    told = await person.told("crawls", "export", "mine", "--output", f"far{ending}", *viewer)
+    assert told == {"crawl_id": "mine", "pages": 7, "outputs": [f"far{ending}"]}
+    assert (await person.types("crawls", "export", "mine", "--output", f"near{ending}", "--store", sqlite_url))[0] == 0
+    assert content_of(f"far{ending}") == content_of(f"near{ending}")
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"), [(["error"], [6]), (["4xx"], [4]), (["404", "5xx", "error"], [4, 5, 6]), (["301"], [])]
+)
+async def test_an_export_from_a_server_has_only_the_pages_that_are_wanted(
+    filled: Served, person: Person, words: list[str], numbers: list[int]
+) -> None:
+    wanted = [part for word in words for part in ("--status", word)]
+    code, out, err = await person.types("crawls", "export", "mine", "--output", "-", *wanted, *at(filled))
+    assert code == 0
+    assert [json.loads(line)["url"] for line in out.splitlines()] == [f"https://example.com/{one}" for one in numbers]
+    assert "of mine written to stdout" in err
+
+
+async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
+    filled: Served, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.cli.exporting.PAGE", 7)
+    crawl = (await filled.app.crawls.get("mine")).crawl
+    again = [(100, 100, answered(5)), (101, 101, answered(7))]
+    await filled.app.database.run(lambda tx: filled.app.pages.insert(tx, crawl.number, again))
+    _, out, _ = await person.types("crawls", "export", "mine", "--output", "-", *at(filled))
+    urls = [json.loads(line)["url"] for line in out.splitlines()]
+    assert urls == [f"https://example.com/{number}" for number in range(8)]
+
+
+async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_in_it_once(
+    filled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.here.export.PAGES_AT_ONCE", 6)
+    app, number = filled.app, (await filled.app.crawls.get("mine")).crawl.number
+    reading = stored(app, number)
+    first = await anext(reading)
+    again = [(100, 100, answered(5))]
+    await app.database.run(lambda tx: app.pages.insert(tx, number, again))
+    urls = [page.url for pages in [first, *[pages async for pages in reading]] for page in pages]
+    assert urls == [f"https://example.com/{one}" for one in range(7)]
+
+
+@pytest.mark.parametrize("name", ["site.warc.gz", "site.md"])
+async def test_what_is_made_from_bodies_is_not_exported_from_a_server(
+    filled: Served, person: Person, name: str
+) -> None:
+    code, _, err = await person.types("crawls", "export", "mine", "--output", name, *at(filled))
+    assert code == 2
+    assert "is made from kept bodies, and a server gives only records; use .jsonl, .csv, .parquet or -" in err
+
+
+async def test_an_export_of_a_crawl_that_is_not_there_leaves_no_file(
+    shop: Served, person: Person, tmp_path: Path
+) -> None:
+    code, _, err = await person.types("crawls", "export", "other", "--output", "pages.csv", *at(shop))
+    assert code == 5
+    assert f'crawl "other" does not exist in http://127.0.0.1:{shop.port}' in err
+    assert not names_in(tmp_path, "pages*")
 
 
 async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sqlite_url: str, person: Person) -> None:

@@ -6,7 +6,7 @@ import click
 
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.summary import print_rows
 
 ANALYSES = "/api/v1/analyses"
@@ -58,10 +58,7 @@ def show(analysis_id: str, reach: Reach, as_json: bool) -> None:
         print_json({**analysis, "findings": findings})
         return
     error = analysis.pop("error")
-    told = analysis | ({"error": error["message"]} if error else {})
-    print_rows(
-        [(name.replace("_", " ").capitalize(), str(value)) for name, value in told.items() if value], to_stdout=True
-    )
+    print_rows(facts_of(analysis | ({"error": error["message"]} if error else {})), to_stdout=True)
     if findings:
         print_table(
             ["analyzer", "severity", "finding"],

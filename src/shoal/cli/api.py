@@ -67,13 +67,17 @@ class Reach:
         flags = {"DATABASE_URL": self.store, "SHOAL_SERVER": self.server}
         return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
 
+    def is_remote(self, settings: Settings) -> bool:
+        """Whether a server is asked; a store that is named by a flag comes first."""
+        return bool(settings.client.server) and self.store is None
+
 
 def of_the_store(store: str | None, what: str) -> Settings:
     """Settings for a command that reads the store itself. Whoever works with a server is told so, and not shown what
     the store of this machine lacks."""
     loaded = load({"DATABASE_URL": store})
     if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
-        fix = "name the store with --store or DATABASE_URL, or read `GET /api/v1/crawls/ID/pages` of the server"
+        fix = "name the store with --store or DATABASE_URL"
         raise UsageError(f"{what} reads a store itself, and SHOAL_SERVER names a server", fix)
     return loaded.settings
 
@@ -174,8 +178,7 @@ def run_on(reach: Reach, work: Callable[[Api], Awaitable[T]], *, existing: bool 
 
     async def run() -> T:
         settings = reach.settings()
-        is_remote = bool(settings.client.server) and reach.store is None
-        async with _remote(settings.client) if is_remote else _inside(settings, existing) as api:
+        async with _remote(settings.client) if reach.is_remote(settings) else _inside(settings, existing) as api:
             return await work(api)
 
     return asyncio.run(run())

@@ -1,33 +1,28 @@
 """`shoal crawls`: list and manage crawls, at a server or straight on the store."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from shoal.app import App, opened
+from shoal.base.text import many
 from shoal.cli.adding import add
-from shoal.cli.api import Api, Reach, at, of_the_store, reaching, run_on
+from shoal.cli.api import Api, Reach, at, reaching, run_on
+from shoal.cli.exporting import export
 from shoal.cli.following import logs, wait, watch
 from shoal.cli.frame import Group
-from shoal.cli.options import OUTPUT_HELP, change_flags, changed_flag_of, changed_values
-from shoal.cli.output import note, print_json, print_table, to_the_second
-from shoal.cli.summary import in_bytes, many, print_line, print_rows
-from shoal.cli.watching import quiet
+from shoal.cli.options import change_flags, changed_flag_of, changed_values
+from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.summary import in_bytes, print_rows
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.telling import in_words
-from shoal.settings import Settings
-
-T = TypeVar("T")
 
 MOST = 1000  # of one list
 CRAWLS = "/api/v1/crawls"
 CRAWL = f"{CRAWLS}/{{}}"
 
-_store = click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -163,32 +158,8 @@ def release(crawl_id: str, pattern: str, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json(released)
     else:
-        print(f"{released['released']} URLs of {pattern} wait again.")
-
-
-@crawls.command()
-@click.argument("crawl_id", metavar="ID")
-@click.option("--output", multiple=True, required=True, metavar="FILE", help=OUTPUT_HELP)
-@click.option(
-    "--status", multiple=True, metavar="S", help="Only pages with this status: 404, 4xx, or error. Repeatable."
-)
-@_store
-@_json
-def export(crawl_id: str, output: Sequence[str], status: Sequence[str], store: str | None, as_json: bool) -> None:
-    """Write the pages of a crawl to files. While it goes on: what is there so far."""
-    from shoal.export.output import Outputs
-    from shoal.export.wanted import Wanted
-    from shoal.here.export import export as write
-
-    outputs, wanted = Outputs(output), Wanted(status)
-    outputs.check()
-    settings = of_the_store(store, "shoal crawls export")
-    pages = _on_store(settings, lambda app: write(app, crawl_id, outputs, wanted))
-    told = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.whereabouts}
-    if as_json:
-        print_line(told, to_stdout=not outputs.to_stdout)
-    else:
-        note(f"{many(pages, 'page')} of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
+        count = released["released"]
+        print(f"{many(count, 'URL')} of {pattern} {'waits' if count == 1 else 'wait'} again.")
 
 
 @crawls.command()
@@ -204,7 +175,7 @@ def rm(crawl_id: str, reach: Reach, as_json: bool) -> None:
         print(f"{crawl_id} is removed.")
 
 
-for _command in (add, logs, watch, wait):
+for _command in (add, logs, watch, wait, export):
     crawls.add_command(_command)
 
 
@@ -214,14 +185,6 @@ def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool, body: Mapping[s
         print_json(crawl)
     else:
         print(f"{crawl['id']} is {crawl['state']}.")
-
-
-def _on_store(settings: Settings, work: Callable[[App], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with opened(settings, quiet(settings), existing=True) as app:
-            return await work(app)
-
-    return asyncio.run(run())
 
 
 def _row(crawl: dict[str, Any]) -> list[object]:
@@ -234,25 +197,12 @@ def _seeds(seeds: list[str]) -> str:
 
 
 def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
-    told = dict(crawl)
-    reason = told.pop("state_reason")
-    told["state"] += f" ({in_words(reason)})" if reason else ""
-    told["bytes"] = in_bytes(told["bytes"])
-    told["seeds"] = ", ".join(told["seeds"])
-    options = told.pop("config")
-    rows = [(name.replace("_", " ").capitalize(), _shown(name, value)) for name, value in {**told, **options}.items()]
-    return [(name, value) for name, value in rows if value]
-
-
-def _shown(name: str, value: Any) -> str:
-    """A value for people; empty if there is nothing to tell."""
-    if isinstance(value, dict):
-        return ", ".join(f"{part} {inner}" for part, inner in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if name.endswith("_at") and isinstance(value, str):
-        return to_the_second(value)
-    return "" if value is None else str(value)
+    crawl = dict(crawl)
+    reason = crawl.pop("state_reason")
+    crawl["state"] += f" ({in_words(reason)})" if reason else ""
+    crawl["bytes"] = in_bytes(crawl["bytes"])
+    options = crawl.pop("config")
+    return facts_of({**crawl, **options})
 
 
 def _held(host: dict[str, Any]) -> str:
@@ -260,4 +210,4 @@ def _held(host: dict[str, Any]) -> str:
 
 
 def _trap(trap: dict[str, Any]) -> str:
-    return f"{trap['pattern']} ({trap['count']} URLs, such as {trap['sample']})"
+    return f"{trap['pattern']} ({many(trap['count'], 'URL')}, such as {trap['sample']})"

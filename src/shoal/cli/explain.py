@@ -9,7 +9,7 @@ from shoal.base.text import shorten
 from shoal.base.url import Refusal
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import print_json
+from shoal.cli.output import facts_of, print_json
 from shoal.cli.summary import print_rows
 from shoal.crawl.seeds import SEED_FIX
 
@@ -45,27 +45,13 @@ def job(job_id: str, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json(said)
         return
-    head = ("job_id", "state", "reason", "explanation")
-    facts = [
-        (name.replace("_", " ").capitalize(), _text(value))
-        for name, value in said.items()
-        if name not in head and value is not None
-    ]
+    facts = facts_of(said, without=("job_id", "state", "reason", "explanation"))
     state = f"{said['state']} ({said['reason']})"
     print_rows([("Job", said["job_id"]), ("State", state), ("Why", said["explanation"]), *facts], to_stdout=True)
-
-
-def _text(value: Any) -> str:
-    return ", ".join(f"{name} {part:g}" for name, part in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _rows(said: dict[str, Any]) -> list[tuple[str, str]]:
     reason = f" ({said['reason']})" if said["reason"] else ""
     state = said["state"].replace("_", " ") + reason
-    head = ("crawl_id", "url", "state", "reason", "explanation")
-    facts = [
-        (name.replace("_", " ").capitalize(), str(value))
-        for name, value in said.items()
-        if name not in head and value is not None
-    ]
+    facts = facts_of(said, without=("crawl_id", "url", "state", "reason", "explanation"))
     return [("URL", said["url"]), ("State", state), ("Why", said["explanation"]), *facts]

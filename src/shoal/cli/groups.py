@@ -9,11 +9,11 @@ import click
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, UsageError, WaitTimedOut
+from shoal.base.text import many
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.following import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file
 from shoal.cli.output import note, print_json, print_table, to_the_second
-from shoal.cli.summary import many
 
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"

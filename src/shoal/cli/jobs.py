@@ -7,11 +7,12 @@ import click
 
 from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.reading import read_duration
+from shoal.base.text import many
 from shoal.cli import groups
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table, to_the_second
-from shoal.cli.summary import many, print_rows
+from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.summary import print_rows
 from shoal.queue.states import TERMINAL, JobState
 
 JOBS, QUOTAS = "/api/v1/jobs", "/api/v1/quotas"
@@ -68,8 +69,7 @@ def show(job_id: str, reach: Reach, as_json: bool) -> None:
         print_json(job)
     else:
         grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
-        rows = [(name.replace("_", " ").capitalize(), _shown(value)) for name, value in job.items()]
-        print_rows([row for row in rows if row[1]] + grants, to_stdout=True)
+        print_rows(facts_of(job) + grants, to_stdout=True)
 
 
 @jobs.command(epilog="Example: shoal jobs retry --dead --kind page")
@@ -223,10 +223,3 @@ def _grant(grant: dict[str, Any]) -> str:
     end = f"{grant['ended']} {to_the_second(grant['ended_at'])}" if grant["ended"] is not None else "still has it"
     error = f": {grant['error']}" if grant["error"] else ""
     return f"{grant['epoch']}. {grant['holder']}{where} {to_the_second(grant['granted_at'])}, {end}{error}"
-
-
-def _shown(value: Any) -> str:
-    """A value for people; empty if there is nothing to tell."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)

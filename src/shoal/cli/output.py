@@ -1,14 +1,17 @@
 """What commands print: data on stdout, progress on stderr; a terminal gets the head of a table in bold."""
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from shoal.base.text import clean, visible
 from shoal.observe.logs import has_colour
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 def print_json(value: Any) -> None:
@@ -41,6 +44,32 @@ def note(text: str) -> None:
 def to_the_second(time: str | None) -> str:
     """A time of the API in a table: nobody reads microseconds."""
     return "" if time is None else f"{time[:19]}Z"
+
+
+def facts_of(values: Mapping[str, Any], *, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """What the API says of one thing, as rows for people; what there is nothing to tell of is left out."""
+    rows = [(name.replace("_", " ").capitalize(), shown(values[name])) for name in values if name not in without]
+    return [row for row in rows if row[1]]
+
+
+def shown(value: Any) -> str:
+    """A value of the API for people; empty if there is nothing to tell."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case str():
+            return to_the_second(value) if TIME.fullmatch(value) else value
+        case Mapping():
+            parts = [(name, shown(part)) for name, part in value.items()]
+            return ", ".join(f"{name} {part}" for name, part in parts if part)
+        case list():
+            return ", ".join(map(shown, value))
+        case _:
+            return str(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

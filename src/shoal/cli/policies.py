@@ -8,10 +8,11 @@ import click
 import orjson
 
 from shoal.base.errors import InvalidInput, NotFound, UsageError
+from shoal.base.text import many
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table, to_the_second
-from shoal.cli.summary import many, print_rows
+from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.summary import print_rows
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
@@ -83,8 +84,7 @@ def show(policy_id: str, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json(policy)
         return
-    rows = [(name.replace("_", " ").capitalize(), _shown(value)) for name, value in policy.items()]
-    print_rows([(name, value) for name, value in rows if value], to_stdout=True)
+    print_rows(facts_of(policy), to_stdout=True)
 
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
@@ -100,7 +100,7 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_jso
     if as_json:
         print_json({"items": items, "next": more})
         return
-    rows = [[one["fetched_at"], one["job_id"], one["state"], one["meta"]["html_hash"], _found(one)] for one in items]
+    rows = [_result(one) for one in items]
     print_table(["fetched", "job", "state", "hash", "what"], rows)
     if more is not None:
         note(f"There are more: shoal policies results {policy_id} --cursor {more}")
@@ -115,15 +115,19 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_jso
 def diff(policy_id: str, before: str | None, after: str | None, reach: Reach, as_json: bool) -> None:
     """Say what changed between two results of a policy, named by their jobs; without names, the last two successes."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
-    told = run_on(reach, lambda api: api.get(path, **sides))
+    found = run_on(reach, lambda api: api.get(path, **sides))
     if as_json:
-        print_json(told)
+        print_json(found)
         return
-    print_table(
-        ["path", "from", "to"], [[one["path"], _data(one["from"]), _data(one["to"])] for one in told["changes"]]
-    )
+    rows = [[one["path"], _data(one["from"]), _data(one["to"])] for one in found["changes"]]
+    print_table(["path", "from", "to"], rows)
     page = {None: "There is no hash of both pages", True: "The page changed", False: "The page did not change"}
-    note(f"{page[told['html_changed']]}, from {told['from']['fetched_at']} to {told['to']['fetched_at']}.")
+    since, until = (to_the_second(found[side]["fetched_at"]) for side in ("from", "to"))
+    note(f"{page[found['html_changed']]}, from {since} to {until}.")
+
+
+def _result(one: dict[str, Any]) -> list[object]:
+    return [to_the_second(one["fetched_at"]), one["job_id"], one["state"], one["meta"]["html_hash"], _found(one)]
 
 
 def _found(result: dict[str, Any]) -> str:
@@ -302,9 +306,3 @@ def _row(policy: dict[str, Any]) -> list[object]:
     stale = "yes" if policy["freshness"]["stale"] else ""
     times = [to_the_second(policy[name]) for name in ("next_run_at", "last_success_at")]
     return [policy["id"], when, times[0] or off, times[1], stale, what]
-
-
-def _shown(value: Any) -> str:
-    if value in (None, [], {}, ""):
-        return ""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -14,8 +14,9 @@ from typing import Protocol, Self
 
 from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
+from shoal.base.text import many
 from shoal.cli.output import note
-from shoal.cli.summary import in_time, many
+from shoal.cli.summary import in_time
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen
 from shoal.here.crawl import Tally

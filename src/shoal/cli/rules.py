@@ -11,12 +11,12 @@ import uvloop
 
 from shoal.app import opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
-from shoal.base.text import shorten
+from shoal.base.text import many, shorten
 from shoal.cli.api import of_the_store
 from shoal.cli.frame import Group
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
-from shoal.cli.summary import many, print_rows
+from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
 from shoal.export.part import PartFile, Stdout
 from shoal.extract.further import INVALID_DATA

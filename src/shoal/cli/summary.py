@@ -76,11 +76,6 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
     print(text, file=sys.stdout if to_stdout else sys.stderr, flush=True)
 
 
-def many(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 page`, `2 pages`."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def in_bytes(count: int) -> str:
     """`12.3 MB`; powers of 1000, as everywhere in Shoal."""
     size, unit = float(count), "B"

@@ -7,7 +7,7 @@ import click
 from shoal.access.scopes import ROLES, Scope
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.summary import print_rows
 
 TOKENS = "/api/v1/tokens"
@@ -77,10 +77,7 @@ def show(token_id: str, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json(token)
         return
-    told = token | {"scopes": ", ".join(token["scopes"])}
-    print_rows(
-        [(name.replace("_", " ").capitalize(), str(value)) for name, value in told.items() if value], to_stdout=True
-    )
+    print_rows(facts_of(token), to_stdout=True)
 
 
 @tokens.command()

@@ -5,10 +5,11 @@ from typing import Any
 import click
 
 from shoal.base.errors import UsageError
+from shoal.base.text import many
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
-from shoal.cli.output import note, print_json, print_table, to_the_second
-from shoal.cli.summary import many, print_rows
+from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.summary import print_rows
 
 WEBHOOKS = "/api/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{}}"
@@ -59,9 +60,7 @@ def show(webhook_id: str, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json(webhook)
     else:
-        told = webhook | {"events": ", ".join(webhook["events"]) or "all"}
-        rows = [(name.replace("_", " ").capitalize(), str(value)) for name, value in told.items() if value is not None]
-        print_rows(rows, to_stdout=True)
+        print_rows(facts_of(webhook | {"events": webhook["events"] or "all"}), to_stdout=True)
 
 
 @webhooks.command()

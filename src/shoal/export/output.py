@@ -125,9 +125,10 @@ class Outputs:
         """Begin all from nothing; in a thread, since what an earlier run left may take long to remove."""
         await asyncio.to_thread(self._each, lambda output: output.open(crawl_id, at, limits))
 
-    async def write(self, pages: Sequence[Page], store: BodyStore) -> None:
-        """Add pages; in a thread, since a disk or whoever reads a pipe may be slow, and others wait for the loop."""
-        if not self.from_bodies:
+    async def write(self, pages: Sequence[Page], store: BodyStore | None = None) -> None:
+        """Add pages; in a thread, since a disk or whoever reads a pipe may be slow, and others wait for the loop. What
+        is made from bodies needs the store that they are in."""
+        if store is None or not self.from_bodies:
             await asyncio.to_thread(self._write, pages, {})
             return
         for some in _within(pages, MOST_BODIES):

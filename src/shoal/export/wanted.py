@@ -18,10 +18,10 @@ class Wanted:
         for word in words:
             if not _WORD.fullmatch(word):
                 raise InvalidInput("--status", f"{shorten(word)!r} is no status", "use one such as 404, 4xx, or error")
-        self._words = frozenset(words)
+        self.words = frozenset(words)
 
     def __call__(self, page: Page) -> bool:
-        if not self._words or (page.error_code is not None and ERROR in self._words):
+        if not self.words or (page.error_code is not None and ERROR in self.words):
             return True
         status = str(page.status)
-        return status in self._words or f"{status[0]}xx" in self._words
+        return status in self.words or f"{status[0]}xx" in self.words

@@ -18,7 +18,7 @@ async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Pa
     await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
     written = 0
     try:
-        async for pages in _stored(app, crawl.number):
+        async for pages in stored(app, crawl.number):
             chosen = [page for page in pages if wanted(page)]
             await outputs.write(chosen, app.bodies)
             written += len(chosen)
@@ -28,12 +28,13 @@ async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Pa
     return written
 
 
-async def _stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
-    last = 0
+async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
+    """The pages that are there now. What is fetched again meanwhile is stored behind them, and is not read twice."""
+    last, upto = 0, await app.database.read(lambda tx: app.frontier.last_page(tx, crawl))
 
     async def look(tx: Tx) -> list[tuple[int, Page]]:
         return await app.pages.after(tx, crawl, last, PAGES_AT_ONCE)
 
-    while rows := await app.database.read(look):
+    while rows := [row for row in await app.database.read(look) if row[0] <= upto]:
         last = rows[-1][0]
         yield [page for _, page in rows]

@@ -1,8 +1,11 @@
 """The page record: what Shoal keeps and tells of one fetched URL."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
+
+from shoal.base.clock import to_micros
 
 RECORD_FIELDS = (
     "crawl_id", "url", "final_url", "status", "depth", "parent", "content_type", "encoding", "bytes", "title",
@@ -53,6 +56,14 @@ class Page:
     etag: str | None = None  # what the server wants to hear when the page is asked for again
     last_modified: str | None = None
     links: Blob | None = None  # where it leads to: see `links`
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """The page that a record tells of, as far as records tell."""
+        values = {name: record[name] for name in RECORD_FIELDS if name not in ("crawl_id", "error", "fetched_at")}
+        error = record["error"] or {"code": None, "message": None}
+        values |= {"error_code": error["code"], "error_message": error["message"]}
+        return cls(**values, fetched_at=to_micros(datetime.fromisoformat(record["fetched_at"])))
 
     @property
     def received(self) -> int:

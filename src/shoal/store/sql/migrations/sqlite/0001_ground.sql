@@ -293,7 +293,7 @@ CREATE TABLE trap (
 CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
 
 CREATE TABLE page (
-    number         INTEGER PRIMARY KEY,
+    number         INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given again: whoever reads on from a number misses none
     key            INTEGER NOT NULL,
     fetched_at     INTEGER NOT NULL,
     bytes          INTEGER NOT NULL,
