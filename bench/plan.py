@@ -77,10 +77,10 @@ async def schedule(app: App, count: int) -> list[Cell]:
         times = [now + (place % DUE > 0) * 10**13 for place in range(first, first + AT_ONCE)]
         policies = [NewPolicy.of(new_policy(far, at)) for at in times]
         await app.database.run(partial(store.insert, policies=policies))
-    before = await app.database.read(lambda tx: store.waiting(tx, count))
+    before = await app.database.read(lambda tx: store.waiting(tx, "http", count))
     [scheduler] = [chore for chore in app.planners() if chore.name == "scheduler"]
     wall, cpu = await timed(lambda: to_the_end(scheduler))
-    made = await app.database.read(lambda tx: store.waiting(tx, count)) - before
+    made = await app.database.read(lambda tx: store.waiting(tx, "http", count)) - before
     return [count, made, wall, cpu]
 
 
@@ -96,7 +96,7 @@ async def tell(app: App, count: int) -> list[Cell]:
                 await app.database.run(partial(keep, event))
 
         told, told_cpu = await timed(append)
-        chores = {chore.name: chore for chore in app.messengers()}
+        chores = {chore.name: chore for chore in app.messengers("bench")}
 
         async def bring() -> None:
             await to_the_end(chores["forwarder"])

@@ -23,6 +23,7 @@ from shoal.base import errors, params
 from shoal.base.form import Form, fields_of
 from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
+from shoal.events.event import TYPES
 from shoal.fetch.codes import PAGE_ERRORS
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_lines
@@ -203,6 +204,24 @@ def page_errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def events_page() -> str:
+    lines = [
+        "# Events",
+        "",
+        NOTICE.format("src/shoal/events/event.py"),
+        "",
+        "What `type` of an event can be, when it is sent, and the names in its `data`.",
+        "[Hear what happened](../guides/events.md) says how to get them.",
+        "",
+        "| type | when | data |",
+        "|---|---|---|",
+    ]
+    for name, kind in TYPES.items():
+        when = f"{kind.says} (not sent yet)" if kind.planned else kind.says
+        lines.append(_row(f"`{name}`", when, ", ".join(f"`{one}`" for one in kind.data)))
+    return "\n".join(lines) + "\n"
+
+
 def cli_page() -> str:
     lines = ["# Commands", "", NOTICE.format("src/shoal/cli/"), "", *_help_block(shoal, "shoal")]
     for name, lazy in COMMANDS.items():
@@ -366,6 +385,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/parameters.md": parameters_page,
     "docs/reference/errors.md": errors_page,
     "docs/reference/page-errors.md": page_errors_page,
+    "docs/reference/events.md": events_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/http.md": http_page,
     "docs/inside/states.md": states_page,

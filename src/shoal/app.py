@@ -17,11 +17,12 @@ from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import KIND, Crawls
+from shoal.crawl.credentials import is_label
 from shoal.crawl.frontier import Settled
 from shoal.crawl.journal import Journal
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import Walker
-from shoal.egress import AddressRule, Egress, Endpoint, Limits, Proxy, endpoint, is_local, listening
+from shoal.egress import AddressRule, Egress, Endpoint, Limits, Proxies, Proxy, endpoint, is_local, listening
 from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from shoal.pages.ingest import Ingest
     from shoal.plan.intake import Intake
     from shoal.plan.policies import Policies
+    from shoal.plan.priority import Rule
     from shoal.queue.jobs import Jobs
     from shoal.serve.live import Live
     from shoal.store.sql.postgres import PostgresDatabase
@@ -115,7 +117,7 @@ class App:
         from shoal.store.sql.results import SqlResultStore
 
         shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
-        shelves.append(OldEvents(SqlEvents(), self.settings.events.keep))
+        shelves.append(OldEvents(SqlEvents(), self.settings.events, self.signals))
         shelves.append(OldGroups(self.settings.queue.keep_dead, SqlGroupStore()))
         shelves.append(OldHours(self.settings.queue.keep_hours, SqlHours()))
         shelves.append(OldResults(self.settings.pages.keep_results, SqlResultStore()))
@@ -143,6 +145,7 @@ class App:
             _rule_of(self.settings),
             self.signals,
             self.settings.pages,
+            Proxies(self.settings.egress.proxies),
         )
 
     @property
@@ -266,8 +269,20 @@ class App:
         from shoal.plan.policies import Policies
         from shoal.store.sql.policies import SqlPolicies
 
-        again = Again(self.crawls)
-        return Policies(self.database, SqlPolicies(), self.queue, again, lambda: _rule_of(self.settings))
+        return Policies(
+            self.database,
+            SqlPolicies(),
+            self.queue,
+            Again(self.crawls),
+            lambda: _rule_of(self.settings),
+            self.priority_rules(),
+            Proxies(self.settings.egress.proxies),
+        )
+
+    def priority_rules(self) -> "tuple[Rule, ...]":
+        from shoal.plan.rulebook import rules_in
+
+        return rules_in(self.settings.plan.rules)
 
     def history(self) -> "History":
         from shoal.pages.history import History
@@ -290,27 +305,32 @@ class App:
         from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.policies import SqlPolicies
 
-        store, backlog = SqlPolicies(), self.settings.plan.backlog
+        store, backlog, rules = SqlPolicies(), self.settings.plan.backlog, self.priority_rules()
         return [
-            Scheduler(self.database, store, self.queue, self.jobs, self.signals, backlog),
-            SiteScheduler(self.database, store, Again(self.crawls), self.signals),
+            Scheduler(self.database, store, self.queue, self.jobs, self.signals, backlog, rules),
+            SiteScheduler(self.database, store, Again(self.crawls), self.signals, rules),
             Bookkeeper(self.database, SqlEvents(), store),
         ]
 
-    def messengers(self) -> "list[Chore]":
+    def messengers(self, holder: str) -> "list[Chore]":
         """The chores that number events and bring them to whoever wants them."""
+        from shoal.base.leader import Led
         from shoal.events.courier import Courier
         from shoal.events.eventfile import EventFile
         from shoal.events.forwarder import Forwarder
         from shoal.store.sql.events import SqlEvents, SqlWebhooks
+        from shoal.store.sql.leader import SqlLeaderStore
 
-        events, webhooks, file = SqlEvents(), SqlWebhooks(), self.settings.events.file
+        events, webhooks, path = SqlEvents(), SqlWebhooks(), self.settings.events.file
         egress = partial(Egress, _rule_of(self.settings), clock=self.clock)
         chores: list[Chore] = [
             Forwarder(self.database, events, webhooks),
             Courier(self.database, webhooks, egress, self.clock, self.signals),
         ]
-        return chores if file is None else [*chores, EventFile(self.database, events, file)]
+        if path is not None:
+            file = EventFile(self.database, events, path)
+            chores.append(Led(file, self.database, SqlLeaderStore(), holder, lead=file.sink))
+        return chores
 
     def filer(self) -> "Filer":
         from shoal.crawl.filer import Filer
@@ -479,6 +499,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         signals,
         Journal(database, SqlJournalStore(), crawl_store, settings.crawl.journal_lines),
         settings.crawl,
+        Proxies(settings.egress.proxies),
     )
     keepers: dict[str, RunKeeper] = {
         KIND: crawls,
@@ -551,7 +572,7 @@ async def analysis_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "Ana
 def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
     """What a page child of this process works with: one way out for all of its jobs, under the operator's rule."""
     from shoal.fetch.jobs import PageJobs
-    from shoal.fetch.page_job import PageRunner, RobotsMemory
+    from shoal.fetch.page_job import PageRunner, RobotsMemory, Way, Ways
     from shoal.hosts.desk import RobotsDesk
     from shoal.hosts.places import Connections, Places
     from shoal.hosts.watch import HostWatch
@@ -559,8 +580,15 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
     settings, clock, signals = app.settings, app.clock, app.signals
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
     ease = _ease_of(pace)
-    egress = Egress(_rule_of(settings), limits, clock=clock)
-    desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
+
+    def way(label: str | None) -> Way | None:
+        proxy = None if label is None else Proxies(settings.egress.proxies).find(label)
+        if label is not None and proxy is None:
+            return None
+        egress = Egress(_rule_of(settings), limits, clock=clock, proxy=proxy)
+        desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
+        return Way(egress, RobotsMemory(desk, clock))
+
     return PageJobs(
         app.database,
         app.queue,
@@ -570,7 +598,7 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
         Places(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
         Connections(pace.connections, clock),
         HostWatch(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
-        PageRunner(egress, RobotsMemory(desk, clock), agent, limits, settings.crawl.max_links, clock),
+        PageRunner(Ways(way), agent, limits, settings.crawl.max_links, clock),
         clock,
         signals,
         lanes,
@@ -600,10 +628,17 @@ def _is_named(door: Address, named: frozenset[Endpoint]) -> bool:
 
 
 def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
-    """The crawl's proxy. It may be inside only if whoever asked sat at this machine, as for the seeds."""
-    if crawl.config.proxy is None:
+    """The crawl's proxy. It may be inside only if the operator set it up, or whoever asked sat at this machine, as for
+    the seeds."""
+    wanted = crawl.config.proxy
+    if wanted is None:
         return None
-    proxy = Proxy.parse(crawl.config.proxy, AddressRule())
+    if is_label(wanted):
+        found = Proxies(app.settings.egress.proxies).find(wanted)
+        if found is None:
+            raise BadConfig("SHOAL_PROXIES", f'has no proxy "{wanted}" for {crawl.id}', "name it on this machine too")
+        return found
+    proxy = Proxy.parse(wanted, AddressRule())
     named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
     return replace(proxy, rule=_rule_of(app.settings, named))
 

@@ -22,6 +22,7 @@ from shoal.base.errors import BadConfig
 from shoal.base.params import SESSION, TRACKING, reader_of
 from shoal.base.reading import (
     Address,
+    LabelledProxy,
     Network,
     read_address,
     read_address_or_none,
@@ -33,6 +34,7 @@ from shoal.base.reading import (
     read_node_id,
     read_path,
     read_patience,
+    read_proxies,
     read_redis_url,
     read_size,
     read_store_url,
@@ -75,6 +77,15 @@ Peer = Annotated[
 Networks = Annotated[
     tuple[Network, ...],
     Kind("networks", "networks separated by commas such as 127.0.0.0/8,10.1.0.0/16", read_networks),
+]
+Proxies = Annotated[
+    tuple[LabelledProxy, ...],
+    Kind(
+        "proxies",
+        "LABEL=ADDRESS, separated by commas, such as eu=http://user:password@proxy:3128,us=socks5h://host:1080;"
+        " LABEL= alone is one that only bots know",
+        read_proxies,
+    ),
 ]
 StoreUrl = Annotated[
     str,
@@ -397,6 +408,12 @@ class HostSettings(Slice):
 class EgressSettings(Slice):
     """The only way out: where to, as whom, how much."""
 
+    proxies: Proxies = setting(
+        "SHOAL_PROXIES",
+        "",
+        "Proxies that pages and crawls may ask for by their labels.",
+        secret=True,
+    )
     allow_networks: Networks = setting(
         "SHOAL_ALLOW_NETWORKS",
         "",
@@ -451,9 +468,15 @@ class PlanSettings(Slice):
     backlog: Whole = setting(
         "SHOAL_SCHEDULE_BACKLOG",
         "10000",
-        "Page jobs that may wait in the shared lane before due policies have to.",
+        "Page jobs of each capability that may wait in the shared lane before due policies of that one have to.",
         ge=1,
         le=10_000_000,
+    )
+    rules: FilePath = setting(
+        "SHOAL_PRIORITY_RULES",
+        "",
+        "File, JSON or TOML, with the rules that make the priorities of policies' jobs.",
+        shown="the built-in rules",
     )
 
 
@@ -470,8 +493,14 @@ class EventSettings(Slice):
     keep: Duration = setting(
         "SHOAL_EVENTS_KEEP", "14d", "How long events can be read and replayed.", ge=timedelta(hours=1)
     )
+    longest: Duration = setting(
+        "SHOAL_EVENTS_KEEP_MAX",
+        lambda earlier: 4 * earlier["keep"],
+        "How long events are kept that the file of events, or the notes on policies, did not take yet.",
+        shown="$SHOAL_EVENTS_KEEP times 4",
+    )
     file: FilePath = setting(
-        "SHOAL_EVENTS_FILE", "", "File that gets every event as a JSON line; set it on one controller."
+        "SHOAL_EVENTS_FILE", "", "File that gets every event as a JSON line; of several controllers one writes it."
     )
 
 
@@ -606,6 +635,7 @@ class Settings:
             grpc.max_reconnect_backoff,
         )
         yield _at_most("SHOAL_CONNECT_TIMEOUT", egress.connect_timeout, "SHOAL_FETCH_TIMEOUT", egress.total_timeout)
+        yield _at_most("SHOAL_EVENTS_KEEP", self.events.keep, "SHOAL_EVENTS_KEEP_MAX", self.events.longest)
         yield (
             egress.max_body_bytes <= egress.max_decoded_bytes,
             "SHOAL_MAX_BODY",
@@ -717,9 +747,12 @@ class Loaded:
         return [Shown(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
 
     def _safe(self, entry: Entry) -> str:
-        value = written(entry.kind, getattr(getattr(self.settings, entry.room), entry.field))
+        held = getattr(getattr(self.settings, entry.room), entry.field)
+        value = written(entry.kind, held)
         if not entry.secret or not value:
             return value
+        if entry.kind == "proxies":
+            return written(entry.kind, tuple(one.redacted() for one in held))
         return redact_url(value) if entry.env.endswith("_URL") else HIDDEN
 
 

@@ -16,6 +16,7 @@ from shoal.audit.states import AnalysisState
 from shoal.base.errors import LeaseLost, NotFound
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import CrawlState
+from shoal.events.event import TYPES
 from shoal.observe.words import worded
 from shoal.pages.page import Page
 from shoal.queue.job import Lease
@@ -80,7 +81,9 @@ async def try_and_fail(bench: Bench) -> JobState:
 
 async def told(bench: Bench) -> list[dict[str, Any]]:
     rows = await bench.sql("SELECT body FROM outbox WHERE type = 'analysis.completed'")
-    return [orjson.loads(row["body"]) for row in rows]
+    bodies = [orjson.loads(row["body"]) for row in rows]
+    assert all(tuple(body) == TYPES["analysis.completed"].data for body in bodies)
+    return bodies
 
 
 async def test_a_completed_crawl_that_asked_for_it_has_an_analysis_in_the_same_commit(bench: Bench) -> None:

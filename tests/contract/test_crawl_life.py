@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import orjson
 import pytest
 
 from shoal.base.database import Database, Tx, Work
@@ -18,6 +19,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.crawl.walk import Ask
+from shoal.events.event import TYPES
 from shoal.queue import states as job_states
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, later
@@ -32,7 +34,8 @@ async def only_job(bench: Bench, crawl: Crawl) -> str:
 
 
 async def events(bench: Bench, crawl: Crawl) -> list[str]:
-    rows = await bench.sql(f"SELECT type FROM outbox WHERE subject = '{crawl.id}' ORDER BY created_at, id")
+    rows = await bench.sql(f"SELECT type, body FROM outbox WHERE subject = '{crawl.id}' ORDER BY created_at, id")
+    assert all(tuple(orjson.loads(row["body"])) == TYPES[row["type"]].data for row in rows)
     return [row["type"] for row in rows]
 
 

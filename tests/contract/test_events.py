@@ -11,19 +11,23 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from shoal.base.clock import SystemClock
-from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.clock import SystemClock, span
+from shoal.base.database import Database
+from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
+from shoal.base.leader import LEAD, Led
 from shoal.egress import AddressRule, Egress
 from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled
 from shoal.events.event import Event
 from shoal.events.eventfile import EventFile
 from shoal.events.forwarder import Forwarder
-from shoal.events.old import OldEvents
+from shoal.events.old import OldEvents, SinkMissedEvents
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import Webhooks
+from shoal.settings import EventSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
+from shoal.store.sql.leader import SqlLeaderStore
 from shoal.store.sql.outbox import SqlOutbox
-from tests.contract.conftest import Bench
+from tests.contract.conftest import Bench, Severed
 from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
@@ -344,7 +348,7 @@ async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Pos
     await post.happen("crawl.started")
     await post.carry()
     await post.bench.jump(20 * 86400)
-    shelf = OldEvents(post.events, timedelta(days=14))
+    shelf = OldEvents(post.events, EventSettings(), post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
     assert await shelf.prune(post.bench.database, before, 100) == (0, False)
     post.server.answer("/hook", OK)
@@ -361,5 +365,65 @@ async def test_nobody_waits_for_what_a_disabled_webhook_has_in_its_queue(post: P
     await post.carry()
     await post.webhooks.change(webhook.id, WebhookChange(enabled=False))
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
-    assert await OldEvents(post.events, timedelta(days=14)).prune(post.bench.database, before, 100) == (1, False)
+    shelf = OldEvents(post.events, EventSettings(), post.bench.signals)
+    assert await shelf.prune(post.bench.database, before, 100) == (1, False)
     assert await post.states(webhook) == []
+
+
+async def test_what_a_sink_did_not_take_is_kept_longer_but_not_for_ever(post: Post, tmp_path: Path) -> None:
+    file = EventFile(post.bench.database, post.events, tmp_path / "events.jsonl")
+    await post.happen("crawl.started")
+    await post.forwarder.run_once()
+    await file.run_once()
+    [missed] = await post.happen("crawl.completed")
+    await post.forwarder.run_once()
+    settings = EventSettings(keep="14d", longest="20d")
+    shelf = OldEvents(post.events, settings, post.bench.signals)
+    before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
+    assert await shelf.prune(post.bench.database, before, 100) == (1, False)
+    assert [one.id for one in await post.webhooks.events(0, 10)] == [missed]
+    assert await shelf.prune(post.bench.database, before + span(timedelta(days=6)), 100) == (1, False)
+    assert [one.sink for one in post.bench.told if isinstance(one, SinkMissedEvents)] == [file.sink]
+    assert await post.bench.number("SELECT count(*) FROM event_cursor") == 0  # who is gone for good holds nothing back
+
+
+# Two controllers, one file
+
+
+async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_over(post: Post, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    mortal = Severed(post.bench.database)
+
+    def controller(name: str, database: Database) -> Led:
+        file = EventFile(database, post.events, path)
+        return Led(file, post.bench.database, SqlLeaderStore(), name, lead=file.sink)
+
+    async def told(*types: str) -> list[str]:
+        ids = await post.happen(*types)
+        await post.forwarder.run_once()
+        return ids
+
+    def written() -> list[str]:
+        return [json.loads(line)["id"] for line in path.read_text().splitlines()]
+
+    first, second = controller("a", mortal), controller("b", post.bench.database)
+    ids = await told("crawl.started", "crawl.completed")
+    await first.run_once()
+    await second.run_once()
+    assert sorted(written()) == sorted(ids)
+
+    late = await told("crawl.failed")
+    mortal.writes = False
+    with pytest.raises(BackendUnavailable):
+        await first.run_once()  # it dies between the line and the note of it
+    await second.run_once()
+    assert written()[2:] == late
+    await post.bench.jump(LEAD.total_seconds() + 1)
+    await second.run_once()
+    assert written()[2:] == late * 2  # at least once, under one id
+
+    await second.close()
+    mortal.writes = True
+    last = await told("crawl.stopped")
+    await first.run_once()  # nobody has to wait for the end of a lease that was given up
+    assert written()[4:] == last

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound
+from shoal.events.event import TYPES
 from shoal.pages.group import GroupConfig, GroupState
 from shoal.pages.groups import GroupEnded
 from shoal.pages.result import Delivery, Result, Status
@@ -48,7 +49,9 @@ async def take(bench: Bench, count: int = 100, owner: str = "w1") -> list[Lease]
 
 async def told(bench: Bench, kind: str = "crawl.group.completed") -> list[dict[str, Any]]:
     rows = await bench.sql(f"SELECT body FROM outbox WHERE type = '{kind}'")
-    return [orjson.loads(row["body"]) for row in rows]
+    bodies = [orjson.loads(row["body"]) for row in rows]
+    assert all(set(body) == set(TYPES[kind].data) for body in bodies)
+    return bodies
 
 
 async def test_a_group_is_made_with_a_job_for_each_url(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import pytest
 from shoal.base.errors import BackendUnavailable
 from shoal.fetch.bots import BotAsked, BotPulled
 from shoal.observe.hours import HOUR, HourKeeper, OldHours
+from shoal.observe.metrics import Metrics
 from shoal.pages.result import Delivery, Result, Status
 from shoal.queue.states import JobState
 from shoal.store.sql.hours import SqlHours
@@ -63,7 +64,8 @@ async def test_several_processes_add_to_one_hour_and_time_goes_on(bench: Bench) 
 
 
 async def test_a_dead_letter_counts_as_expired_and_each_death_as_lost(bench: Bench) -> None:
-    chore = keeper(bench)
+    chore, metrics = keeper(bench), Metrics()
+    bench.signals.subscribe(metrics.listen)
     job_id = await bench.enqueue()
     for _ in range(bench.settings.poison_limit + 1):
         await bench.lease()
@@ -72,6 +74,7 @@ async def test_a_dead_letter_counts_as_expired_and_each_death_as_lost(bench: Ben
     await chore.run_once()
     [hour] = await hours(bench)
     assert (hour["expired"], hour["lost"]) == (1, bench.settings.poison_limit + 1)
+    assert metrics.registry.get_sample_value("shoal_jobs_expired_total", {"kind": "page"}) == 1
 
 
 async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> None:

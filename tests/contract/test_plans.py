@@ -54,6 +54,7 @@ SHARED = Pace(timedelta(0), walkers=2)
 FEW = Pace(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
 ROOMS = ("frontier", "jobs", "hosts")
+SCHEDULER = {"due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
 JOB = "id, kind, state, run_id, payload, lane, priority, rank, not_before, max_attempts, created_at, finished_at, due"
@@ -77,11 +78,11 @@ FILL = (
     " SELECT 'old_' || i, 'page', 'done', 'run_' || (i / 2), '', 'shared', 50, i, 0, 2, i, i, 1 FROM n",
     "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
     " SELECT 'old_' || i, 1, 'w0', 1, 2, 'done' FROM n",
-    "INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)"
-    " SELECT 'pol_' || i, 'default', 0, '{spec}', 1, i, CASE WHEN i % 500 = 0 THEN i ELSE 4611686018427387904 END, i"
+    "INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)"
+    " SELECT 'pol_' || i, 'default', 'js', '{spec}', 1, i, CASE WHEN i % 500 = 0 THEN i ELSE 4611686018427387904 END, i"
     " FROM n",
 )
-SPEC = PolicyForm.read({"url": "http://example.org/", "frequency": "1h"}).text()
+SPEC = PolicyForm.read({"url": "http://example.org/", "frequency": "1h", "queue": "js", "overlap": "replace"}).text()
 
 
 class Watched:
@@ -159,7 +160,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
 # Lists that we brought ourselves, the table of one row, and what is read by steps of its own.
 SMALL = (
     r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery"
-    r"|SCAN (t|w|j|p|ahead|quota\b.*|job_seat\b.*|job USING INDEX job_dead)$"
+    r"|SCAN (t|w|j|p|ahead|found|quota\b.*|job_seat\b.*|job USING INDEX job_dead)$"
 )
 
 
@@ -389,8 +390,8 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
 
 
 async def schedule(bench: Bench) -> None:
-    """A pass over many policies of which few are due; then those are owed a run."""
-    scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.desk, bench.signals, 1_000_000)
+    """A pass over many policies of which few are due, beside a line that is full; then those are owed a run."""
+    scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.desk, bench.signals, LINKS)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500
     await bench.sql("UPDATE policy SET queued = 1 WHERE runs = 1")
@@ -399,10 +400,10 @@ async def schedule(bench: Bench) -> None:
 
 @cache
 def names_in(dialect: str) -> set[str]:
-    """The queries of the frontier, of the queue and of the hosts."""
+    """The queries of the frontier, of the queue, of the hosts and of the scheduler."""
     folder = files("shoal.store.sql").joinpath("queries")
     texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in ROOMS]
-    return set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
+    return SCHEDULER | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
 
 
 async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:

@@ -23,7 +23,8 @@ from shoal.plan.scheduler import PolicyStuck, Scheduler
 from shoal.plan.sites import SiteScheduler
 from shoal.queue.job import Lease
 from shoal.queue.jobs import Jobs
-from shoal.queue.states import JobState
+from shoal.queue.queue import JobMoved
+from shoal.queue.states import GrantEnd, JobState
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.jobbook import SqlJobBook
 from shoal.store.sql.outbox import SqlOutbox
@@ -156,6 +157,8 @@ async def test_an_overlap_that_replaces_cancels_first_in_the_same_commit(office:
     await office.pass_()
     assert (await office.bench.job(old.holder.job_id)).state is JobState.CANCELLED
     assert await office.waiting() == [policy.id]
+    [told] = [one for one in office.bench.told if isinstance(one, JobMoved)]
+    assert (told.job_id, told.how, told.reason) == (old.holder.job_id, GrantEnd.CANCELLED, "replaced")
 
 
 async def test_a_disabled_policy_makes_nothing_until_it_is_enabled(office: Office) -> None:
@@ -255,6 +258,20 @@ async def test_back_pressure_leaves_what_is_due_for_later_the_longest_due_first(
     await office.end(await office.take())
     await narrow.pass_()
     assert made[2] in await office.waiting()
+
+
+async def test_jobs_that_nobody_takes_hold_back_only_policies_that_ask_for_the_same(office: Office) -> None:
+    narrow = Office(office.bench, backlog=2)
+    rendered = [await office.make(crawl_config={"js_required": True}, overlap="queue") for _ in range(4)]
+    await narrow.pass_()
+    await office.bench.jump(7 * HOUR)
+    await narrow.pass_()  # those whose jobs wait are owed a run, and stand in the same line
+    plain, special = await office.make(), await office.make(queue="special")
+    await narrow.pass_()
+    waiting = await office.waiting()
+    assert {plain.id, special.id} < set(waiting)
+    assert len(waiting) == 4
+    assert len({one.id for one in rendered} & set(waiting)) == 2
 
 
 async def test_success_and_failure_are_noted_each_once(office: Office) -> None:

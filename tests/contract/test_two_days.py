@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 
+from shoal.events.event import TYPES
+from shoal.plan.sites import policy_of
 from tests.contract.two_days import HOURS, MINUTE, Days, Diary, days_of, forms
 from tests.support.effort import times
 
@@ -36,35 +38,41 @@ async def live_through(days: Days, count: int, minutes: float) -> None:
 
 
 async def check(days: Days) -> None:
-    jobs = await days.bench.sql("SELECT * FROM job ORDER BY created_at, id")
+    jobs = await days.bench.sql("SELECT * FROM job WHERE kind = 'page' ORDER BY created_at, id")
+    crawls = await days.bench.sql("SELECT * FROM crawl ORDER BY created_at, id")
     events = await days.bench.sql("SELECT * FROM outbox ORDER BY sequence")
     policies = await days.bench.sql("SELECT * FROM policy")
     assert not days.believed
     assert not days.lost
     assert min(days.lies, days.late, days.kills, days.dying.died) > 0  # or nothing was tried
-    check_runs(days, policies, jobs, events)
-    check_events(days, jobs, events)
+    check_runs(days, policies, jobs + crawls, events)
+    check_events(days, jobs, crawls, events)
     await check_results(days)
 
 
 def check_runs(
-    days: Days, policies: list[dict[str, Any]], jobs: list[dict[str, Any]], events: list[dict[str, Any]]
+    days: Days, policies: list[dict[str, Any]], runs_of_all: list[dict[str, Any]], events: list[dict[str, Any]]
 ) -> None:
-    """Each policy ran exactly when it must, one job at a time."""
+    """Each policy ran exactly when it must, one job, or one crawl of a site, at a time."""
     own: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for job in jobs:
-        own[job["dedupe_key"].removeprefix("policy:")].append(job)
+    for run in runs_of_all:
+        own[policy_of_run(run)].append(run)
     hashes = hashes_of(days, events)
     overlaps: Counter[str] = Counter()
     for policy in policies:
         runs = own[policy["id"]]
-        lives = [(job["created_at"], job["finished_at"]) for job in runs]
+        lives = [(run["created_at"], run["finished_at"]) for run in runs]
         assert all(ended <= made for (_, ended), (made, _) in pairwise(lives)), "two lived at once"
-        diary = Diary(orjson.loads(policy["spec"]), policy["created_at"], lives, hashes[policy["id"]])
+        diary = Diary(policy["id"], orjson.loads(policy["spec"]), policy["created_at"], lives, hashes[policy["id"]])
         assert [made for made, _ in lives] == diary.made(days.passes), policy["spec"]
         assert policy["runs"] == len(runs)
         overlaps[diary.form["overlap"]] += diary.overlaps
     assert min(overlaps[kind] for kind in ("skip", "queue", "replace")) > 0
+
+
+def policy_of_run(run: dict[str, Any]) -> str:
+    key = run.get("dedupe_key")
+    return key.removeprefix("policy:") if key else policy_of(run["id"])
 
 
 def hashes_of(days: Days, events: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
@@ -79,11 +87,15 @@ def hashes_of(days: Days, events: list[dict[str, Any]]) -> dict[str, list[tuple[
     return found
 
 
-def check_events(days: Days, jobs: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
-    """Each end of a job is one event, which was delivered, and always as the same."""
-    wanted = sorted((job["id"], ENDS[job["state"]]) for job in jobs if job["state"] != "cancelled")
+def check_events(
+    days: Days, jobs: list[dict[str, Any]], crawls: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> None:
+    """Each end of a job, or of a crawl, is one event, which was delivered, and always as the same."""
+    wanted = [(job["id"], ENDS[job["state"]]) for job in jobs if job["state"] != "cancelled"]
+    wanted += [(crawl["id"], "crawl.stopped") for crawl in crawls]
     assert {job["state_reason"] for job in jobs if job["state"] == "cancelled"} <= {"replaced"}
-    assert sorted((event["subject"], event["type"]) for event in events) == wanted
+    assert sorted((event["subject"], event["type"]) for event in events) == sorted(wanted)
+    assert all(set(orjson.loads(event["body"])) == set(TYPES[event["type"]].data) for event in events)
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
     assert set(days.received) == {event["id"] for event in events}
     assert all(len(bodies) == 1 for bodies in days.received.values())

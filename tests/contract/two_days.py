@@ -33,6 +33,8 @@ from shoal.plan.intake import Intake
 from shoal.plan.policies import Policies
 from shoal.plan.scheduler import Scheduler
 from shoal.plan.sheet import read_json_lines
+from shoal.plan.sites import SiteScheduler
+from shoal.plan.when import Rhythm
 from shoal.queue.job import Holder, Lease, Taker, bot_holder, owner_of
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
@@ -52,6 +54,7 @@ FROZEN_CLOCK = """
 """
 FREQUENCIES = {"25m": 25, "1h": 60, "90m": 90, "2h": 120, "4h": 240, "6h": 360, "8h": 480, "12h": 720, "24h": 1440}
 OFTEN = (1, 1, 1, 3, 5, 10, 15, 30, 34)  # how many policies have each of these
+JITTER = timedelta(minutes=20)
 DAILY = True  # at a fixed time of a day: not left out when the clock jumps over it
 
 
@@ -236,6 +239,7 @@ class Days:
         self.intake = Intake(database, self.store, self.policies, self.bench.clock)
         self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK, self.bench.clock)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
+        self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
         self.forwarder = Forwarder(self.dying, self.events, self.hooks)
         self.bookkeeper = Bookkeeper(self.dying, self.events, self.store)
         self.courier = self.new_courier()
@@ -250,6 +254,9 @@ class Days:
 
     def scheduler(self, bench: Bench) -> Scheduler:
         return Scheduler(bench.database, self.store, bench.queue, bench.desk, bench.signals, backlog=1_000_000)
+
+    def site_scheduler(self, bench: Bench) -> SiteScheduler:
+        return SiteScheduler(bench.database, self.store, Again(bench.crawls), bench.signals)
 
     def new_courier(self) -> Courier:
         return Courier(
@@ -295,16 +302,24 @@ class Days:
         await self.bench.janitor().run_once()
         for bot in self.bots:
             await bot.push()
+        await self._end_crawls()
         await self.bench.jump(5)
         await self._tell()
         await self.bench.jump(minutes * 60 - 30)
 
     async def _plan(self) -> None:
         """When one of them is killed, the other goes on."""
-        done = [await self._survives(one) for one in self.schedulers]
-        if not all(done):
-            await self._last_word(self.schedulers[1])
+        for first, second in (self.schedulers, self.site_schedulers):
+            done = [await self._survives(first), await self._survives(second)]
+            if not all(done):
+                await self._last_word(second)
         self.passes.append(self.now)
+
+    async def _end_crawls(self) -> None:
+        """Most crawls of sites end soon; how they are walked is proved elsewhere."""
+        for seen in await self.bench.crawls.newest(state="queued", limit=1000):
+            if not self.dying.chance or self.dice.random() < 0.2:
+                await self.bench.crawls.stop(seen.crawl.id)
 
     async def _tell(self) -> None:
         await self._survives(self.forwarder)
@@ -366,6 +381,12 @@ def forms(count: int, dice: random.Random) -> list[dict[str, Any]]:
 
 
 def _form(place: int, dice: random.Random) -> dict[str, Any]:
+    if place % 50 == 7:
+        return {
+            "seeds": [f"http://www{place % 50}.example.org/"],
+            "overlap": ("skip", "queue", "replace")[place % 3],
+            "frequency": dice.choice(["90m", "2h", "4h"]),
+        }
     form = {
         "url": f"http://www{place % 50}.example.org/{place}",
         "overlap": ("skip", "queue", "replace")[place % 3],
@@ -385,6 +406,8 @@ def _form(place: int, dice: random.Random) -> dict[str, Any]:
         return form | {"frequency": "6h", "adaptive": {"min": "2h", "max": "12h"}}
     if kind == 2:
         return form | {"frequency": frequency, "windows": ["08:00-18:00"]}
+    if kind == 3:
+        return form | {"frequency": frequency, "jitter": "20m"}
     return form | {"frequency": frequency}
 
 
@@ -392,15 +415,17 @@ def _form(place: int, dice: random.Random) -> dict[str, Any]:
 class Diary:
     """When the jobs of one policy must have been made. Knows nothing of how Shoal plans: it walks along the time."""
 
+    policy_id: str
     form: dict[str, Any]
     begun: int
-    lives: list[tuple[int, int]]  # of its jobs: made, ended
+    lives: list[tuple[int, int]]  # of its jobs, or crawls: made, ended
     hashes: list[tuple[int, str]]  # that its successes brought, when they were noted
 
     def __post_init__(self) -> None:
         self.step = FREQUENCIES.get(self.form["frequency"] or "", 0) * MINUTE
         self.points = list(cron_points(self.form["cron"], self.begun)) if self.form["cron"] else []
         self.planned = self.points[0] if self.points else self.begun
+        self.held: int | None = None  # until its window opens: it came too late for the one before
         self.hash: str | None = None
         self.overlaps = 0
 
@@ -409,10 +434,13 @@ class Diary:
         found, owed = [], False
         for now in passes:
             self._note(now)
-            due = self._begins() <= now
-            while self.planned <= now and due:
-                self._move()
+            begins = self._begins() if self.held is None else self.held
+            due = begins <= now
             lives = any(made < now and (ended > now or self._is_replaced(now, ended)) for made, ended in self.lives)
+            if (due or (owed and not lives)) and (opens := self._opens(now)) > now:
+                self.held, owed = opens if due else min(opens, begins), False
+                continue
+            self._move_past(now, due=due)
             self.overlaps += due and lives
             if due and lives and self.form["overlap"] == "queue":
                 owed = True
@@ -425,14 +453,28 @@ class Diary:
         return ended == now and self.form["overlap"] == "replace"
 
     def _begins(self) -> int:
-        """Not before the window opens, if it has one."""
+        """Not before the window opens; or as much later as jitter will have it, whose bounds test_when holds."""
+        if self.form["jitter"] != "0s":
+            return Rhythm(jitter=JITTER).begins(self.policy_id, self.planned)
+        return self._opens(self.planned)
+
+    def _opens(self, moment: int) -> int:
+        """The moment itself if a run may begin then, else when the window opens next."""
         if not self.form["windows"]:
-            return self.planned
-        at = from_micros(self.planned)
+            return moment
+        at = from_micros(moment)
         opens = at.replace(hour=8, minute=0, second=0, microsecond=0)
-        if at < opens:
-            return to_micros(opens)
-        return self.planned if at.hour < 18 else to_micros(opens + timedelta(days=1))
+        if opens <= at < opens + timedelta(hours=10):
+            return moment
+        return to_micros(opens if at < opens else opens + timedelta(days=1))
+
+    def _move_past(self, now: int, *, due: bool) -> None:
+        """To its next point, if it is due: the first one that is still to come."""
+        if due:
+            self.held = None
+            self._move()
+        while due and self.planned <= now:
+            self._move()
 
     def _move(self) -> None:
         if not self.points:

@@ -1,14 +1,18 @@
 """What a crawl takes along when it goes out: headers, cookies, a proxy; and to whom it shows them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from shoal.app import opened
 from shoal.base.errors import InvalidInput
+from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
+from shoal.settings import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 SECRET = {"Authorization": "Bearer hunter2", "X-Mine": "hunter2"}
@@ -101,3 +105,21 @@ async def test_a_proxy_inside_is_not_for_a_crawl_that_came_from_outside(crawler:
         await crawler.app.crawls.submit(config)
     crawl = await crawler.app.crawls.submit(replace(config, proxy="http://8.8.8.8:3128"))
     assert crawl.state is CrawlState.QUEUED
+
+
+async def test_a_crawl_goes_through_the_operators_proxy_by_its_label(sqlite_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(ScriptedSite(lambda path: html("never asked"))) as site,
+        serving(ScriptedSite(lambda path: None)) as proxy,
+    ):
+        proxy.script = lambda path: html("by proxy") if path == f"{site.url}/" else None
+        env = {"SHOAL_DATA_DIR": str(tmp_path), "SHOAL_PROXIES": f"eu=http://127.0.0.1:{proxy.port}"}
+        async with opened(load({"DATABASE_URL": sqlite_url}, env=env).settings, Signals()) as app:
+            crawler = Crawler(app)
+            seen = await crawler.crawl(site, proxy="eu")
+            pages = await crawler.pages(seen)
+            assert seen.answer()["config"]["proxy"] == "eu"
+            with pytest.raises(InvalidInput, match="proxy 'us' is the label of no proxy here; use eu, or"):
+                await crawler.submit(site, proxy="us")
+    assert pages["/"].title == "by proxy"
+    assert site.asked == []

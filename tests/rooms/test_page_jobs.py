@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.app import App, opened, page_work_of
+from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
 from shoal.fetch.jobs import UNREADABLE, PageJobs, PutOff
@@ -113,6 +114,41 @@ async def test_what_robots_forbid_is_not_fetched(app: App) -> None:
         assert found[f"{site.url}/b"].status == "success"
         assert site.times("/private/a") == 0
         assert site.times("/robots.txt") == 1
+
+
+async def test_a_page_goes_through_the_proxy_of_its_label_and_so_does_robots(store_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(ScriptedSite(lambda path: html("itself"))) as site,
+        serving(ScriptedSite(lambda path: None)) as proxy,
+    ):
+        proxy.script = lambda path: html("by proxy") if path == f"{site.url}/a" else None
+        eu = f"eu=http://me:hunter2@127.0.0.1:{proxy.port}"
+        async with process(store_url, tmp_path, SHOAL_PROXIES=eu) as app:
+            [result] = (await fetch(app, f"{site.url}/a", crawl_config={"proxy": "eu"})).values()
+    assert result.data["title"] == "by proxy"
+    assert proxy.told(f"{site.url}/a", "proxy-authorization") == ["Basic bWU6aHVudGVyMg=="]
+    assert proxy.times(f"{site.url}/robots.txt") == 1
+    assert site.times("/a") == site.times("/robots.txt") == 0
+
+
+async def test_a_label_that_nobody_knows_is_refused_and_nothing_is_stored(app: App) -> None:
+    with pytest.raises(InvalidInput, match="'eu' is the label of no proxy here") as refusal:
+        await fetch(app, "http://127.0.0.1/a", crawl_config={"proxy": "eu"})
+    assert refusal.value.facts["field"] == "crawl_config.proxy"
+    assert await app.groups.newest() == []
+
+
+async def test_a_worker_that_does_not_know_the_label_says_so_and_does_not_go_out_by_itself(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with serving(ScriptedSite(lambda path: html("itself"))) as site:
+        async with process(store_url, tmp_path, SHOAL_PROXIES="bots=") as app:
+            [result] = (await fetch(app, f"{site.url}/a", crawl_config={"proxy": "bots"})).values()
+        assert site.times("/a") == site.times("/robots.txt") == 0
+    assert (result.error_code, result.error_message) == (
+        "unknown_proxy",
+        'There is no proxy "bots" here: name it in SHOAL_PROXIES of this machine.',
+    )
 
 
 async def test_a_host_whose_robots_cannot_be_had_is_not_asked(app: App) -> None:

@@ -1,13 +1,15 @@
 """How much a job matters: the sum of what each rule gives, kept within bounds, with its parts."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.base.errors import InvalidInput
-from shoal.plan.priority import Facts, Rule, rate, read_rules
+from shoal.base.errors import BadConfig
+from shoal.plan.priority import RULES, Facts, Rule, rate, read_rules
+from shoal.plan.rulebook import rules_in
 
 CALM = Facts(importance=50, staleness=0, error_rate=0, signal=0, overdue_seconds=0)
 
@@ -37,10 +39,47 @@ def test_rules_are_data() -> None:
     assert rate(Facts(50, 9, 1, 9, 500), rules).value == 30
 
 
+def test_rules_come_from_a_file_and_are_built_in_without_one(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text("[staleness]\nper = 10\nmost = 40\n")
+    (tmp_path / "rules.json").write_text('{"staleness": {"per": 10, "most": 40}}')
+    assert rules_in(tmp_path / "rules.toml") == rules_in(tmp_path / "rules.json") == (Rule("staleness", 10, 40),)
+    assert rules_in(None) == RULES
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("rules.json", None, "which cannot be read (no such file"),
+        ("rules.json", "{", "which is not JSON"),
+        ("rules.toml", "[staleness", "which is not TOML"),
+        ("rules.toml", "[staleness]\nper = nan", "staleness is not a rule"),
+        ("rules.json", '{"stalenes": {"per": 1}}', "stalenes is no fact that rules look at; use importance,"),
+    ],
+)
+def test_a_file_that_has_no_rules_is_refused_by_its_name(
+    tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadConfig) as refusal:
+        rules_in(tmp_path / name)
+    assert refusal.value.message.startswith("SHOAL_PRIORITY_RULES")
+    assert str(tmp_path / name) in refusal.value.message
+    assert words in refusal.value.message
+
+
 @pytest.mark.parametrize(
     "values",
-    [[], "x", {"nonsense": {"per": 1}}, {"signal": 3}, {"signal": {"per": "1"}}, {"signal": {"per": 1, "most": -1}}],
+    [
+        [],
+        {},
+        "x",
+        {"nonsense": {"per": 1}},
+        {"signal": 3},
+        {"signal": {"per": "1"}},
+        {"signal": {"per": 1, "most": -1}},
+    ],
 )
 def test_bad_rules_are_refused_by_name(values: Any) -> None:
-    with pytest.raises(InvalidInput, match="rules"):
+    with pytest.raises(BadConfig, match=r"^rules"):
         read_rules(values, "rules")

@@ -65,6 +65,12 @@ BAD_VALUES = [
     ("SHOAL_MAX_BODY", "big", "not a size"),
     ("SHOAL_ALLOW_NETWORKS", "10.0.0.5/8", "did you mean 10.0.0.0/8?"),
     ("SHOAL_ALLOW_NETWORKS", "10.0.0.0/8, all", 'the entry "all"'),
+    ("SHOAL_PROXIES", "http://proxy:3128", "not LABEL=ADDRESS"),
+    ("SHOAL_PROXIES", "e u=http://proxy:3128", "not LABEL=ADDRESS"),
+    ("SHOAL_PROXIES", "eu=proxy:3128", "an address for eu that is not a proxy's"),
+    ("SHOAL_PROXIES", "eu=ftp://proxy", "an address for eu that is not a proxy's"),
+    ("SHOAL_PROXIES", "eu=http://proxy:port", "cannot be read"),
+    ("SHOAL_PROXIES", "eu=http://a:1,eu=http://b:1", "the same label twice"),
     ("SHOAL_LISTEN", "8700", "has no port"),
     ("SHOAL_LISTEN", "localhost:99999", "above 65535"),
     ("SHOAL_LISTEN", "::1:8700", "IPv6 goes in brackets"),
@@ -92,6 +98,7 @@ DISAGREEMENTS = [
     ({"GRPC_RECONNECT_BACKOFF": "61s"}, "GRPC_RECONNECT_BACKOFF"),
     ({"SHOAL_CONNECT_TIMEOUT": "61s"}, "SHOAL_CONNECT_TIMEOUT"),
     ({"SHOAL_MAX_BODY": "31MB"}, "SHOAL_MAX_BODY"),
+    ({"SHOAL_EVENTS_KEEP_MAX": "1d"}, "SHOAL_EVENTS_KEEP"),
     ({"SHOAL_TLS_KEY": "key.pem"}, "SHOAL_TLS_KEY"),
     ({"SHOAL_TLS_CERT": "cert.pem"}, "SHOAL_TLS_CERT"),
     ({"SHOAL_FRONTIER": "redis"}, "SHOAL_FRONTIER"),
@@ -263,6 +270,7 @@ SECRETS = {
     "REDIS_URL": f"redis://:{SECRET}@cache:6379/0",
     "RENDERER_URL": f"http://me:{SECRET}@renderer:3000",
     "SHOAL_TOKEN": f"shl_{SECRET}",
+    "SHOAL_PROXIES": f"eu=http://me:{SECRET}@proxy:3128,bots=",
 }
 
 
@@ -272,6 +280,7 @@ def test_secrets_are_in_the_settings_but_in_nothing_that_is_printed() -> None:
     assert SECRET not in repr(found.shown())
     assert SECRET not in repr(found.settings) + str(found.settings) + repr(found)
     assert shown(found)["DATABASE_URL"] == "postgresql://me:***@db/shoal?sslpassword=***"
+    assert shown(found)["SHOAL_PROXIES"] == "eu=http://me:***@proxy:3128,bots="
 
 
 @pytest.mark.parametrize("name", SECRETS)

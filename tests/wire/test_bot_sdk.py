@@ -25,6 +25,7 @@ from tests.support.api import Served, served
 from tests.support.site import Site
 
 HERE = "127.0.0.0/8"
+LEASE = {"epoch": 1, "ttl_seconds": 600.0}
 
 
 @pytest.fixture
@@ -86,6 +87,21 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site
     result = await result_of(api, ids[0])
     assert (result.data["status"], result.data["length"] > 50) == (200, True)
     assert result.url == site.url(0)
+
+
+async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: Served, site: Site) -> None:
+    bot = bot_at(api)
+    bot.on_job(bot.fetch)
+    working = asyncio.create_task(bot.serve())
+    [job_id] = await add(api, site.url(0), payload={"crawl_config": {"proxy": "eu"}}, max_attempts=1)
+    assert await until_ended(api, [job_id]) == [JobState.FAILED]
+    bot.stop()
+    await working
+    assert (await result_of(api, job_id)).error_code == "unknown_proxy"
+    assert site.pages_asked == 0
+    job = Job.of({"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE})
+    with pytest.raises(JobFailed, match="SHOAL_PROXIES"):
+        await bot.fetcher.data(job)
 
 
 async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:

@@ -11,6 +11,7 @@ import pytest
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal
 from shoal.fetch.bots import BotPulled
+from shoal.observe.metrics import Metrics
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from tests.support import controller
@@ -63,13 +64,14 @@ async def state(api: Any, job_id: str) -> JobState:
 
 
 async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
-    [job_id] = await add(api, payload={"rule_set": RULES, **SECRETS}, priority=70)
+    config = {"proxy": "eu"}
+    [job_id] = await add(api, payload={"rule_set": RULES, "crawl_config": config, **SECRETS}, priority=70)
     [job] = await pull(api)
     assert job == {
         "job_id": job_id,
         "url": "https://a.example/1",
         "priority": 70,
-        "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None},
+        "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None, "proxy": "eu"},
         "rule_set": RULES,
         "lease": {"epoch": 1, "ttl_seconds": 600.0},
     }, "and nothing of policy, project or labels"
@@ -445,6 +447,45 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, 
 
 async def outbox(api: Served) -> list[dict[str, Any]]:
     """What was told, in the order in which it was."""
-    await api.app.messengers()[0].run_once()
+    await api.app.messengers("test")[0].run_once()
     _, answer = await api.ask("/api/v1/events")
     return [one["data"] for one in answer["items"]]
+
+
+async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: Served) -> None:
+    metrics, keeper = Metrics(), lite.app.hour_keeper()
+    lite.app.signals.subscribe(metrics.listen)
+    await add(lite, "https://a.example/1", "https://b.example/2", max_attempts=1)
+    await add(lite, "https://c.example/3", max_attempts=2)
+    ends: dict[str, Any] = {
+        "https://a.example/1": {"status": "success", "data": {}, "meta": {"crawl_duration": 3.0}},
+        "https://b.example/2": {"status": "fail", "meta": {"crawl_duration": 1.0, "error": "no answer"}},
+        "https://c.example/3": {"status": "fail", "meta": {"error": "no answer"}},
+    }
+    for job in await pull(lite, max=3):
+        assert (await push(lite, job, {"epoch": job["lease"]["epoch"], **ends[job["url"]]}))[0] == 200
+    await pull(lite, bot_id="b2")
+    await keeper.run_once()
+    _, stats = await lite.ask("/api/v1/stats?kind=page")
+    [hour] = stats["hours"]
+    del hour["hour"]
+    assert hour == {
+        "created": 3,
+        "done": 1,
+        "failed": 1,
+        "expired": 0,
+        "retried": 1,
+        "lost": 0,
+        "retry_rate": 0.3333,
+        "average_seconds": 2.0,
+        "bots": 2,
+    }
+    assert sorted((bot["bot_id"], bot["pulled"]) for bot in stats["bots"]) == [("b1", 3), ("b2", 0)]
+
+    def counted(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"shoal_{name}_total", labels)
+
+    page = {"kind": "page"}
+    assert [counted(f"jobs_{name}", **page) for name in ("created", "done", "failed", "retried")] == [3, 1, 1, 1]
+    assert [counted(name, **page) for name in ("results", "results_timed", "result_seconds")] == [3, 2, 4]
+    assert [counted("bot_pulls"), counted("bot_jobs")] == [2, 3]

@@ -1,11 +1,12 @@
 """Policies over HTTP: made, looked at, changed, run, removed; files of them in and out."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.api import Served
+from tests.support.api import Served, served
 
 HERE = "/api/v1/policies"
 CSV = {"Content-Type": "text/csv"}
@@ -68,6 +69,16 @@ async def test_a_signal_is_taken(api: Served) -> None:
         ({"url": "http://example.org/", "timezone": "Nowhere"}, "timezone", "zone; write it as Europe/Berlin."),
         ({"url": "http://10.0.0.1/", "frequency": "6h"}, "url", "SHOAL_ALLOW_NETWORKS"),
         ({"url": "http://example.org/", "frequency": "6h", "lease_epoch": 3}, "lease_epoch", "is not a known field;"),
+        (
+            {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"proxy": "eu"}},
+            "crawl_config.proxy",
+            "let SHOAL_PROXIES name it.",
+        ),
+        (
+            {"seeds": ["http://example.org/"], "frequency": "6h", "crawl_config": {"proxy": "eu"}},
+            "proxy",
+            "let SHOAL_PROXIES name it.",
+        ),
     ],
 )
 async def test_a_bad_policy_names_its_field_and_what_to_write(
@@ -77,6 +88,24 @@ async def test_a_bad_policy_names_its_field_and_what_to_write(
     assert (status, problem["field"]) == (422, field)
     assert fix in problem["detail"]
     assert (await api.ask(HERE))[1]["items"] == []
+
+
+async def test_the_label_of_a_proxy_and_the_rules_of_priorities_are_the_operators(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"importance": {"per": 0.5, "most": 60}}')
+    given = {"SHOAL_PROXIES": "eu=http://me:hunter2@10.0.0.1:3128", "SHOAL_PRIORITY_RULES": str(rules)}
+    async with served(sqlite_url, **given) as api:
+        body = {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"proxy": "eu"}, "priority_base": 80}
+        status, policy = await api.ask(HERE, body)
+        assert (status, policy["crawl_config"]) == (201, {"proxy": "eu"})
+        assert (await api.ask("/api/v1/priority-rules"))[1] == {
+            "items": [{"fact": "importance", "per": 0.5, "most": 60}]
+        }
+        job_id = (await api.ask(f"{HERE}/{policy['id']}/run", {}))[1]["job_id"]
+        explained = (await api.ask(f"/api/v1/jobs/{job_id}/explain"))[1]
+        assert (explained["priority"], explained["priority_parts"]) == (40, {"importance": 40.0})
 
 
 async def test_a_file_goes_in_and_out(api: Served) -> None:

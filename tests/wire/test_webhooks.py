@@ -21,7 +21,7 @@ async def happen(api: Served, kind: str) -> str:
 
 
 async def carry(api: Served) -> None:
-    forwarder, courier = api.app.messengers()
+    forwarder, courier = api.app.messengers("test")
     await forwarder.run_once()
     await courier.run_once()
     await courier.rest()  # type: ignore[attr-defined]

@@ -1,12 +1,14 @@
 """The lead of a chore: of several controllers one does it, by a short lease in the store. What it does is
 compare-and-set anyway, so that two who both believe to lead for a moment do no harm."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Database, Tx
-from shoal.base.service import Chore, Pass
+from shoal.base.errors import TimeError
+from shoal.base.service import Chore, Closing, Pass
 
 LEAD = timedelta(seconds=5)
 
@@ -36,15 +38,25 @@ class LeaderStore(Protocol):
 
 
 class Led:
-    """A chore that only its leader does: a pass of the others does nothing."""
+    """A chore that only its leader does: a pass of the others does nothing. `lead` is what they compete for, if not all
+    chores of that name."""
 
-    def __init__(self, chore: Chore, database: Database, store: LeaderStore, holder: str) -> None:
+    def __init__(self, chore: Chore, database: Database, store: LeaderStore, holder: str, lead: str = "") -> None:
         self.name = chore.name
         self._chore = chore
         self._database = database
         self._store = store
         self._holder = holder
+        self._lead = lead or chore.name
+        self._term: Term | None = None
 
     async def run_once(self) -> Pass:
-        term = await self._database.run(lambda tx: self._store.claim(tx, self.name, self._holder, LEAD))
-        return Pass() if term is None else await self._chore.run_once()
+        self._term = await self._database.run(lambda tx: self._store.claim(tx, self._lead, self._holder, LEAD))
+        return Pass() if self._term is None else await self._chore.run_once()
+
+    async def close(self) -> None:
+        if isinstance(self._chore, Closing):
+            await self._chore.close()
+        if (term := self._term) is not None:
+            with suppress(TimeError):  # then it runs out by itself
+                await self._database.run(lambda tx: self._store.give_up(tx, term))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from shoal.base.text import shorten, visible
+from shoal.base.text import redact_url, shorten, visible
 
 FOREVER = timedelta.max
 LONGEST = timedelta(days=3650)
@@ -31,6 +31,8 @@ _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)")
 _NODE_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*/?")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+PROXY_LABEL = r"^[A-Za-z0-9_.-]{1,64}$"
+PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 class Address(NamedTuple):
@@ -44,6 +46,19 @@ class Address(NamedTuple):
 
 
 Network = IPv4Network | IPv6Network
+
+
+class LabelledProxy(NamedTuple):
+    """A proxy and what it is called. An empty address: only bots know it."""
+
+    label: str
+    url: str
+
+    def __str__(self) -> str:
+        return f"{self.label}={self.url}"
+
+    def redacted(self) -> "LabelledProxy":
+        return LabelledProxy(self.label, redact_url(self.url) if self.url else "")
 
 
 def read_duration(value: object) -> timedelta:
@@ -173,6 +188,30 @@ def _meant(part: object) -> str:
         return f" (did you mean {ip_network(str(part), strict=False)}?)"
     except ValueError:
         return ""
+
+
+def read_proxies(value: object) -> tuple[LabelledProxy, ...]:
+    if isinstance(value, str):
+        value = [part for part in re.split(r"[,\s]+", value) if part]
+    if not isinstance(value, list | tuple):
+        raise ValueError("is not a list of proxies")
+    found = tuple(_read_proxy(part) for part in value)
+    if len({one.label for one in found}) < len(found):
+        raise ValueError("has the same label twice")
+    return found
+
+
+def _read_proxy(part: object) -> LabelledProxy:
+    """Refusals name the label and not the address, which may have a password in it."""
+    if isinstance(part, LabelledProxy):
+        return part
+    label, mark, url = read_text(part).partition("=")
+    if not mark or not re.match(PROXY_LABEL, label):
+        raise ValueError("has an entry that is not LABEL=ADDRESS, with a label of letters, digits and `_.-`")
+    _check_network_url(url)
+    if url and (urlsplit(url).scheme not in PROXY_SCHEMES or not urlsplit(url).hostname):
+        raise ValueError(f"has an address for {label} that is not a proxy's")
+    return LabelledProxy(label, url)
 
 
 def read_store_url(value: object) -> str:

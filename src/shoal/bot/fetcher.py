@@ -9,9 +9,9 @@ import xxhash
 from shoal.base.clock import Clock
 from shoal.base.url import Url, origin
 from shoal.bot.wire import Job
-from shoal.egress import AddressRule, Egress, Failure, Limits, Request
+from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies, Request
 from shoal.extract.encoding import decode
-from shoal.fetch.page_job import ACCEPT, PageRunner, RobotsMemory
+from shoal.fetch.page_job import ACCEPT, PageRunner, RobotsMemory, Way, Ways, no_proxy
 from shoal.hosts.desk import ask_host
 from shoal.hosts.robots import Rules
 from shoal.pages.result import Status
@@ -59,24 +59,27 @@ class _Desk:
 
 
 class Fetcher:
-    """Fetches the pages of jobs. The address rule is the machine's own: SHOAL_ALLOW_NETWORKS."""
+    """Fetches the pages of jobs. The address rule and the proxies are the machine's own: SHOAL_ALLOW_NETWORKS and
+    SHOAL_PROXIES."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
         self._limits = Limits.of(settings.egress)
         self._agent = settings.egress.user_agent
-        self._egress = Egress(AddressRule(allow=settings.egress.allow_networks), self._limits, clock=clock)
-        self._robots = RobotsMemory(_Desk(self._egress, settings, clock), clock)
-        links = settings.crawl.max_links
-        self._runner = PageRunner(self._egress, self._robots, self._agent, self._limits, links, clock)
+        self._ways = Ways(self._way)
+        self._runner = PageRunner(self._ways, self._agent, self._limits, settings.crawl.max_links, clock)
 
     async def page(self, job: Job) -> Page:
         """The text of the job's page."""
-        url = Url(job.url)
-        rules = await self._robots.rules_of(origin(url))
+        url, way = Url(job.url), self._ways.by(job.proxy)
+        if way is None:
+            raise JobFailed("unknown_proxy", no_proxy(job.proxy))
+        rules = await way.robots.rules_of(origin(url))
         if not rules.allows(url):
             raise JobFailed("robots_denied", "The host's robots.txt forbids it, or could not be had.")
         headers = {"User-Agent": self._agent, "Accept": ACCEPT, **job.headers}
-        outcome = await self._egress.fetch(Request(url, headers=tuple(headers.items())), redirects=True)
+        outcome = await way.egress.fetch(Request(url, headers=tuple(headers.items())), redirects=True)
         body = outcome if isinstance(outcome, Failure) else outcome.body(self._limits)
         if isinstance(outcome, Failure) or isinstance(body, Failure):
             failure = outcome if isinstance(outcome, Failure) else body
@@ -89,7 +92,9 @@ class Fetcher:
 
     async def data(self, job: Job) -> Found:
         """What the job's rule set takes from its page; without one, what the page says of itself."""
-        config = PageConfig(headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint)
+        config = PageConfig(
+            headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint, proxy=job.proxy
+        )
         work = PageWork(url=job.url, crawl_config=config, rule_set=job.rule_set)
         result = await self._runner.run(work, lambda fetched: None, lambda failure: None)
         if result.status is Status.FAIL:
@@ -98,3 +103,12 @@ class Fetcher:
 
     def close(self) -> None:
         self._runner.close()
+
+    def _way(self, label: str | None) -> Way | None:
+        settings = self._settings.egress
+        proxy = None if label is None else Proxies(settings.proxies).find(label)
+        if label is not None and proxy is None:
+            return None
+        rule = AddressRule(allow=settings.allow_networks)
+        egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
+        return Way(egress, RobotsMemory(_Desk(egress, self._settings, self._clock), self._clock))

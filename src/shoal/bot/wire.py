@@ -29,6 +29,7 @@ class Job:
     rule_set: dict[str, Any] | None
     epoch: int
     ttl_seconds: float
+    proxy: str | None = None  # the label of one
     raw: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -44,6 +45,7 @@ class Job:
             rule_set=told.get("rule_set"),
             epoch=lease["epoch"],
             ttl_seconds=lease["ttl_seconds"],
+            proxy=config.get("proxy"),
             raw=told,
         )
 

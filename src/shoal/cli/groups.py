@@ -29,6 +29,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--rules", metavar="FILE", help="A rule set: which data to take from each page.")
 @click.option("--header", "headers", multiple=True, metavar="H", help="A header, as NAME: VALUE. Repeatable.")
 @click.option("--js", is_flag=True, help="The pages need a browser: they wait for a renderer.")
+@click.option("--proxy", metavar="LABEL", help="A proxy to go through, by its label in SHOAL_PROXIES.")
 @click.option("--timeout", type=float, metavar="S", help="Seconds that one answer may take.")
 @click.option("--group", metavar="ID", help="The id of the group; else one is made up.")
 @click.option("--priority", type=int, metavar="N", help="0 to 100, higher first; 50 by default.")
@@ -170,7 +171,7 @@ def _lines_of(file: str) -> list[tuple[str, str]]:
 
 
 def _wish(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"]}
+    config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"], "proxy": options["proxy"]}
     config["headers"] = dict(_header(text) for text in options["headers"]) or None
     wish = {
         "urls": urls,

@@ -70,10 +70,10 @@ class Controller:
         self._workers = list(workers)
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
         self._chores.append(Service(app.filer(), FILE_EVERY, app.clock, app.signals))
-        pruner = app.pruner(f"{app.settings.grpc.node_id}/{os.getpid()}")
-        self._chores.append(Service(pruner, app.settings.queue.prune_every, app.clock, app.signals))
+        own_name = f"{app.settings.grpc.node_id}/{os.getpid()}"
+        self._chores.append(Service(app.pruner(own_name), app.settings.queue.prune_every, app.clock, app.signals))
         every = app.settings.events.forward_every
-        self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers()]
+        self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers(own_name)]
         self._chores.append(Service(app.hour_keeper(), EVERY, app.clock, app.signals))
         self._live = Live(app.crawls, app.clock)
         self._room = app.waiting_room()

@@ -106,7 +106,9 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[GivenCookie],
         says("Cookies to begin with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
     ] = []
-    proxy: Annotated[Proxied | None, says("A proxy to go through: http, https, socks5 or socks5h.")] = None
+    proxy: Annotated[
+        Proxied | None, says("A proxy to go through: http, https, socks5 or socks5h, or the label of one.")
+    ] = None
     keep_bodies: Annotated[bool, says("Keep every answer as it was sent.")] = False
     rules: Annotated[dict[str, Any] | None, says("A rule set: which data to take from each page.")] = None
     hooks: Annotated[list[HookName], says("Functions of installed packages that read each page.", max_length=20)] = []

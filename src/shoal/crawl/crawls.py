@@ -21,12 +21,13 @@ from shoal.crawl.failures import FailedPage, FailedUrls
 from shoal.crawl.fates import Fate
 from shoal.crawl.journal import Journal
 from shoal.crawl.line import Line
-from shoal.crawl.seeds import check_addresses, check_proxy, first_urls, seeds_of
+from shoal.crawl.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
 from shoal.crawl.sequel import Sequel
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter, CrawlStore, FrontierStore
 from shoal.crawl.traps import Trap
 from shoal.egress.address import AddressRule
+from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
@@ -91,6 +92,7 @@ class Crawls:
         signals: Signals,
         journal: Journal,
         settings: CrawlSettings | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         self._database = database
         self.store = store
@@ -101,6 +103,7 @@ class Crawls:
         self._signals = signals
         self.journal = journal
         self._settings = settings or CrawlSettings()
+        self._proxies = proxies or Proxies()
         self._sequel: Callable[[], Sequel] | None = None
 
     def followed_by(self, sequel: Callable[[], Sequel]) -> None:
@@ -119,6 +122,7 @@ class Crawls:
         line; `here`: its job waits in a lane that no worker takes from."""
         config = self._with_lists(config)
         seeds = seeds_of(config)
+        check_label(self._proxies, config)
         if named is None:
             self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
@@ -143,6 +147,7 @@ class Crawls:
     def check(self, config: CrawlConfig) -> None:
         """Refuse addresses that will never be reached; names are judged when they are."""
         check_addresses(self._rule, seeds_of(config))
+        check_label(self._proxies, config)
         check_proxy(self._rule, config)
 
     async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from shoal.base.errors import BadConfig
+from shoal.base.reading import PROXY_LABEL
 from shoal.base.text import HIDDEN, redact_url
 from shoal.base.url import Refusal, Url, canonical, hostname
 from shoal.egress import AddressRule, Proxy
@@ -51,16 +52,23 @@ def _domain(written: str) -> str:
 
 
 def check_proxy(text: str | None) -> str | None:
-    """Refuse what is no proxy's address."""
-    if text is None:
-        return None
+    """Refuse what is neither a proxy's address nor the label of one."""
+    if text is None or is_label(text):
+        return text
     if not text.isprintable() or " " in text:
         raise ValueError("must be one word of printable text")
     try:
         Proxy.parse(text, AddressRule())
     except BadConfig:
-        raise ValueError("is not a proxy's address: write it as http://[user:password@]host:port") from None
+        raise ValueError(
+            "is not a proxy's address: write it as http://[user:password@]host:port, or give the label of one"
+        ) from None
     return text
+
+
+def is_label(proxy: str) -> bool:
+    """Whether a crawl's proxy is one that the operator set up, named by its label."""
+    return re.match(PROXY_LABEL, proxy) is not None
 
 
 def cookies_for(given: list[GivenCookie], seeds: list[Url]) -> list[Cookie]:

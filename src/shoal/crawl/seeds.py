@@ -4,10 +4,12 @@ from shoal.base.errors import InvalidInput
 from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical
 from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.credentials import is_label
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.sitemaps import guesses, wants_sitemaps
 from shoal.egress.address import AddressRule, literal
+from shoal.egress.proxies import Proxies
 from shoal.egress.proxy import Proxy
 
 OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
@@ -42,8 +44,16 @@ def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:
             raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
 
 
+def check_label(proxies: Proxies, config: CrawlConfig) -> None:
+    if config.proxy is not None and is_label(config.proxy):
+        proxies.check(config.proxy, "proxy")
+
+
 def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
-    proxy = None if config.proxy is None else Proxy.parse(config.proxy, rule)
-    address = None if proxy is None else literal(proxy.host)
-    if proxy is not None and address is not None and rule.judge(address, proxy.port, proxy.host) is not None:
+    """Refuse the address of a proxy that will never be reached; one with a label is where the operator put it."""
+    if config.proxy is None or is_label(config.proxy):
+        return
+    proxy = Proxy.parse(config.proxy, rule)
+    address = literal(proxy.host)
+    if address is not None and rule.judge(address, proxy.port, proxy.host) is not None:
         raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)

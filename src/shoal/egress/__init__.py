@@ -15,6 +15,7 @@ from shoal.egress.exchange import (
     Signer,
 )
 from shoal.egress.local import is_local
+from shoal.egress.proxies import Proxies
 from shoal.egress.proxy import Proxy
 from shoal.egress.redirect import AtHop, Cancellable
 from shoal.egress.resolver import Resolver
@@ -34,6 +35,7 @@ __all__ = [
     "Hop",
     "Limits",
     "Outcome",
+    "Proxies",
     "Proxy",
     "Request",
     "Resolver",

@@ -1,5 +1,6 @@
 """What an event is, and how others are told of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +11,41 @@ from shoal.base.ids import EventId, new_id
 
 SOURCE = "shoal"
 
-TYPES = {
-    "crawl.started": "a crawl's first walker began",
-    "crawl.completed": "a crawl ended by itself, or by a budget",
-    "crawl.failed": "a crawl cannot go on",
-    "crawl.stopped": "a crawl was stopped",
-    "crawl.job.completed": "a page job has its result",
-    "crawl.job.failed": "a page job failed for the last time, or its workers were lost too often",
-    "crawl.group.completed": "every job of a group has ended",
-    "analysis.completed": "an analysis ended, well or not",
-    "node.lost": "a node fell silent",
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """A type of events: what has happened then, and the names in its data. `planned`: nobody sends it yet, and whoever
+    wants to hear of it may say so already."""
+
+    says: str
+    data: tuple[str, ...]
+    planned: bool = False
+
+
+_CRAWL = ("crawl_id", "reason")
+_JOB = (
+    *("job_id", "url", "policy", "labels", "group", "attempt", "status", "final_url", "http_status", "data", "meta"),
+    "fetched_at",
+)
+
+TYPES: Mapping[str, EventType] = {
+    "crawl.started": EventType("a crawl's first walker began", _CRAWL),
+    "crawl.completed": EventType("a crawl ended by itself, or by a budget", _CRAWL),
+    "crawl.failed": EventType("a crawl cannot go on", _CRAWL),
+    "crawl.stopped": EventType("a crawl was stopped", _CRAWL),
+    "crawl.job.completed": EventType("a page job has its result", _JOB),
+    "crawl.job.failed": EventType("a page job failed for the last time, or its workers were lost too often", _JOB),
+    "crawl.group.completed": EventType(
+        "every job of a group has ended, or it was cancelled",
+        ("group", "state", "project", "labels", "total", "jobs"),
+    ),
+    "analysis.completed": EventType(
+        "an analysis ended, well or not",
+        ("analysis_id", "crawl_id", "project", "state", "reason", "findings"),
+    ),
+    "node.lost": EventType("a node fell silent", (), planned=True),
 }
-"""Every type, and what has happened then."""
+"""Every type of events that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +56,9 @@ class Event:
     subject: str
     data: dict[str, Any]
     id: EventId = field(default_factory=lambda: EventId(new_id("evt")))
+
+    def __post_init__(self) -> None:
+        assert self.type in TYPES, f"{self.type} is no type of events"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The file of events: every event as one JSON line, in order, appended by one controller."""
+"""The file of events: every event as one JSON line, in order. Whose turn it is to write is not asked here."""
 
 import os
 from datetime import timedelta
@@ -14,7 +14,8 @@ BATCH = 1_000
 
 
 class EventFile:
-    """A crash between the lines and the note of how far they go writes them again, with the same ids."""
+    """A crash between the lines and the note of how far they go has them written again, with the same ids, by whoever
+    goes on: at least once."""
 
     name = "event file"
 
@@ -22,15 +23,15 @@ class EventFile:
         self._database = database
         self._events = events
         self._path = path
-        self._sink = f"file:{path}"
+        self.sink = f"file:{path}"
 
     async def run_once(self) -> Pass:
-        seen = await self._database.read(lambda tx: self._events.cursor(tx, self._sink))
+        seen = await self._database.read(lambda tx: self._events.cursor(tx, self.sink))
         told = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
         if not told:
             return Pass()
         self._append(b"".join(one.line() + b"\n" for one in told))
-        await self._database.run(lambda tx: self._events.move_cursor(tx, self._sink, seen, told[-1].sequence))
+        await self._database.run(lambda tx: self._events.move_cursor(tx, self.sink, seen, told[-1].sequence))
         return Pass(again_in=timedelta(0) if len(told) == BATCH else None)
 
     def _append(self, lines: bytes) -> None:

@@ -43,8 +43,10 @@ class EventStore(Protocol):
         """Remember how far a sink has come; False if it was no longer where we saw it."""
         ...
 
-    async def prune(self, tx: Tx, before: int, limit: int) -> int:
-        """Forget numbered events that are older than that time and that no webhook waits for; how many."""
+    async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
+        """Forget numbered events from before that time that no webhook waits for and that every sink has taken; those
+        from before `at_last` whatever sinks have taken. How many, and the sinks that missed some: their places are
+        forgotten too, so that one which is gone for good holds nothing back again."""
         ...
 
 

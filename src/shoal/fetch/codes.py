@@ -52,6 +52,7 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
         "Only of a page job: the server answered, but not with 2xx. Tried again after 408, 429 and 5xx.", True
     ),
     "robots_denied": Meaning("Only of a page job: the host's robots.txt forbids it. A crawl skips such a page."),
+    "unknown_proxy": Meaning("Only of a page job: the worker knows no proxy of that label, see `SHOAL_PROXIES`.", True),
     "unreadable_job": Meaning("Only of a page job: the worker is older than the job, and cannot read it.", True),
     "robots_unreachable": Meaning("The host's robots.txt could not be had, so nothing there may be fetched.", True),
     "invalid_request": Meaning("A header or a method cannot be sent as it is."),

@@ -98,7 +98,7 @@ class PageJobs:
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
         home = origin(Url(task.work.url))
-        if await self._runner.ask_robots(home) and self._places.paced:
+        if await self._runner.ask_robots(task.work) and self._places.paced:
             return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
 
         def heard(fetched: Fetched) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -81,14 +81,43 @@ class RobotsMemory:
         self._known.clear()
 
 
-class PageRunner:
-    """Fetches pages for page jobs, each with its own headers, cookies, limits and rule set."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way out, and the rules of the hosts that are asked by it."""
 
-    def __init__(
-        self, egress: Egress, robots: RobotsMemory, agent: str, limits: Limits, max_links: int, clock: Clock
-    ) -> None:
-        self._egress = egress
-        self._robots = robots
+    egress: Egress
+    robots: RobotsMemory
+
+    def close(self) -> None:
+        self.robots.close()
+        self.egress.close()
+
+
+class Ways:
+    """The ways out: the direct one (None), and one through each proxy by its label. Each is opened when it is first
+    needed, by `open_way`, which knows none for a label that nobody set up."""
+
+    def __init__(self, open_way: Callable[[str | None], Way | None]) -> None:
+        self._open = open_way
+        self._ways: dict[str | None, Way | None] = {}
+
+    def by(self, label: str | None) -> Way | None:
+        if label not in self._ways:
+            self._ways[label] = self._open(label)
+        return self._ways[label]
+
+    def close(self) -> None:
+        for way in self._ways.values():
+            if way is not None:
+                way.close()
+        self._ways.clear()
+
+
+class PageRunner:
+    """Fetches pages for page jobs, each with its own headers, cookies, limits, rule set and way out."""
+
+    def __init__(self, ways: Ways, agent: str, limits: Limits, max_links: int, clock: Clock) -> None:
+        self._ways = ways
         self._agent = agent
         self._limits = limits
         self._token = product_token(agent)
@@ -96,33 +125,36 @@ class PageRunner:
         self._clock = clock
         self._readers: dict[bytes, FurtherReader] = {}
 
-    async def ask_robots(self, home: str) -> bool:
-        """Have the rules of a host at hand; whether the host had to be waited for."""
-        if self._robots.knows(home):
+    async def ask_robots(self, work: PageWork) -> bool:
+        """Have the rules of a job's host at hand; whether the host had to be waited for."""
+        way, home = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
+        if way is None or way.robots.knows(home):
             return False
-        return (await self._robots.rules_of(home)).reachable
+        return (await way.robots.rules_of(home)).reachable
 
     async def run(self, work: PageWork, heard: Callable[[Fetched], None], blocked: Blocked) -> Result:
         """What the page gave. `heard` is told what the host answered, `blocked` what was refused by rule."""
-        url = Url(work.url)
-        rules = await self._robots.rules_of(origin(url))
+        url, label = Url(work.url), work.crawl_config.proxy
+        way = self._ways.by(label)
+        if way is None:
+            return failed(Failure("unknown_proxy", no_proxy(label), retryable=True, url=url), self._clock.micros())
+        rules = await way.robots.rules_of(origin(url))
         if not rules.reachable:
             why = f"{NO_ROBOTS} {rules.why_none}".rstrip()
             return failed(Failure("robots_unreachable", why, retryable=True, url=url), self._clock.micros())
         if not rules.allows(url):
             why = "The host's robots.txt forbids it."
             return failed(Failure("robots_denied", why, retryable=False, url=url), self._clock.micros())
-        fetched = await self._fetch(work, url, blocked)
+        fetched = await self._fetch(way.egress, work, url, blocked)
         heard(fetched)
         return self._result(work, fetched)
 
     def close(self) -> None:
-        self._robots.close()
-        self._egress.close()
+        self._ways.close()
 
-    async def _fetch(self, work: PageWork, url: Url, blocked: Blocked) -> Fetched:
+    async def _fetch(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked) -> Fetched:
         fetcher = PageFetcher(
-            self._egress,
+            egress,
             self._headers(work, url),
             self._limits_of(work),
             self._options,
@@ -184,6 +216,10 @@ class PageRunner:
 
 
 NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."
+
+
+def no_proxy(label: str | None) -> str:
+    return f'There is no proxy "{label}" here: name it in SHOAL_PROXIES of this machine.'
 
 
 def _data(work: PageWork, facts: Facts | None) -> dict[str, Any] | None:

@@ -38,7 +38,8 @@ class Metrics:
         self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
         self._results = self._counter("shoal_results", "Results of page jobs that were taken.", "kind")
-        self._result_seconds = self._counter("shoal_result_seconds", "Time that fetches of results took.", "kind")
+        self._results_timed = self._counter("shoal_results_timed", "Results that say how long they took.", "kind")
+        self._result_seconds = self._counter("shoal_result_seconds", "Time that the timed results took.", "kind")
         self._bot_pulls = self._counter("shoal_bot_pulls", "Times that bots asked for jobs.")
         self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs that bots were given.")
         self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
@@ -113,6 +114,7 @@ class Metrics:
 
     def _results_taken(self, signal: Any) -> None:
         self._results.labels(signal.kind).inc(signal.count)
+        self._results_timed.labels(signal.kind).inc(signal.timed)
         self._result_seconds.labels(signal.kind).inc(signal.seconds)
 
     def _holds_begun(self, signal: Any) -> None:

@@ -137,6 +137,9 @@ WORDS: Mapping[str, Wording] = {
     ),
     "RobotsOutOfReach": Wording(Level.WARNING, "store out of reach for the robots.txt of {origin}: {error}"),
     "RobotsRead": Wording(Level.DEBUG, "robots.txt {state}"),
+    "SinkMissedEvents": Wording(
+        Level.WARNING, "{sink} took no events for SHOAL_EVENTS_KEEP_MAX: those that it missed are removed"
+    ),
     "SitemapSettled": Wording(
         Level.DEBUG,
         "sitemap {url} lists {listed} URLs",

@@ -13,6 +13,7 @@ from shoal.base.ids import GroupId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress.address import AddressRule
+from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.store import HostStore
@@ -53,6 +54,7 @@ class Groups:
         rule: AddressRule,
         signals: Signals,
         settings: PageSettings,
+        proxies: Proxies | None = None,
     ) -> None:
         self._database = database
         self.store = store
@@ -63,10 +65,12 @@ class Groups:
         self._rule = rule
         self._signals = signals
         self._delay = settings.pace.delay
+        self._proxies = proxies or Proxies()
 
     async def make(self, config: GroupConfig) -> Group:
         """Store a group and a job for each of its URLs, all or nothing. The jobs of one host wait their turn: they
         become due one after the other, as far apart as that host is asked."""
+        self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         urls = self._urls(config.urls)
         group_id = GroupId(config.group or new_id("grp"))
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from shoal.base.errors import InvalidInput
 from shoal.base.form import Form, says
+from shoal.base.reading import PROXY_LABEL
 from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, UrlRules, canonical
 from shoal.egress.address import AddressRule
@@ -38,6 +39,10 @@ class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_hint: Annotated[Annotated[float, Meta(gt=0, le=600)] | None, says("Seconds that the answer may take.")] = (
         None
     )
+    proxy: Annotated[
+        Annotated[str, Meta(pattern=PROXY_LABEL)] | None,
+        says("The label of a proxy to go through; the operator sets them up with SHOAL_PROXIES."),
+    ] = None
 
 
 def check_config(config: PageConfig) -> PageConfig:
@@ -61,7 +66,9 @@ def check_rule_set(rule_set: dict[str, Any] | None) -> dict[str, Any] | None:
 class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How pages are fetched and what is taken from them, the same for every URL of a group."""
 
-    crawl_config: Annotated[PageConfig, says("How it is fetched: {headers, js_required, timeout_hint}.")] = PageConfig()
+    crawl_config: Annotated[PageConfig, says("How it is fetched: {headers, js_required, timeout_hint, proxy}.")] = (
+        PageConfig()
+    )
     rule_set: Annotated[dict[str, Any] | None, says("Which data to take from it.")] = None
 
     unquoted = frozenset({"crawl_config"})

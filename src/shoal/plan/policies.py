@@ -15,6 +15,7 @@ from shoal.base.ids import new_id
 from shoal.base.reading import read_duration, read_span
 from shoal.base.text import HIDDEN
 from shoal.egress.address import AddressRule
+from shoal.egress.proxies import Proxies
 from shoal.pages.work import check_url
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Priority, Rule, rate
@@ -56,13 +57,15 @@ class Policies:
         crawling: Crawling,
         rule: Callable[[], AddressRule],
         rules: tuple[Rule, ...] = RULES,
+        proxies: Proxies | None = None,
     ) -> None:
         self._database = database
         self._store = store
         self._queue = queue
         self._crawling = crawling
         self._rule = rule
-        self._rules = rules
+        self.rules = rules
+        self._proxies = proxies or Proxies()
 
     async def make(self, form: PolicyForm, policy_id: str | None = None) -> Policy:
         """Keep a policy. It is due at once. Making one again under the same id changes nothing."""
@@ -82,6 +85,7 @@ class Policies:
         _check_hidden(form)
         if form.url is not None:
             check_url(form.url, self._rule(), "url")
+            self._proxies.check(form.page_config.proxy, "crawl_config.proxy")
         else:
             self._crawling.check(options_of(form, form.priority_base))
         return form
@@ -170,7 +174,7 @@ class Policies:
 
     async def rating(self, tx: Tx, policy: Policy, now: int) -> Priority:
         said = await self._store.signals(tx, subjects_of(policy))
-        return rate(facts_of(policy, now, sum(said.values())), self._rules)
+        return rate(facts_of(policy, now, sum(said.values())), self.rules)
 
     async def signal(self, form: SignalForm) -> Signal:
         """Take note of what a business says; it counts for jobs that are made from now on."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from msgspec import Meta, field
 
@@ -17,11 +17,14 @@ from shoal.pages.work import PageConfig, check_config, check_rule_set
 from shoal.plan.when import MOST_WINDOWS, Rhythm, check_cron, check_frequency, check_windows, read_window, zone
 
 DAY = timedelta(days=1)
+SITES = "site"
 SHORTEST_LOCK, LONGEST_LOCK = timedelta(seconds=5), timedelta(hours=24)
 
 Text = Annotated[str, Meta(min_length=1, max_length=2083)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Span = Annotated[str, Meta(max_length=20)]
+Capability = Literal["http", "js", "special"]
+CAPABILITIES: tuple[str, ...] = get_args(Capability)
 
 
 def check_lock(text: str) -> str:
@@ -80,7 +83,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rule_set: Annotated[dict[str, Any] | None, says("Which data to take from the page.")] = None
     lock_ttl: Annotated[Span, says("How long a bot has for a job before somebody else gets it.")] = "10m"
     max_retry: Annotated[int, says("Tries after the first one.", ge=0, le=20)] = 3
-    queue: Annotated[Literal["http", "js", "special"] | None, says("What its bot must be able to do.")] = None
+    queue: Annotated[Capability | None, says("What its bot must be able to do.")] = None
     overlap: Annotated[Literal["skip", "queue", "replace"], says("When it is due while its last run still lives.")] = (
         "skip"
     )
@@ -127,6 +130,11 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def capability(self) -> str:
         return self.queue or ("js" if self.crawl_config.get("js_required") else "http")
+
+    @property
+    def line(self) -> str:
+        """Where its runs wait: with the jobs that ask for the same, or with the crawls of sites."""
+        return SITES if self.is_site else self.capability
 
     @property
     def lock(self) -> timedelta:
@@ -206,5 +214,7 @@ class Policy:
 def _shown(config: dict[str, Any]) -> dict[str, Any]:
     """Options as anybody may see them."""
     secret = {name: HIDDEN for name in ("cookies", "proxy") if name in config}
+    if "://" not in str(config.get("proxy")):  # the label of one
+        secret.pop("proxy", None)
     headers = {"headers": hidden_headers(config["headers"])} if "headers" in config else {}
     return config | secret | headers

@@ -7,7 +7,7 @@ parts go with the job, so that `shoal explain job` can show them.
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from shoal.base.errors import InvalidInput
+from shoal.base.errors import BadConfig
 from shoal.base.text import shorten
 
 LOWEST, HIGHEST = 0, 100
@@ -60,20 +60,21 @@ def rate(facts: Facts, rules: tuple[Rule, ...] = RULES) -> Priority:
     return Priority(max(LOWEST, min(HIGHEST, total)), tuple(parts))
 
 
-def read_rules(values: Any, field: str) -> tuple[Rule, ...]:
-    """Rules from data: `{"staleness": {"per": 5, "most": 20}}`. Facts that are not named give no points."""
-    if not isinstance(values, dict):
-        raise InvalidInput(field, "is not an object", 'write it as {"staleness": {"per": 5, "most": 20}}')
-    return tuple(_read_rule(fact, rule, field) for fact, rule in values.items())
+def read_rules(values: Any, name: str) -> tuple[Rule, ...]:
+    """Rules from an operator's data: `{"staleness": {"per": 5, "most": 20}}`. Facts that are not named give no points.
+    `name` is what a refusal begins with."""
+    if not isinstance(values, dict) or not values:
+        raise BadConfig(name, "has no rules", 'write them as {"staleness": {"per": 5, "most": 20}}')
+    return tuple(_read_rule(fact, rule, name) for fact, rule in values.items())
 
 
-def _read_rule(fact: str, rule: Any, field: str) -> Rule:
+def _read_rule(fact: str, rule: Any, name: str) -> Rule:
     if fact not in FACTS:
-        raise InvalidInput(f"{field}.{shorten(fact)}", "is no fact that rules look at", f"use {', '.join(FACTS)}")
+        raise BadConfig(f"{name} {shorten(fact)}", "is no fact that rules look at", f"use {', '.join(FACTS)}")
     numbers = rule if isinstance(rule, dict) else {}
     per, most = numbers.get("per", None), numbers.get("most", HIGHEST)
     if set(numbers) - {"per", "most"} or not _is_number(per) or not _is_number(most) or most < 0:
-        raise InvalidInput(f"{field}.{fact}", "is not a rule", 'write it as {"per": 5, "most": 20}')
+        raise BadConfig(f"{name} {fact}", "is not a rule", 'write it as {"per": 5, "most": 20}')
     return Rule(fact, per, most)
 
 

@@ -19,12 +19,13 @@ from shoal.base.service import Pass
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import canonical
 from shoal.pages.work import AS_GIVEN, KIND
-from shoal.plan.policy import Policy
+from shoal.plan.policy import CAPABILITIES, Policy
 from shoal.plan.priority import RULES, Facts, Priority, Rule, rate
 from shoal.plan.store import PolicyStore, Step
 from shoal.queue.job import Enqueued, NewJob
 from shoal.queue.jobs import Jobs
 from shoal.queue.queue import Queue
+from shoal.queue.states import Move
 
 BATCH = 1_000
 PUT_OFF = timedelta(hours=1)
@@ -62,13 +63,14 @@ class _Batch:
 
     jobs: list[NewJob]
     enqueued: list[Enqueued]
+    replaced: list[Move]
     stuck: list[PolicyStuck]
     looked: int
     late: float
 
 
 class Scheduler:
-    """Several may run at once. `pressure` says how many more jobs may wait."""
+    """Several may run at once. `backlog`: how many jobs that ask for the same may wait."""
 
     name = "scheduler"
 
@@ -91,34 +93,54 @@ class Scheduler:
         self._rules = rules
 
     async def run_once(self) -> Pass:
-        room = self._backlog - await self._database.read(lambda tx: self._store.waiting(tx, self._backlog))
-        if room <= 0:
+        rooms = await self._database.read(self._rooms)
+        if not rooms:
             return Pass()  # what is due stays due: the longest waiting goes first when there is room
-        batch = await self._database.run(lambda tx: self._make(tx, min(room, BATCH)))
+        batch = await self._database.run(lambda tx: self._make(tx, rooms))
+        await self._tell(batch)
+        full = min(BATCH, *rooms.values())
+        return Pass(again_in=timedelta(0) if batch.looked >= full else None)
+
+    async def _tell(self, batch: _Batch) -> None:
+        for move in batch.replaced:
+            await self._queue.tell_moved(move, KIND, None)
         self._queue.announce(batch.jobs, batch.enqueued)
         for stuck in batch.stuck:
             self._signals.emit(stuck)
         made = sum(not one.duplicate for one in batch.enqueued)
         if batch.looked:
             self._signals.emit(JobsScheduled(made=made, skipped=batch.looked - made, late_seconds=batch.late))
-        return Pass(again_in=timedelta(0) if batch.looked >= min(room, BATCH) else None)
 
-    async def _make(self, tx: Tx, limit: int) -> _Batch:
-        now, due = await self._store.due(tx, limit)
-        owed = await self._store.owed(tx, limit - len(due)) if len(due) < limit else []
-        known = {one.id: one for one in owed + due}  # one that is owed a run and due has one run
+    async def _rooms(self, tx: Tx) -> dict[str, int]:
+        """How many more jobs may wait, by what they ask for; what nobody takes must not hold back the others."""
+        waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in CAPABILITIES}
+        return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
+
+    async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> _Batch:
+        now = await self._store.now(tx)
+        known = await self._ready(tx, rooms)
         if not known:
-            return _Batch([], [], [], 0, 0.0)
+            return _Batch([], [], [], [], 0, 0.0)
         late = {policy_id: step for policy_id, one in known.items() if (step := kept_waiting(one, now)) is not None}
         plans, stuck = await self._plan(tx, [one for one in known.values() if one.id not in late], now)
-        await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
+        replaced = await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
         jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
         steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
         steps += [*late.values(), *(put_off(known[one.policy_id], now) for one in stuck)]
         await self._store.advance(tx, steps)
-        waited = max((now - (one.next_run_at or now) for one in due), default=0) / 1e6
-        return _Batch(jobs, enqueued, stuck, len(known), waited)
+        waited = max(now - (one.next_run_at or now) for one in known.values())
+        return _Batch(jobs, enqueued, replaced, stuck, len(known), max(0, waited) / 1e6)
+
+    async def _ready(self, tx: Tx, rooms: Mapping[str, int]) -> dict[str, Policy]:
+        """Policies to be run now, by their ids: one that is owed a run and due has one run."""
+        known: dict[str, Policy] = {}
+        for line, room in rooms.items():
+            limit = min(room, BATCH - len(known))
+            due = await self._store.due(tx, line, limit) if limit else []
+            owed = await self._store.owed(tx, line, limit - len(due)) if len(due) < limit else []
+            known |= {one.id: one for one in owed + due}
+        return known
 
     async def _plan(self, tx: Tx, policies: Sequence[Policy], now: int) -> tuple[list[_Plan], list[PolicyStuck]]:
         """What to do for each of these; and those that cannot be run: they must not keep the others from it."""
@@ -132,11 +154,11 @@ class Scheduler:
                 stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
         return plans, stuck
 
-    async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> None:
+    async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> list[Move]:
         """Cancel what still lives of these, in the commit that makes the new run."""
         live = await self._store.live_jobs(tx, [one.dedupe_key for one in policies])
-        for job_id in sorted(live.values()):
-            await self._jobs.cancel_in(tx, JobId(job_id), "replaced")
+        moves = [await self._jobs.cancel_in(tx, JobId(job_id), "replaced") for job_id in sorted(live.values())]
+        return [move for move in moves if move is not None]
 
 
 def facts_of(policy: Policy, now: int, signal: float) -> Facts:

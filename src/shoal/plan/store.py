@@ -15,7 +15,7 @@ class NewPolicy(Struct, frozen=True):
 
     id: str
     project: str
-    site: bool
+    line: str
     spec: str
     enabled: bool
     planned_at: int
@@ -27,7 +27,7 @@ class NewPolicy(Struct, frozen=True):
         return cls(
             policy.id,
             policy.form.project,
-            policy.form.is_site,
+            policy.form.line,
             policy.spec,
             policy.enabled,
             policy.planned_at,
@@ -91,13 +91,13 @@ class PolicyStore(Protocol):
         """Policies in the order in which they were made, after a number."""
         ...
 
-    async def due(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
-        """The store's time, and policies of pages whose time has come, the longest due first, each kept from other
-        schedulers until this transaction ends. Read by index: a million that are not due cost nothing."""
+    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+        """Policies of a line whose time has come, the longest due first, each kept from other schedulers until this
+        transaction ends. Read by index: a million that are not due cost nothing."""
         ...
 
-    async def owed(self, tx: Tx, limit: int) -> list[Policy]:
-        """Policies of pages with a run that waits for the one before, kept from others likewise."""
+    async def owed(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+        """Policies of a line with a run that waits for the one before, kept from others likewise."""
         ...
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
@@ -120,8 +120,8 @@ class PolicyStore(Protocol):
 
     async def put_signal(self, tx: Tx, signal: Signal) -> None: ...
 
-    async def waiting(self, tx: Tx, most: int) -> int:
-        """How many page jobs wait in the shared lane; counted no further than `most`."""
+    async def waiting(self, tx: Tx, capability: str, most: int) -> int:
+        """How many page jobs that ask for a capability wait in the shared lane; counted no further than `most`."""
         ...
 
     async def now(self, tx: Tx) -> int: ...

@@ -111,7 +111,7 @@ GROUP: dict[str, Any] = {
     "jobs": {"done": 1, "pending": 1},
     "created_at": "2026-03-01T09:00:00Z",
     "finished_at": None,
-    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None},
+    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None, "proxy": None},
     "rule_set": RULE_SET,
 }
 RESULT: dict[str, Any] = {
@@ -146,7 +146,7 @@ BOT_JOB: dict[str, Any] = {
     "job_id": "job_01hr2v8k3m4n5p6q",
     "url": "https://example.com/a",
     "priority": 50,
-    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None},
+    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None, "proxy": None},
     "rule_set": RULE_SET,
     "lease": {"epoch": 1, "ttl_seconds": 600.0},
 }

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import asdict
 from io import TextIOWrapper
 from typing import IO, Annotated, Any, Literal
 
@@ -113,6 +114,16 @@ class SignalShape(Struct, kw_only=True):
     until: Moment
 
 
+class RuleShape(Struct, kw_only=True):
+    fact: Annotated[str, says("What it looks at: importance, staleness, error_rate, signal or overdue_seconds.")]
+    per: Annotated[float, says("Points for each unit of the fact.")]
+    most: Annotated[float, says("It gives, or takes, no more points than these.")]
+
+
+class RuleList(Struct, kw_only=True):
+    items: list[RuleShape]
+
+
 class PolicyFilter(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project: Annotated[str | None, says("Only policies of this project.")] = None
     enabled: Annotated[bool | None, says("Only policies that are enabled, or that are not.")] = None
@@ -147,7 +158,7 @@ READERS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {
 
 
 class PolicyApi:
-    """`/api/v1/policies` and `/api/v1/signals`."""
+    """`/api/v1/policies`, `/api/v1/signals` and `/api/v1/priority-rules`."""
 
     def __init__(self, policies: Policies, intake: Intake, once: Once, largest: int) -> None:
         self._policies = policies
@@ -334,6 +345,19 @@ class PolicyApi:
         """It counts for jobs that are made from now on."""
         signal = await self._policies.signal(ask.body)
         return Json({"subject": signal.subject, "boost": signal.boost, "until": moment(signal.until)})
+
+    @endpoint(
+        "GET",
+        "/api/v1/priority-rules",
+        scope=Scope.READ,
+        says="Show the rules that make the priorities of policies' jobs.",
+        answer=RuleList,
+        answers={"items": [{"fact": "staleness", "per": 5.0, "most": 20.0}]},
+    )
+    async def list_priority_rules(self, ask: Ask[Nothing, Nothing]) -> Json:
+        """The sum of what they give, kept from 0 to 100, is the priority; the operator changes them by
+        SHOAL_PRIORITY_RULES."""
+        return Json({"items": [asdict(rule) for rule in self._policies.rules]})
 
     async def _make(self, form: PolicyForm, policy_id: str) -> Json:
         policy = await self._policies.make(form, policy_id)

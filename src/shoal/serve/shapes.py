@@ -289,6 +289,7 @@ class BotConfig(Struct, kw_only=True):
     headers: dict[str, str]
     js_required: bool
     timeout_hint: float | None
+    proxy: Annotated[str | None, says("The label of a proxy to go through.")]
 
 
 class BotLease(Struct, kw_only=True):

@@ -46,12 +46,15 @@ class SqlEvents:
     async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
         return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
 
-    async def prune(self, tx: Tx, before: int, limit: int) -> int:
-        rows = await tx.all("old_events", before=before, limit=limit)
+    async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
+        rows = await tx.all("old_events", before=before, at_last=at_last, limit=limit)
         old = [{"sequence": row["sequence"]} for row in rows]
+        if not old:
+            return 0, []
         await tx.many("forget_deliveries", old)
         await tx.many("forget_events", old)
-        return len(old)
+        missed = await tx.all("forget_cursors", before=old[-1]["sequence"])
+        return len(old), sorted(row["sink"] for row in missed)
 
 
 class SqlWebhooks:

@@ -29,7 +29,7 @@ class SqlPolicies:
             "save_policy",
             id=policy.id,
             project=policy.form.project,
-            site=int(policy.form.is_site),
+            line=policy.form.line,
             spec=policy.spec,
             enabled=int(policy.enabled),
             planned_at=policy.planned_at,
@@ -46,12 +46,11 @@ class SqlPolicies:
         rows = await tx.all("policies_after", after=after, limit=limit, project=project, enabled=wanted)
         return [_policy(row) for row in rows]
 
-    async def due(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
-        rows = await tx.all("due_policies", limit=limit)
-        return await tx.value("now"), [_policy(row) for row in rows]
+    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+        return [_policy(row) for row in await tx.all("due_policies", line=line, limit=limit)]
 
-    async def owed(self, tx: Tx, limit: int) -> list[Policy]:
-        return [_policy(row) for row in await tx.all("owed_policies", limit=limit)]
+    async def owed(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+        return [_policy(row) for row in await tx.all("owed_policies", line=line, limit=limit)]
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
         rows = await tx.all("due_sites", limit=limit) + await tx.all("owed_sites", limit=limit)
@@ -79,8 +78,8 @@ class SqlPolicies:
     async def put_signal(self, tx: Tx, signal: Signal) -> None:
         await tx.execute("put_signal", subject=signal.subject, boost=signal.boost, until=signal.until)
 
-    async def waiting(self, tx: Tx, most: int) -> int:
-        count: int = await tx.value("waiting_page_jobs", most=most)
+    async def waiting(self, tx: Tx, capability: str, most: int) -> int:
+        count: int = await tx.value("waiting_page_jobs", capability=capability, most=most)
         return count
 
     async def now(self, tx: Tx) -> int:

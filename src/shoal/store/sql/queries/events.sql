@@ -34,14 +34,19 @@ INSERT INTO event_cursor (sink, seen) VALUES (:sink, :moved)
 ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = :seen;
 
 -- name: old_events
--- Numbered events that are older than they are kept and that nobody waits for.
+-- Numbered events that are older than they are kept and that nobody waits for; no sink is waited for without end.
 SELECT sequence FROM outbox AS o
 WHERE sequence IS NOT NULL AND created_at < :before
       AND NOT EXISTS
           (SELECT 1 FROM delivery AS d JOIN webhook AS w ON w.id = d.webhook AND w.enabled = 1
            WHERE d.sequence = o.sequence AND d.state = 'waiting')
       AND NOT EXISTS (SELECT 1 FROM webhook AS w WHERE w.enabled = 1 AND w.seen < o.sequence)
+      AND (created_at < :at_last OR NOT EXISTS (SELECT 1 FROM event_cursor AS c WHERE c.seen < o.sequence))
 ORDER BY sequence LIMIT :limit;
+
+-- name: forget_cursors
+-- Forget the places of sinks that are before a number.
+DELETE FROM event_cursor WHERE seen < :before RETURNING sink;
 
 -- name: insert_webhook
 -- Keep a webhook.

@@ -14,20 +14,20 @@ ORDER BY p.number LIMIT :limit;
 
 -- name: due_sites
 -- Policies of sites that are due, the longest due first.
-SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 1 AND p.next_run_at <= shoal_now()
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = 'site' AND p.next_run_at <= shoal_now()
 ORDER BY p.next_run_at, p.number LIMIT :limit;
 
 -- name: owed_sites
 -- Policies of sites that are owed a run and whose last crawl has ended.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
-WHERE p.site = 1 AND p.queued = 1 AND NOT EXISTS
+WHERE p.line = 'site' AND p.queued = 1 AND NOT EXISTS
     (SELECT 1 FROM crawl AS c WHERE c.id = p.live_crawl AND c.state NOT IN ('stopped', 'completed', 'failed'))
 ORDER BY p.number LIMIT :limit;
 
 -- name: save_policy
 -- What a person may change about a policy.
 UPDATE policy
-SET project = :project, site = :site, spec = :spec, enabled = :enabled, planned_at = :planned_at, next_run_at = :next_run_at,
+SET project = :project, line = :line, spec = :spec, enabled = :enabled, planned_at = :planned_at, next_run_at = :next_run_at,
     queued = :queued, frequency_now = :frequency_now
 WHERE id = :id;
 
@@ -41,6 +41,7 @@ INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :u
 ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;
 
 -- name: waiting_page_jobs
--- How many page jobs wait in the shared lane, counted no further than a number.
+-- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number.
 SELECT count(*) AS count FROM
-    (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = 'shared' AND kind = 'page' LIMIT :most) AS found;
+    (SELECT 1 FROM job
+     WHERE state = 'pending' AND due = 1 AND lane = 'shared' AND kind = 'page' AND capability = :capability LIMIT :most) AS found;

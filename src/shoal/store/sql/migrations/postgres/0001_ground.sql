@@ -420,7 +420,7 @@ CREATE TABLE policy (
     number          BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id              TEXT NOT NULL UNIQUE,
     project         TEXT NOT NULL,
-    site            SMALLINT NOT NULL,  -- 0: a page, 1: a site
+    line            TEXT NOT NULL,  -- where its runs wait: with the jobs of a capability, or 'site'
     spec            TEXT NOT NULL,
     enabled         SMALLINT NOT NULL,
     planned_at      BIGINT NOT NULL,
@@ -436,8 +436,8 @@ CREATE TABLE policy (
     created_at      BIGINT NOT NULL,
     CHECK (enabled = 1 OR next_run_at IS NULL)
 );
-CREATE INDEX policy_due ON policy (site, next_run_at, number) WHERE next_run_at IS NOT NULL;
-CREATE INDEX policy_owed ON policy (site, number) WHERE queued = 1;
+CREATE INDEX policy_due ON policy (line, next_run_at, number) WHERE next_run_at IS NOT NULL;
+CREATE INDEX policy_owed ON policy (line, number) WHERE queued = 1;
 CREATE INDEX policy_project ON policy (project, number);
 -- What a business says about a URL or a label: points for the priority of jobs, for a while.
 CREATE TABLE business_signal (

@@ -1,8 +1,8 @@
 -- name: insert_policies
 -- Keep policies, but those whose ids are kept already.
 -- batch: arrays
-INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)
-SELECT * FROM unnest(:id::text[], :project::text[], :site::smallint[], :spec::text[], :enabled::smallint[], :planned_at::bigint[],
+INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)
+SELECT * FROM unnest(:id::text[], :project::text[], :line::text[], :spec::text[], :enabled::smallint[], :planned_at::bigint[],
                      :next_run_at::bigint[], :created_at::bigint[])
 ON CONFLICT (id) DO NOTHING;
 
@@ -12,13 +12,13 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = :id FOR UPDATE;
 
 -- name: due_policies
 -- Policies whose time has come, the longest due first, kept from other schedulers.
-SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 0 AND p.next_run_at <= shoal_now()
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = :line AND p.next_run_at <= shoal_now()
 ORDER BY p.next_run_at, p.number LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: owed_policies
 -- Policies that are owed a run and whose last one has ended, kept from other schedulers.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
-WHERE p.site = 0 AND p.queued = 1 AND NOT EXISTS
+WHERE p.line = :line AND p.queued = 1 AND NOT EXISTS
     (SELECT 1 FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL)
 ORDER BY p.number LIMIT :limit FOR UPDATE OF p SKIP LOCKED;
 

@@ -1,7 +1,7 @@
 -- name: insert_policies
 -- Keep a policy, unless its id is kept already.
-INSERT INTO policy (id, project, site, spec, enabled, planned_at, next_run_at, created_at)
-VALUES (:id, :project, :site, :spec, :enabled, :planned_at, :next_run_at, :created_at)
+INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)
+VALUES (:id, :project, :line, :spec, :enabled, :planned_at, :next_run_at, :created_at)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_policy
@@ -10,13 +10,13 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = :id;
 
 -- name: due_policies
 -- Policies whose time has come, the longest due first.
-SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.site = 0 AND p.next_run_at <= shoal_now()
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = :line AND p.next_run_at <= shoal_now()
 ORDER BY p.next_run_at, p.number LIMIT :limit;
 
 -- name: owed_policies
 -- Policies that are owed a run and whose last one has ended.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
-WHERE p.site = 0 AND p.queued = 1 AND NOT EXISTS
+WHERE p.line = :line AND p.queued = 1 AND NOT EXISTS
     (SELECT 1 FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL)
 ORDER BY p.number LIMIT :limit;
 

@@ -1,0 +1,28 @@
+"""The proxies that the operator set up, each known by a label: whoever asks for one never sees its address."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from shoal.base.errors import InvalidInput
+from shoal.base.reading import LabelledProxy
+from shoal.egress.address import AddressRule
+from shoal.egress.proxy import Proxy
+
+
+class Proxies:
+    def __init__(self, labelled: Iterable[LabelledProxy] = ()) -> None:
+        self._urls = {one.label: one.url for one in labelled}
+
+    def check(self, label: str | None, field: str) -> None:
+        """Refuse a label that nobody set up."""
+        if label is None or label in self._urls:
+            return
+        known = f"use {', '.join(sorted(self._urls))}, or" if self._urls else "leave it out, or"
+        raise InvalidInput(field, f"{label!r} is the label of no proxy here", f"{known} let SHOAL_PROXIES name it")
+
+    def find(self, label: str) -> Proxy | None:
+        """The proxy with that label, wherever it is: the operator named it. None if only bots know it, or nobody."""
+        if not self._urls.get(label):
+            return None
+        proxy = Proxy.parse(self._urls[label], AddressRule())
+        return replace(proxy, rule=AddressRule(named=frozenset({(proxy.host, proxy.port)})))
