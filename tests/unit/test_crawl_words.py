@@ -54,15 +54,15 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
 def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
     line = ", ".join(STANDING.words())
     assert line == (
-        "1,234 pages, 45.2/s, 500 waiting, 1 error, depth 2, 3 hosts, 27 s, about 3 min 4 s for what is known"
+        "1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s for what is known, depth 2, 3 hosts"
     )
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
     held = held_words([HeldHost("http://b.example", 90_000_000, 503), HeldHost("http://a.example", 60_000_000, 429)])
-    assert "500 waiting, http://a.example and 1 more held until 00:01:00 UTC, 1 error" in ", ".join(
+    assert "1,234 pages, http://a.example and 1 more held until 00:01:00 UTC, 500 waiting" in ", ".join(
         replace(STANDING, held=held).words()
     )
     assert held_words([]) is None
-    assert "500 waiting (2 to be tried again), 1 error" in ", ".join(replace(STANDING, again=2).words())
+    assert "2 to be tried again" in replace(STANDING, again=2).words()
 
 
 def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
@@ -162,11 +162,20 @@ def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> N
     assert rows_of(done, told, [])[5:7] == [("Received", "12.3 kB"), ("Unchanged", "1,200, which saved 45 MB")]
 
 
-def test_the_summary_of_a_paused_crawl_counts_this_sitting_and_says_what_is_left() -> None:
+def test_the_summary_of_a_paused_crawl_counts_every_sitting_and_says_what_is_left() -> None:
     paused = seen(CrawlState.PAUSED, "interrupted", Counts(opened=10, settled=4, pages=4))
     told = summary(paused, elapsed=2.0)
     assert (told["duration_seconds"], told["pages_per_second"]) == (2.0, 2.0)
     assert ("Left over", "6 known and not crawled") in rows_of(paused, told, [])
+    later = replace(paused, counts=Counts(opened=10, settled=6, pages=6, walked=4 * SECOND))
+    assert summary(later, elapsed=1.5)["duration_seconds"] == 4.0
+
+
+def test_the_summary_of_a_crawl_that_was_paused_tells_the_walk_from_the_break() -> None:
+    done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=9 * SECOND), 3600)
+    assert ("Took", "1 h, of which 9 s at work, 1 pages/s") in rows_of(done, summary(done), [])
+    straight = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=88 * SECOND), 90)
+    assert ("Took", "1 min 30 s, 0.1 pages/s") in rows_of(straight, summary(straight), [])
 
 
 @pytest.mark.parametrize(

@@ -27,5 +27,5 @@ def show(as_json: bool) -> None:
     else:
         longest = LONGEST_SHOWN if sys.stdout.isatty() else LONGEST
         print_table(
-            ["setting", "value", "source"], [(row.env, shorten(row.value, longest), row.source) for row in rows]
+            ["setting", "source", "value"], [(row.env, row.source, shorten(row.value, longest)) for row in rows]
         )

@@ -200,7 +200,7 @@ def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     crawl = dict(crawl)
     reason = crawl.pop("state_reason")
     crawl["state"] += f" ({in_words(reason)})" if reason else ""
-    crawl["bytes"] = in_bytes(crawl["bytes"])
+    crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
     options = crawl.pop("config")
     return facts_of({**crawl, **options})
 

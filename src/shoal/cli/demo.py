@@ -15,7 +15,7 @@ from shoal.base.text import many
 from shoal.cli.door import address_of, open_door
 from shoal.cli.output import note, print_json
 from shoal.cli.serve import Controller
-from shoal.cli.summary import summary
+from shoal.cli.summary import in_bytes, in_time, summary
 from shoal.cli.watching import watched
 from shoal.cli.worker import workers_of
 from shoal.crawl.crawl import CrawlConfig
@@ -136,6 +136,6 @@ class Tour:
 
 def _told(seen: Seen) -> str:
     told = summary(seen)
-    counted = f"{many(told['pages'], 'page')}, {many(told['errors'], 'error')}, {told['bytes']} bytes"
-    rate = f"{told['duration_seconds']} s ({told['pages_per_second']} pages/s)"
+    counted = f"{many(told['pages'], 'page')}, {many(told['errors'], 'error')}, {in_bytes(told['bytes'])}"
+    rate = f"{in_time(told['duration_seconds'])} ({told['pages_per_second']:g} pages/s)"
     return f"{told['state'].capitalize()}: {counted} in {rate}."

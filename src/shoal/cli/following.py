@@ -74,7 +74,7 @@ def watch(crawl_id: str, reach: Reach, as_json: bool) -> int:
         watched = Watched(api, (await _seen(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             seen = await _until_still(api, crawl_id, clock)
-        return _told(seen, as_json, clock)
+        return _told(seen, as_json)
 
     return _looking(reach, follow, f"The crawl goes on; look at it with `shoal crawls watch {crawl_id}`.")
 
@@ -98,7 +98,7 @@ def at_its_end(reach: Reach, crawl_id: str, as_json: bool, longest: float | None
                 seen = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
-        return _told(seen, as_json, clock)
+        return _told(seen, as_json)
 
     return _looking(reach, follow)
 
@@ -150,7 +150,8 @@ async def _seen(api: Api, crawl_id: str) -> Seen:
         finished_at=_micros(told["finished_at"]),
     )
     sums = ("pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
-    counts = Counts(opened=told["queued"], **{name: told[name] for name in sums})
+    walked = round(told["worked_seconds"] * 1e6)
+    counts = Counts(opened=told["queued"], walked=walked, **{name: told[name] for name in sums})
     return Seen(crawl, counts, tuple(told["node_ids"]), (told["error"] or {}).get("message", ""))
 
 
@@ -158,10 +159,9 @@ def _micros(moment: str | None) -> int | None:
     return None if moment is None else to_micros(datetime.fromisoformat(moment))
 
 
-def _told(seen: Seen, as_json: bool, clock: Clock) -> int:
+def _told(seen: Seen, as_json: bool) -> int:
     """Print what a crawl came to; the exit code that says how."""
-    began = seen.crawl.started_at
-    told = summary(seen, None if began is None else (clock.micros() - began) / 1e6)
+    told = summary(seen)
     if as_json:
         print_line(told, to_stdout=True)
     else:

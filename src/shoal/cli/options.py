@@ -224,7 +224,7 @@ def added_flag_of(field: str) -> str:
 
 
 def _name(field: str, flags: Mapping[str, Flag]) -> str:
-    return flags[field].name if field in flags else "URL" if field == "seeds" else field
+    return flags[field].name if field in flags else "URL" if field.partition("[")[0] == "seeds" else field
 
 
 def given_values(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,19 +50,19 @@ class Standing:
         return self.pages, self.errors, self.waiting, self.held
 
     def words(self) -> list[str]:
-        parts = [
+        """What matters most comes first: a narrow terminal cuts the rest."""
+        left = None if self.seconds_left is None else in_time(max(1, round(self.seconds_left)))
+        return [
             many(self.pages, "page"),
-            f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s",
-            f"{self.waiting:,} waiting" + (f" ({self.again:,} to be tried again)" if self.again else ""),
-            *([self.held] if self.held else []),
+            self.held or (f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s"),
+            f"{self.waiting:,} waiting",
             many(self.errors, "error"),
+            in_time(round(self.elapsed)),
+            *([f"about {left} for what is known"] if left else []),
+            *([f"{self.again:,} to be tried again"] if self.again else []),
             f"depth {self.depth}",
             *([many(self.hosts, "host")] if self.hosts else []),
-            in_time(round(self.elapsed)),
         ]
-        if self.seconds_left is not None:
-            parts.append(f"about {in_time(max(1, round(self.seconds_left)))} for what is known")
-        return parts
 
 
 class Screen(Protocol):

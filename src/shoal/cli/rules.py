@@ -87,7 +87,7 @@ async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: Part
                 file.write([orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n"])
             tally = rereader.tally
             if not tally.read and tally.without_body:
-                raise NotFound("kept bodies of crawl", crawl_id, "crawl again with --keep-bodies")
+                raise NotFound("kept body of crawl", crawl_id, "crawl again with --keep-bodies")
             file.complete()
         finally:
             file.leave()

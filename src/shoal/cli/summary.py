@@ -9,11 +9,14 @@ from shoal.base.text import visible
 from shoal.crawl.crawls import Seen
 from shoal.crawl.telling import in_words
 
+SHORTEST_BREAK = 5.0  # seconds; less is how a crawl begins and ends
+BREAKS_BELOW = 0.9  # of its time: a crawl that was walked for more had none that matters
+
 
 def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
-    """The crawl in numbers; `elapsed` are the seconds that count while it has no end of its own."""
+    """The crawl in numbers. While it has no end of its own, its time is what it was walked, or what has `elapsed`."""
     crawl, counts = seen.crawl, seen.counts
-    seconds = elapsed or 0.0
+    seconds = max(elapsed or 0.0, counts.walked / 1e6)
     if crawl.finished_at is not None:
         seconds = 0.0 if crawl.started_at is None else (crawl.finished_at - crawl.started_at) / 1e6
     return {
@@ -37,7 +40,6 @@ def rows_of(
     """The summary for people. `answers`: pages by the first digit of their status, told if it is of all of them."""
     reason = seen.crawl.state_reason
     why = f" ({in_words(reason)})" if reason else ""
-    rate = f", {told['pages_per_second']:g} pages/s" if told["pages_per_second"] else ""
     rows = [
         ("Crawl", seen.crawl.id),
         ("State", seen.crawl.state.value + why),
@@ -45,7 +47,7 @@ def rows_of(
         ("Errors", f"{told['errors']:,}"),
         ("Skipped", _skipped(told["skipped"])),
         ("Received", in_bytes(told["bytes"])),
-        ("Took", in_time(told["duration_seconds"]) + rate),
+        ("Took", _took(told, seen.counts.walked / 1e6)),
         ("Depth", str(told["depth_reached"])),
     ]
     if told["not_modified"]:
@@ -56,6 +58,16 @@ def rows_of(
     if seen.counts.queued:
         rows.append(("Left over", f"{seen.counts.queued:,} known and not crawled"))
     return rows + [("Output", place) for place in outputs]
+
+
+def _took(told: dict[str, Any], walked: float) -> str:
+    """The time and the pace; those of the walk are told apart from pauses that lie within."""
+    seconds, pace = told["duration_seconds"], told["pages_per_second"]
+    had_breaks = 0 < walked < seconds * BREAKS_BELOW and seconds - walked > SHORTEST_BREAK
+    if had_breaks:
+        pace = round(told["pages"] / walked, 1)
+    within = f", of which {in_time(walked)} at work" if had_breaks else ""
+    return in_time(seconds) + within + (f", {pace:g} pages/s" if pace else "")
 
 
 def _skipped(skipped: dict[str, int]) -> str:

@@ -226,5 +226,6 @@ class Crawl:
             "not_modified": counts.not_modified,
             "bytes_saved": counts.bytes_saved,
             "depth_reached": counts.depth_reached,
+            "worked_seconds": round(counts.walked / 1e6, 3),
             "config": hidden({name: value for name, value in self.config.plain().items() if name not in SHOWN_APART}),
         }

@@ -1,5 +1,7 @@
 """Where a crawl begins: its seeds in their canonical form, and whether they and its proxy may be reached at all."""
 
+from collections.abc import Callable
+
 from shoal.base.errors import InvalidInput
 from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical
@@ -17,13 +19,14 @@ ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOA
 SEED_FIX = "write it as http://host/path or https://host/path"
 
 
-def seeds_of(config: CrawlConfig) -> list[Url]:
-    """The seeds in their canonical form; the first that cannot be crawled is refused by name."""
+def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Url]:
+    """The seeds in their canonical form; the first that cannot be crawled is refused, by what the caller calls it."""
     found, rules = [], config.url_rules()
     for place, seed in enumerate(config.seeds):
         url = canonical(seed, rules)
         if isinstance(url, Refusal):
-            raise InvalidInput(f"seeds[{place}]", f"{redact_url(seed[:2000])[:200]!r} {url.problem}", SEED_FIX)
+            what = f"{redact_url(seed[:2000])[:200]!r} {url.problem}"
+            raise InvalidInput(called(f"seeds[{place}]"), what, SEED_FIX)
         found.append(url)
     return found
 

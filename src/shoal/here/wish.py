@@ -41,5 +41,5 @@ def read_id(text: str, called: str) -> CrawlId:
 def read_config(values: Mapping[str, Any], called: Callable[[str], str] = str) -> CrawlConfig:
     """The options of a crawl; the first that cannot be taken is refused by the name that the caller knows it by."""
     config = CrawlConfig.read(values, strict=False, called=called)
-    seeds_of(config)
+    seeds_of(config, called)
     return config

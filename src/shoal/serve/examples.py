@@ -21,6 +21,7 @@ CRAWL: dict[str, Any] = {
     "not_modified": 0,
     "bytes_saved": 0,
     "depth_reached": 2,
+    "worked_seconds": 61.2,
     "config": {"depth": 2, "max_pages": 500, "speed": "normal"},
     "node_ids": ["crawler-1"],
     "error": None,
@@ -34,6 +35,7 @@ NEW_CRAWL = CRAWL | {
     "skipped": {},
     "bytes": 0,
     "depth_reached": 0,
+    "worked_seconds": 0.0,
     "node_ids": [],
 }
 HELD_HOST = {"origin": "https://example.com", "held_until": "2026-03-01T09:05:00Z", "status": 429}

@@ -40,6 +40,7 @@ class Crawl(Struct, kw_only=True):
     not_modified: int
     bytes_saved: int
     depth_reached: int
+    worked_seconds: Annotated[float, says("How long it was walked; time that several walkers share counts once.")]
     config: Annotated[dict[str, Any], says("The options that it was made with; secrets are hidden.")]
     node_ids: Annotated[list[str], says("Who walks it now.")]
     error: Annotated["CrawlError | None", says("Why it failed, if it did.")]
