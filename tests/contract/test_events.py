@@ -95,6 +95,23 @@ async def test_events_get_numbers_without_gaps_in_the_order_of_their_commits(pos
     assert [one.sequence for one in await post.webhooks.events(2, 10)] == [3]
 
 
+async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
+    post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.sql.events.MOST_READ", 30)  # two and a half of these
+    await post.happen(*["crawl.started"] * 4, "crawl.completed")
+    await post.forwarder.run_once()
+    pages, after = [], 0
+    while found := await post.webhooks.events(after, 100):
+        pages.append([one.sequence for one in found])
+        after = found[-1].sequence
+    assert pages == [[1, 2], [3, 4], [5]]
+    file = EventFile(post.bench.database, post.events, tmp_path / "events.jsonl")
+    while (await file.run_once()).again_in is not None:
+        pass
+    assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == 5
+
+
 async def test_an_event_reads_as_a_cloud_event(post: Post) -> None:
     [event_id] = await post.happen("crawl.completed")
     await post.forwarder.run_once()

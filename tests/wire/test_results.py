@@ -7,8 +7,11 @@ import pytest
 
 from shoal.base.ids import JobId, new_id
 from shoal.pages.history import changes_of
+from shoal.pages.jobs_store import NewResult
+from shoal.pages.result import Result, Status
 from shoal.queue.book import JobFilter
 from shoal.queue.job import NewJob
+from shoal.queue.states import JobState
 from shoal.store.sql.results import SqlResultStore
 from tests.support.api import Served
 
@@ -53,6 +56,17 @@ async def test_a_difference_is_that_of_the_last_two_successes_unless_jobs_are_na
     _, told = await api.ask(f"/api/v1/policies/{ours}/diff?from={first}&to={last}")
     assert told["html_changed"] is True
     assert {"path": "tags", "from": None, "to": ["old"]} in told["changes"]
+
+
+async def test_however_many_failures_came_after_them_successes_are_compared(api: Served) -> None:
+    ours = await policy(api)
+    for price in (1, 2):
+        await ran(api, ours, {"price": price})
+    fail = Result(Status.FAIL, "https://a.example/", 1, error_code="failed", error_message="")
+    rows = [NewResult(JobId(f"job_{n}"), 1, None, ours, JobState.FAILED, "", fail) for n in range(250)]
+    await api.app.database.run(lambda tx: SqlResultStore().insert(tx, rows))
+    status, told = await api.ask(f"/api/v1/policies/{ours}/diff")
+    assert (status, told["changes"]) == (200, [{"path": "price", "from": 1, "to": 2}])
 
 
 async def test_what_cannot_be_compared_is_said(api: Served) -> None:

@@ -32,7 +32,7 @@ class EventFile:
             return Pass()
         self._append(b"".join(one.line() + b"\n" for one in told))
         await self._database.run(lambda tx: self._events.move_cursor(tx, self.sink, seen, told[-1].sequence))
-        return Pass(again_in=timedelta(0) if len(told) == BATCH else None)
+        return Pass(again_in=timedelta(0))
 
     def _append(self, lines: bytes) -> None:
         try:

@@ -38,8 +38,8 @@ class Forwarder:
         webhook = await self._webhooks.lock(tx, webhook_id)
         if webhook is None or not webhook.enabled:
             return 0
-        events = await self._events.after(tx, webhook.cursor, BATCH)
+        events = await self._events.heads(tx, webhook.cursor, BATCH)
         if events:
-            await self._webhooks.put(tx, webhook.id, [one.sequence for one in events if webhook.wants(one.type)])
-            await self._webhooks.save(tx, replace(webhook, cursor=events[-1].sequence))
+            await self._webhooks.put(tx, webhook.id, [number for number, kind in events if webhook.wants(kind)])
+            await self._webhooks.save(tx, replace(webhook, cursor=events[-1][0]))
         return len(events)

@@ -22,13 +22,18 @@ class EventStore(Protocol):
         ...
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
-        """Numbered events after that number, in order."""
+        """Numbered events after that number, in order: up to so many, and fewer if they are large; at least one if there
+        is one."""
+        ...
+
+    async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
+        """The numbers and types of the events after that number, in order."""
         ...
 
     async def find(self, tx: Tx, event_id: str) -> Told | None: ...
 
-    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[Told]:
-        """Numbered events of that time, in order, after a number."""
+    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[tuple[int, str]]:
+        """The numbers and types of the events of that time, in order, after a number."""
         ...
 
     async def last(self, tx: Tx) -> int:

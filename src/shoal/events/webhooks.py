@@ -116,7 +116,7 @@ class Webhooks:
         """Send one event again, whatever became of it."""
 
         async def commit(tx: Tx) -> int:
-            await self._known(tx, webhook_id)
+            await self._locked(tx, webhook_id)
             told = await self._events.find(tx, event_id)
             if told is None:
                 raise NotFound("event", event_id, "it may be older than events are kept")
@@ -140,30 +140,35 @@ class Webhooks:
                 return count
 
     async def events(self, after: int, limit: int) -> list[Told]:
-        """Events after a number, in order. Whoever has seen a number has missed none before it."""
+        """Events after a number, in order; none only if there is none. Whoever has seen a number has missed none before
+        it."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def _replay_some(
         self, webhook_id: str, since: int, until: int, after: int, noting: Noting, tx: Tx
     ) -> tuple[int, int, int]:
-        webhook = await self._known(tx, webhook_id)
+        webhook = await self._locked(tx, webhook_id)
         found = await self._events.between(tx, since, until, after, BATCH)
-        wanted = [one.sequence for one in found if webhook.wants(one.type) and one.sequence <= webhook.cursor]
+        wanted = [number for number, kind in found if webhook.wants(kind) and number <= webhook.cursor]
         await self._store.put(tx, webhook_id, wanted)
         await noting(tx, webhook_id)
-        return len(found), len(wanted), found[-1].sequence if found else after
+        return len(found), len(wanted), found[-1][0] if found else after
 
     async def _update(self, webhook_id: str, change: Callable[[Webhook], Webhook], noting: Noting) -> Webhook:
         async def commit(tx: Tx) -> Webhook:
-            webhook = await self._store.lock(tx, webhook_id)
-            if webhook is None:
-                raise _unknown(webhook_id)
-            after = change(webhook)
+            after = change(await self._locked(tx, webhook_id))
             await self._store.save(tx, after)
             await noting(tx, webhook_id)
             return after
 
         return await self._database.run(commit)
+
+    async def _locked(self, tx: Tx, webhook_id: str) -> Webhook:
+        """The webhook, locked before its deliveries, as everybody does."""
+        webhook = await self._store.lock(tx, webhook_id)
+        if webhook is None:
+            raise _unknown(webhook_id)
+        return webhook
 
     async def _known(self, tx: Tx, webhook_id: str) -> Webhook:
         webhook = await self._store.get(tx, webhook_id)

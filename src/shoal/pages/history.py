@@ -8,10 +8,9 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
 from shoal.base.text import shorten
 from shoal.pages.jobs_store import ResultStore
-from shoal.pages.result import Status, Stored
+from shoal.pages.result import Stored
 
 MOST_CHANGES: Final = 1000
-LOOKED_AT: Final = 200  # results, to find the last two successes
 ABSENT: Final = object()
 
 
@@ -73,10 +72,10 @@ class History:
         return found
 
     async def _success(self, tx: Tx, policy: str, before: int | None) -> Stored:
-        for one in await self._results.of_policy(tx, policy, before, LOOKED_AT):
-            if one.result.status is Status.SUCCESS:
-                return one
-        raise NotFound("result", "to compare with", "two runs must have succeeded")
+        found = await self._results.success_of_policy(tx, policy, before)
+        if found is None:
+            raise NotFound("result", "to compare with", "two runs must have succeeded")
+        return found
 
 
 def changes_of(before: Any, after: Any, path: str = "") -> list[Change]:

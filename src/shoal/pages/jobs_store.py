@@ -75,6 +75,10 @@ class ResultStore(Protocol):
         """The last word on each ended job of a policy, newest first, before that number; also of jobs that are gone."""
         ...
 
+    async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> Stored | None:
+        """The last success of a policy, or the last before that number, however many failures came after it."""
+        ...
+
     async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> Stored | None:
         """The last word on one of its jobs."""
         ...

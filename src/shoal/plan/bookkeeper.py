@@ -48,7 +48,7 @@ class Bookkeeper:
         if not told:
             return Pass()
         await self._database.run(partial(self._note, seen, told))
-        return Pass(again_in=timedelta(0) if len(told) == BATCH else None)
+        return Pass(again_in=timedelta(0))
 
     async def _note(self, seen: int, told: list[Told], tx: Tx) -> None:
         if not await self._events.move_cursor(tx, SINK, seen, told[-1].sequence):

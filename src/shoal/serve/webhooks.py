@@ -286,7 +286,8 @@ class WebhookApi:
         answers={"items": [EVENT], "next": 42},
     )
     async def list_events(self, ask: Ask[Nothing, EventFilter]) -> Json:
-        """Whoever asks again with `next` of the last answer as `after` misses none and gets none twice."""
+        """Whoever asks again with `next` of the last answer as `after` misses none and gets none twice. Of large events
+        there are fewer in an answer than were asked for; only none at all means that there is none yet."""
         found = await self._webhooks.events(ask.query.after, ask.query.limit)
         last = found[-1].sequence if found else ask.query.after
         return Json({"items": [Told.answer(one) for one in found], "next": last})

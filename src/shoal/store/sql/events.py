@@ -12,6 +12,8 @@ from shoal.base.database import Tx
 from shoal.events.event import Told
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 
+MOST_READ = 16_000_000  # characters of events in memory at once
+
 
 class SqlEvents:
     """Answers `events.store.EventStore`."""
@@ -26,15 +28,25 @@ class SqlEvents:
         return len(rows)
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
-        return [_told(row) for row in await tx.all("events_after", sequence=sequence, limit=limit)]
+        sizes = await tx.all("sizes_of_events", sequence=sequence, limit=limit)
+        last, size = sequence, 0
+        for row in sizes:
+            size += row["size"]
+            if size > MOST_READ and last > sequence:
+                break
+            last = row["sequence"]
+        return [_told(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if sizes else []
+
+    async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
+        return [(row["sequence"], row["type"]) for row in await tx.all("heads_after", sequence=sequence, limit=limit)]
 
     async def find(self, tx: Tx, event_id: str) -> Told | None:
         row = await tx.one("event", id=event_id)
         return None if row is None else _told(row)
 
-    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[Told]:
-        rows = await tx.all("events_between", since=since, until=until, after=after, limit=limit)
-        return [_told(row) for row in rows]
+    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[tuple[int, str]]:
+        rows = await tx.all("heads_between", since=since, until=until, after=after, limit=limit)
+        return [(row["sequence"], row["type"]) for row in rows]
 
     async def last(self, tx: Tx) -> int:
         last: int = await tx.value("last_event")

@@ -56,6 +56,10 @@ class SqlResultStore:
         rows = await tx.all("results_of_policy", policy=policy, before=newest, limit=limit)
         return [_stored(row) for row in rows]
 
+    async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> Stored | None:
+        row = await tx.one("success_of_policy", policy=policy, before=_NEWEST if before is None else before)
+        return None if row is None else _stored(row)
+
     async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> Stored | None:
         row = await tx.one("result_of_policy", policy=policy, job_id=job_id)
         return None if row is None else _stored(row)

@@ -10,13 +10,22 @@ UPDATE event_number SET last = :last;
 -- Committed events that have no number yet, the oldest first.
 SELECT id FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT :limit;
 
--- name: events_after
--- Numbered events after a number, in order.
-SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
+-- name: sizes_of_events
+-- How long numbered events after a number are, in order.
+SELECT sequence, length(body) AS size FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
 
--- name: events_between
--- Numbered events of a time, in order, after a number.
-SELECT sequence, id, type, subject, body, created_at FROM outbox
+-- name: events_until
+-- Numbered events after a number and up to another, in order.
+SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence > :sequence AND sequence <= :last
+ORDER BY sequence;
+
+-- name: heads_after
+-- The types of numbered events after a number, in order.
+SELECT sequence, type FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
+
+-- name: heads_between
+-- The types of numbered events of a time, in order, after a number.
+SELECT sequence, type FROM outbox
 WHERE sequence > :after AND created_at >= :since AND created_at < :until
 ORDER BY sequence LIMIT :limit;
 

@@ -12,6 +12,12 @@ SELECT * FROM result WHERE job_id = :job_id ORDER BY epoch;
 SELECT * FROM result WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND number < :before
 ORDER BY number DESC LIMIT :limit;
 
+-- name: success_of_policy
+-- The last success of a policy before a number.
+SELECT * FROM result
+WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND status = 'success' AND number < :before
+ORDER BY number DESC LIMIT 1;
+
 -- name: result_of_policy
 -- The last word on one job of a policy.
 SELECT * FROM result WHERE job_id = :job_id AND policy = :policy AND state <> 'pending';
