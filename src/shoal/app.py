@@ -246,7 +246,7 @@ class App:
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
             ResultApi(self.policies(), self.history()),
-            WebhookApi(self.webhooks()),
+            WebhookApi(self.webhooks(), self.once()),
             TokenApi(tokens or self.tokens()),
             AuditApi(self.acts()),
             DocsApi(GROUPS),

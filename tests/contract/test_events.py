@@ -234,6 +234,22 @@ async def test_retry_after_holds_the_whole_webhook(post: Post) -> None:
     assert await post.states(webhook) == ["delivered", "delivered"]
 
 
+@pytest.mark.parametrize("moved", [True, False])
+async def test_who_moves_a_held_webhook_or_enables_it_ends_the_hold(post: Post, moved: bool) -> None:
+    post.server.answer("/full", reply(429, b"", [("Retry-After", "3600")]))
+    webhook = await post.hook("/full")
+    await post.happen("crawl.started")
+    await post.carry()
+    held, _ = await post.webhooks.get(webhook.id)
+    assert held.answer()["held_until"] is not None
+    there = f"http://127.0.0.1:{post.server.port}/hook"
+    seen = await post.webhooks.change(webhook.id, WebhookChange(url=there) if moved else WebhookChange(enabled=True))
+    assert (seen.held_until, seen.failing_since) == (0, None)
+    [event_id] = await post.happen("crawl.completed")
+    await post.carry()
+    assert post.received("/hook" if moved else "/full")[-1] == event_id
+
+
 async def test_a_server_that_hangs_keeps_no_other_webhook_waiting(post: Post) -> None:
     await post.hook("/slow")
     quick = await post.hook("/hook")

@@ -1,5 +1,6 @@
 """Webhooks and events over HTTP."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(ap
         assert (await ask(api, "PATCH", here, {"enabled": False}))[1]["reason"] == "asked"
         assert (await ask(api, "DELETE", here))[0] == 204
         assert (await ask(api, "GET", here))[0] == 404
+
+
+async def test_a_webhook_that_is_asked_for_again_with_its_key_is_made_once(api: Served) -> None:
+    body, key = {"url": "https://core.example/"}, {"Idempotency-Key": "k"}
+    answers = await asyncio.gather(*[api.send("POST", "/api/v1/webhooks", body, key) for _ in range(10)])
+    answers.append(await api.send("POST", "/api/v1/webhooks", body, key))
+    assert {one.status for one in answers} == {201}
+    assert len({one.body for one in answers}) == 1
+    assert len((await api.ask("/api/v1/webhooks"))[1]["items"]) == 1
 
 
 async def test_events_are_read_by_a_cursor_that_misses_none(api: Served) -> None:

@@ -22,8 +22,8 @@ class EventStore(Protocol):
         ...
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
-        """Numbered events after that number, in order: up to so many, and fewer if they are large; at least one if there
-        is one."""
+        """Numbered events after that number, in order: up to so many, and fewer if they are large; at least one if
+        there is one."""
         ...
 
     async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
@@ -56,7 +56,9 @@ class EventStore(Protocol):
 
 
 class WebhookStore(Protocol):
-    async def insert(self, tx: Tx, webhook: Webhook) -> None: ...
+    async def insert(self, tx: Tx, webhook: Webhook) -> None:
+        """Keep a webhook; one whose id is kept already stays as it is."""
+        ...
 
     async def get(self, tx: Tx, webhook_id: str) -> Webhook | None: ...
 

@@ -87,6 +87,7 @@ class Webhook:
     reason: str | None  # why it is not enabled
     cursor: int  # the last event that was put into its queue
     failing_since: int | None
+    held_until: int  # it asked to be sent nothing before; 0: it did not
     created_at: int
 
     def wants(self, kind: str) -> bool:
@@ -108,6 +109,7 @@ class Webhook:
             "enabled": self.enabled,
             "reason": self.reason,
             "failing_since": moment(self.failing_since),
+            "held_until": moment(self.held_until or None),
             "created_at": moment(self.created_at),
         }
 

@@ -36,11 +36,12 @@ class Webhooks:
         self._rule = rule
         self._clock = clock
 
-    async def make(self, form: NewWebhook, *, noting: Noting = unnoted) -> Webhook:
-        """Tell somebody of the events that come from now on. The answer is the only one with the secret."""
+    async def make(self, form: NewWebhook, webhook_id: str | None = None, *, noting: Noting = unnoted) -> Webhook:
+        """Tell somebody of the events that come from now on. The answer is the only one with the secret. Making one
+        again under the same id changes nothing."""
         self._check_address(form.url)
         webhook = Webhook(
-            id=new_id("whk"),
+            id=webhook_id or new_id("whk"),
             url=form.url,
             events=tuple(form.events),
             secret=form.secret or new_secret(),
@@ -50,16 +51,19 @@ class Webhooks:
             reason=None,
             cursor=0,
             failing_since=None,
+            held_until=0,
             created_at=self._clock.micros(),
         )
 
         async def commit(tx: Tx) -> Webhook:
+            if (there := await self._store.get(tx, webhook.id)) is not None:
+                return there
             if len(await self._store.all(tx)) >= MOST_WEBHOOKS:
                 raise TooLarge("the list of webhooks", f"{MOST_WEBHOOKS} webhooks", "remove one first")
             made = replace(webhook, cursor=await self._events.last(tx))
             await self._store.insert(tx, made)
             await noting(tx, made.id)
-            return made
+            return await self._locked(tx, made.id)
 
         return await self._database.run(commit)
 
@@ -82,9 +86,10 @@ class Webhooks:
         def changed(webhook: Webhook) -> Webhook:
             if change.enabled is not None:
                 why = None if change.enabled else "asked"
-                webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None)
-            events = webhook.events if change.events is None else tuple(change.events)
-            return replace(webhook, url=change.url or webhook.url, events=events)
+                webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None, held_until=0)
+            if change.url is not None:  # what the old address did or asked for is not the new one's
+                webhook = replace(webhook, url=change.url, failing_since=None, held_until=0)
+            return webhook if change.events is None else replace(webhook, events=tuple(change.events))
 
         return await self._update(webhook_id, changed, noting)
 

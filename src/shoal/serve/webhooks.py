@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 from starlette.responses import Response
 
+from shoal.access.once import Once
 from shoal.access.scopes import Scope
 from shoal.base.clock import to_micros
 from shoal.base.errors import InvalidInput, NotFound
@@ -14,6 +15,7 @@ from shoal.events.webhook import Delivery, DeliveryState, NewWebhook, WebhookCha
 from shoal.events.webhooks import Webhooks
 from shoal.serve.cursor import LAST, Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve.once import answer_once
 from shoal.serve.problems import Json
 from shoal.serve.shapes import Moment
 
@@ -24,6 +26,7 @@ EXAMPLE: dict[str, Any] = {
     "enabled": True,
     "reason": None,
     "failing_since": None,
+    "held_until": None,
     "created_at": "2026-03-01T09:00:00Z",
 }
 SECRET = {"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
@@ -49,6 +52,7 @@ class WebhookShape(Struct, kw_only=True):
     enabled: bool
     reason: Annotated[str | None, says("Why it is not enabled: asked, gone or failing.")]
     failing_since: Annotated[Moment | None, says("Since when nothing could be delivered.")]
+    held_until: Annotated[Moment | None, says("Nothing is sent before: it asked for that with Retry-After.")]
     created_at: Moment
 
 
@@ -130,8 +134,9 @@ class Replay(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class WebhookApi:
     """`/api/v1/webhooks` and `/api/v1/events`."""
 
-    def __init__(self, webhooks: Webhooks) -> None:
+    def __init__(self, webhooks: Webhooks, once: Once) -> None:
         self._webhooks = webhooks
+        self._once = once
 
     @endpoint(
         "POST",
@@ -144,12 +149,11 @@ class WebhookApi:
         asks={"url": "https://core.example.com/shoal", "events": ["crawl.job.*"]},
         answers=EXAMPLE | SECRET,
         act="webhook.created",
+        once=True,
     )
-    async def create_webhook(self, ask: Ask[NewWebhook, Nothing]) -> Json:
+    async def create_webhook(self, ask: Ask[NewWebhook, Nothing]) -> Response:
         """The secret signs every delivery as the Standard Webhooks specification says, and is told only now."""
-        webhook = await self._webhooks.make(ask.body, noting=ask.note)
-        headers = {"Location": f"/api/v1/webhooks/{webhook.id}"}
-        return Json(webhook.answer() | {"secret": webhook.secret}, status_code=201, headers=headers)
+        return await answer_once(self._once, ask, "whk", lambda webhook_id: self._make(ask, webhook_id))
 
     @endpoint(
         "GET",
@@ -291,3 +295,8 @@ class WebhookApi:
         found = await self._webhooks.events(ask.query.after, ask.query.limit)
         last = found[-1].sequence if found else ask.query.after
         return Json({"items": [Told.answer(one) for one in found], "next": last})
+
+    async def _make(self, ask: Ask[NewWebhook, Nothing], webhook_id: str) -> Json:
+        webhook = await self._webhooks.make(ask.body, webhook_id, noting=ask.note)
+        headers = {"Location": f"/api/v1/webhooks/{webhook.id}"}
+        return Json(webhook.answer() | {"secret": webhook.secret}, status_code=201, headers=headers)

@@ -58,15 +58,18 @@ ORDER BY sequence LIMIT :limit;
 DELETE FROM event_cursor WHERE seen < :before RETURNING sink;
 
 -- name: insert_webhook
--- Keep a webhook.
-INSERT INTO webhook (id, url, events, secret, old_secret, old_until, enabled, reason, seen, failing_since, created_at)
-VALUES (:id, :url, :events, :secret, :old_secret, :old_until, :enabled, :reason, :cursor, :failing_since, :created_at);
+-- Keep a webhook, unless its id is kept already.
+INSERT INTO webhook (id, url, events, secret, old_secret, old_until, enabled, reason, seen, failing_since, held_until,
+                     created_at)
+VALUES (:id, :url, :events, :secret, :old_secret, :old_until, :enabled, :reason, :cursor, :failing_since, :held_until,
+        :created_at)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: save_webhook
 -- Everything about a webhook that may change.
 UPDATE webhook
 SET url = :url, events = :events, secret = :secret, old_secret = :old_secret, old_until = :old_until, enabled = :enabled,
-    reason = :reason, seen = :cursor, failing_since = :failing_since
+    reason = :reason, seen = :cursor, failing_since = :failing_since, held_until = :held_until
 WHERE id = :id;
 
 -- name: hold_webhook
