@@ -124,6 +124,21 @@ async def test_a_crawl_is_made_at_a_server_and_a_url_of_it_explained_there(shop:
     assert f'crawl "other" does not exist in http://127.0.0.1:{shop.port}' in err
 
 
+async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: str, person: Person) -> None:
+    given = ["--frequency", "6h", "--label", "team=a", "--set", 'crawl_config={"headers": {"X-Key": "sesame"}}']
+    boss = await shop.token("admin")
+    made = await person.told("policies", "add", "http://example.org/", *given, *at(shop, boss))
+    change = ["--cron", "30 6 * * *", "--timezone", "Europe/Berlin", "--set", "jitter=5m"]
+    changed = await person.told("policies", "set", made["id"], *change, "--store", sqlite_url)
+    said = (changed["cron"], changed["frequency"], changed["timezone"], changed["jitter"])
+    assert said == ("30 6 * * *", None, "Europe/Berlin", "5m")
+    assert (changed["labels"], changed["crawl_config"]) == ({"team": "a"}, {"headers": {"X-Key": "***"}})
+    code, _, err = await person.types("policies", "set", made["id"], *at(shop, boss))
+    assert (code, "There is nothing to change" in err) == (2, True)
+    code, _, err = await person.types("policies", "set", made["id"], "--set", "not_after=soon", *at(shop, boss))
+    assert (code, "give a moment such as 2026-03-01T09:00:00Z" in err) == (2, True)
+
+
 async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
     shop: Served, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

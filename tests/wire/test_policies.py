@@ -31,11 +31,38 @@ async def test_a_policy_is_made_looked_at_changed_run_and_removed(api: Served) -
     assert (await api.ask(path))[0] == 404
 
 
-async def test_secrets_of_a_policy_are_not_shown(api: Served) -> None:
+async def test_secrets_of_a_policy_are_not_shown_and_stay_when_something_else_is_changed(api: Served) -> None:
     config = {"headers": {"Authorization": "Bearer sesame", "Accept-Language": "de"}}
     _, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h", "crawl_config": config})
     assert "sesame" not in str(made)
     assert made["crawl_config"]["headers"]["Accept-Language"] == "de"
+    change = {"cron": "30 6 * * *", "priority_base": 70, "labels": {"team": "b"}, "not_after": "2200-01-01T00:00:00Z"}
+    status, changed = await api.ask(f"{HERE}/{made['id']}", change, method="PATCH")
+    assert (status, changed["frequency"]) == (200, None)
+    assert {name: changed[name] for name in change} == change
+    assert (await api.app.policies().get(made["id"])).form.crawl_config == config
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"frequency": None}, "frequency"),
+        ({"frequency": "0"}, "frequency"),
+        ({"frequency": "1h", "cron": "0 * * * *"}, "frequency"),
+        ({"url": "http://10.0.0.1/"}, "url"),
+        ({"crawl_config": {"headers": {"A": "***"}}}, "crawl_config.headers"),
+        ({"lock_ttl": "1s"}, "lock_ttl"),
+        ({"priority_base": 101}, "priority_base"),
+        ({"next_run_at": None}, "next_run_at"),
+    ],
+)
+async def test_a_change_that_cannot_be_taken_is_refused_and_changes_nothing(
+    api: Served, body: dict[str, Any], field: str
+) -> None:
+    _, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h"})
+    status, problem = await api.ask(f"{HERE}/{made['id']}", body, method="PATCH")
+    assert (status, problem.get("field")) == (422, field)
+    assert (await api.ask(f"{HERE}/{made['id']}"))[1]["frequency"] == "6h"
 
 
 @pytest.mark.parametrize(

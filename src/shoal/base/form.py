@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from functools import cache
 from inspect import get_annotations
@@ -24,7 +25,14 @@ Check = Callable[[Any], Any]
 _PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    datetime: "a moment such as 2026-03-01T09:00:00Z",
+}
 
 _NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for kind, words in _NAMES.items()}
 

@@ -1,6 +1,6 @@
 """`shoal policies`: what is to be crawled again and again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +29,57 @@ def policies() -> None:
     """Have pages and sites crawled again and again."""
 
 
+def _fields(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say what a policy is."""
+    options = (
+        click.option("--frequency", metavar="D", help="How often: 6h, 24h, 7d."),
+        click.option("--cron", metavar="EXPR", help='Or when, as cron has it: "30 6 * * 1-5".'),
+        click.option("--timezone", metavar="ZONE", help="The time zone of --cron and of windows."),
+        click.option("--priority", "priority_base", type=int, metavar="N", help="How important it is, 0 to 100."),
+        click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A word of your own. Repeatable."),
+        click.option("--project", metavar="NAME", help="What it is filed under."),
+        click.option("--rules", metavar="FILE", help="The rule set: which data to take from the page."),
+        click.option("--set", "more", multiple=True, metavar="FIELD=JSON", help="Any other field. Repeatable."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @policies.command(epilog="Example: shoal policies add https://shop.example/item/17 --frequency 6h --label team=prices")
 @click.argument("urls", nargs=-1, metavar="[URL]")
 @click.option("--site", is_flag=True, help="Crawl the site from there, instead of one page.")
-@click.option("--frequency", metavar="D", help="How often: 6h, 24h, 7d.")
-@click.option("--cron", metavar="EXPR", help='Or when, as cron has it: "30 6 * * 1-5".')
-@click.option("--timezone", metavar="ZONE", help="The time zone of --cron and of windows.")
-@click.option("--priority", "priority_base", type=int, metavar="N", help="How important it is, 0 to 100.")
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A word of your own. Repeatable.")
-@click.option("--project", metavar="NAME", help="What it is filed under.")
-@click.option("--rules", metavar="FILE", help="The rule set: which data to take from the page.")
-@click.option("--set", "more", multiple=True, metavar="FIELD=JSON", help="Any other field of a policy. Repeatable.")
+@_fields
 @reaching
 @_json
-def add(reach: Reach, as_json: bool, **given: Any) -> None:
+def add(urls: tuple[str, ...], site: bool, reach: Reach, as_json: bool, **given: Any) -> None:
     """Make a policy for a page, or with --site for a site."""
-    made = run_on(reach, lambda api: api.post(POLICIES, _form(given)), existing=False)
+    if not urls or (len(urls) > 1 and not site):
+        raise UsageError("A policy is for one URL", "name one, or the seeds of a site with --site")
+    form = {"seeds": list(urls)} if site else {"url": urls[0]}
+    made = run_on(reach, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
     if as_json:
         print_json(made)
     else:
         print(made["id"], flush=True)
         note(f"Its first run is at {to_the_second(made['next_run_at'])}.")
+
+
+@policies.command("set", epilog="Example: shoal policies set pol_01hr2v8k3m4n5p6q --frequency 1h --set jitter=5m")
+@_id
+@_fields
+@reaching
+@_json
+def change(policy_id: str, reach: Reach, as_json: bool, **given: Any) -> None:
+    """Change some of a policy; what is not named stays. Labels are replaced all together."""
+    form = _form(given)
+    if not form:
+        raise UsageError("There is nothing to change", "name a field, as in --frequency 1h or --set jitter=5m")
+    policy = run_on(reach, lambda api: api.patch(at(POLICY, policy_id), form))
+    if as_json:
+        print_json(policy)
+    else:
+        print(f"{policy['id']} is changed.")
 
 
 @policies.command("ls")
@@ -229,11 +259,8 @@ def _turn(reach: Reach, policy_id: str, verb: str, as_json: bool) -> None:
 
 
 def _form(given: dict[str, Any]) -> dict[str, Any]:
-    urls, site, rules, more = (given.pop(name) for name in ("urls", "site", "rules", "more"))
-    if not urls or (len(urls) > 1 and not site):
-        raise UsageError("A policy is for one URL", "name one, or the seeds of a site with --site")
+    rules, more = given.pop("rules"), given.pop("more")
     form = {name: value for name, value in given.items() if value not in (None, ())}
-    form |= {"seeds": list(urls)} if site else {"url": urls[0]}
     if "labels" in form:
         form["labels"] = dict(_pair(label) for label in form["labels"])
     if rules is not None:

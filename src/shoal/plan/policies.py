@@ -17,6 +17,7 @@ from shoal.base.text import HIDDEN
 from shoal.egress.address import AddressRule
 from shoal.egress.proxies import Proxies
 from shoal.pages.work import check_url
+from shoal.plan.change import PolicyChange
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Priority, Rule, rate
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
@@ -109,11 +110,13 @@ class Policies:
     async def rewrite(self, policy_id: str, form: PolicyForm) -> Policy:
         """Say something else of it. How it stands stays; another rhythm begins now."""
         form = self.judged(form)
+        return await self._update(policy_id, lambda policy, now: _rewritten(policy, form, now))
 
-        def rewritten(policy: Policy, now: int) -> Policy:
-            return _restarted(replace(policy, spec=form.text()), form, now, fresh=_rhythm_changes(policy.form, form))
-
-        return await self._update(policy_id, rewritten)
+    async def change(self, policy_id: str, change: PolicyChange) -> Policy:
+        """Say something else of some of it."""
+        return await self._update(
+            policy_id, lambda policy, now: _rewritten(policy, self.judged(change.applied(policy.form)), now)
+        )
 
     async def enable(self, policy_id: str, enabled: bool) -> Policy:
         """Let it run, if it still may, or keep it from running, whatever it says."""
@@ -233,6 +236,10 @@ def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Po
     kept = replace(policy, enabled=True, planned_at=planned, frequency_now=None if fresh else policy.frequency_now)
     begins = kept.rhythm.begins(kept.id, planned)
     return replace(kept, next_run_at=None if kept.is_over(begins) else begins)
+
+
+def _rewritten(policy: Policy, form: PolicyForm, now: int) -> Policy:
+    return _restarted(replace(policy, spec=form.text()), form, now, fresh=_rhythm_changes(policy.form, form))
 
 
 def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:

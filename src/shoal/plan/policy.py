@@ -23,6 +23,15 @@ SHORTEST_LOCK, LONGEST_LOCK = timedelta(seconds=5), timedelta(hours=24)
 Text = Annotated[str, Meta(min_length=1, max_length=2083)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Span = Annotated[str, Meta(max_length=20)]
+Seeds = Annotated[list[Text], Meta(max_length=100)]
+Cron = Annotated[str, Meta(max_length=200)]
+Zone = Annotated[str, Meta(max_length=64)]
+Windows = Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=MOST_WINDOWS)]
+Importance = Annotated[int, Meta(ge=0, le=100)]
+Tries = Annotated[int, Meta(ge=0, le=20)]
+Overlap = Literal["skip", "queue", "replace"]
+Labels = Annotated[dict[Name, Text], Meta(max_length=64)]
+Moment = Annotated[datetime, Meta(tz=True)]
 Capability = Literal["http", "js", "special"]
 CAPABILITIES: tuple[str, ...] = get_args(Capability)
 
@@ -63,33 +72,24 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller says of a policy. A page has `url`, a site `seeds`; when is said by `frequency` or by `cron`."""
 
     url: Annotated[Text | None, says("The page to fetch again and again.")] = None
-    seeds: Annotated[list[Text], says("Where a crawl of a site begins, instead of a url.", max_length=100)] = field(
-        default_factory=list
-    )
+    seeds: Annotated[Seeds, says("Where a crawl of a site begins, instead of a url.")] = field(default_factory=list)
     frequency: Annotated[Span | None, says("How often: 6h, 24h, 7d; any duration from 1m to 366d.")] = None
-    cron: Annotated[
-        Annotated[str, Meta(max_length=200)] | None, says("When, as cron has it, instead of a frequency.")
-    ] = None
-    timezone: Annotated[str, says("The time zone of cron and windows.", max_length=64)] = "UTC"
-    windows: Annotated[
-        list[Annotated[str, Meta(max_length=50)]],
-        says("When runs may begin: Mon-Fri 08:00-18:00.", max_length=MOST_WINDOWS),
-    ] = field(default_factory=list)
+    cron: Annotated[Cron | None, says("When, as cron has it, instead of a frequency.")] = None
+    timezone: Annotated[Zone, says("The time zone of cron and windows.")] = "UTC"
+    windows: Annotated[Windows, says("When runs may begin: Mon-Fri 08:00-18:00.")] = field(default_factory=list)
     jitter: Annotated[Span, says("Begin up to so much later, so that not all begin at once.")] = "0s"
-    priority_base: Annotated[int, says("How important it is.", ge=0, le=100)] = 50
+    priority_base: Annotated[Importance, says("How important it is.")] = 50
     crawl_config: Annotated[dict[str, Any], says("How a page is fetched, or the options of a crawl.")] = field(
         default_factory=dict
     )
     rule_set: Annotated[dict[str, Any] | None, says("Which data to take from the page.")] = None
     lock_ttl: Annotated[Span, says("How long a bot has for a job before somebody else gets it.")] = "10m"
-    max_retry: Annotated[int, says("Tries after the first one.", ge=0, le=20)] = 3
+    max_retry: Annotated[Tries, says("Tries after the first one.")] = 3
     queue: Annotated[Capability | None, says("What its bot must be able to do.")] = None
-    overlap: Annotated[Literal["skip", "queue", "replace"], says("When it is due while its last run still lives.")] = (
-        "skip"
-    )
+    overlap: Annotated[Overlap, says("When it is due while its last run still lives.")] = "skip"
     adaptive: Annotated[Adaptive | None, says("Frequencies between which it moves by itself.")] = None
-    not_after: Annotated[Annotated[datetime, Meta(tz=True)] | None, says("No run begins after this moment.")] = None
-    labels: Annotated[dict[Name, Text], says("Words of your own.", max_length=64)] = field(default_factory=dict)
+    not_after: Annotated[Moment | None, says("No run begins after this moment.")] = None
+    labels: Annotated[Labels, says("Words of your own.")] = field(default_factory=dict)
     project: Annotated[Name, says("What it is filed under.")] = "default"
     enabled: Annotated[bool, says("False: kept, but not run.")] = True
 

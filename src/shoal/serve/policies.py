@@ -16,6 +16,7 @@ from shoal.base.clock import moment
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.form import Form, says
 from shoal.base.text import shorten
+from shoal.plan.change import PolicyChange
 from shoal.plan.intake import Intake
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
@@ -277,6 +278,23 @@ class PolicyApi:
     async def replace_policy(self, ask: Ask[PolicyForm, Nothing]) -> Json:
         """How it stands stays; another rhythm begins now."""
         return await self._shown(await self._policies.rewrite(ask.part("policy_id"), ask.body))
+
+    @endpoint(
+        "PATCH",
+        "/api/v1/policies/{policy_id}",
+        scope=Scope.WRITE,
+        says="Change some of a policy.",
+        body=PolicyChange,
+        needs_body=True,
+        answer=PolicyShape,
+        asks={"frequency": "1h", "priority_base": 80},
+        answers=EXAMPLE | {"frequency": "1h", "priority_base": 80},
+        problems=[NotFound],
+    )
+    async def change_policy(self, ask: Ask[PolicyChange, Nothing]) -> Json:
+        """What is not named stays as it is, secrets too; another frequency takes the place of cron, and the other way
+        round. Another rhythm begins now."""
+        return await self._shown(await self._policies.change(ask.part("policy_id"), ask.body))
 
     @endpoint(
         "DELETE",
