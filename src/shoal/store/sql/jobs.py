@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import orjson
@@ -31,6 +32,7 @@ from shoal.store.sql.seats import SCOPES, Seats
 T = TypeVar("T")
 
 DUE_AT_ONCE = 1000
+_job_id = attrgetter("job_id")
 NOBODY = Taker("", (), (), ())
 
 
@@ -225,11 +227,9 @@ class SqlJobStore:
     async def _turn_from(
         self, tx: Tx, floors: list[int], moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
     ) -> _Said:
-        ordered = sorted(moves, key=lambda move: move.job_id)
-        columns = list(map(list, zip(*map(_columns, ordered), strict=True))) or [[] for _ in MOVE]
         said, *rows = await tx.all(
             "turn_jobs",
-            **dict(zip(MOVE, columns, strict=True)),
+            **_by_ways(sorted(moves, key=_job_id)),
             holder=taker.holder,
             lanes=list(taker.lanes),
             floors=floors,
@@ -278,8 +278,8 @@ class SqlJobStore:
         return {move.job_id for move in made}, {row[0] for row in seats}
 
     def _step(self, move: Move, now: int) -> tuple[Any, ...]:
-        job_id, _, state, _, *rest = _columns(move)
-        return (job_id, state, *rest, self._ageing, now)
+        state, _, *rest = _way(move)
+        return (move.job_id, state, *rest, self._ageing, now)
 
 
 def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
@@ -288,13 +288,23 @@ def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
     return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
 
-MOVE = ("ids", "epochs", "states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs")
+WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs")
 
 
-def _columns(move: Move) -> tuple[Any, ...]:
+def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
+    """Which jobs go which way, by its number, and what each way is: most of a batch go the same, and every element of an
+    array costs."""
+    ways: dict[tuple[Any, ...], int] = {}
+    numbers = [ways.setdefault(_way(move), len(ways) + 1) for move in moves]
+    columns = list(map(list, zip(*ways, strict=True))) or [[] for _ in WAY]
+    where = {"ids": [move.job_id for move in moves], "epochs": [move.epoch for move in moves], "ways": numbers}
+    return where | dict(zip(WAY, columns, strict=True))
+
+
+def _way(move: Move) -> tuple[Any, ...]:
+    """Where a move leads, and what it costs."""
     counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
-    where = (move.job_id, move.epoch, move.to.value, move.grant_end.value)
-    return (*where, move.reason, move.error, span(move.wait), *counts)
+    return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait), *counts)
 
 
 def _grouped(moves: list[Move], by: Callable[[Move], T]) -> dict[T, list[JobId]]:

@@ -22,16 +22,18 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
--- row; then, lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then the
+-- row, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then the
 -- next, up to :limit. The first row says which moves were made, the scopes in which those jobs had seats, and whether the time of jobs
 -- that wait for one has come. What is leased is named by a list: whatever the planner thinks of how many :limit are, it
 -- looks up these and no others. Whose first job ranks best is looked for only where there is a choice: what was leased since
 -- the last vacuum is stepped over each time.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
 m AS MATERIALIZED (
-    SELECT * FROM unnest(:ids::text[], :epochs::bigint[], :states::text[], :ends::text[], :reasons::text[], :errors::text[],
-                         :waits::bigint[], :attempts::int[], :crashes::int[], :drops::int[], :backs::int[])
-         AS g (id, epoch, state, ended, reason, error, wait, attempt, crash, drop_by, back)
+    SELECT g.id, g.epoch, w.*
+    FROM unnest(:ids::text[], :epochs::bigint[], :ways::int[]) AS g (id, epoch, way)
+    JOIN unnest(:states::text[], :ends::text[], :reasons::text[], :errors::text[], :waits::bigint[], :attempts::int[],
+                :crashes::int[], :drops::int[], :backs::int[]) WITH ORDINALITY
+         AS w (state, ended, reason, error, wait, attempt, crash, drop_by, back, place) ON w.place = g.way
 ),
 moved AS (
     UPDATE job
@@ -41,13 +43,14 @@ moved AS (
         not_before = CASE WHEN m.state = 'pending' THEN t.now + m.wait ELSE job.not_before END,
         due = CASE WHEN m.state = 'pending' AND m.wait > 0 THEN 0 ELSE 1 END,
         attempts = job.attempts + m.attempt,
-        crash_count = CASE WHEN g.settled = 1 THEN m.crash ELSE job.crash_count + m.crash END,
+        crash_count = m.crash + CASE WHEN job.crash_count = 0 THEN 0 WHEN EXISTS
+            (SELECT 1 FROM job_grant AS g WHERE g.job_id = m.id AND g.epoch = m.epoch AND g.settled = 1) THEN 0
+            ELSE job.crash_count END,
         line_at = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END,
         priority = greatest(job.priority - m.drop_by, 0),
         rank = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END - greatest(job.priority - m.drop_by, 0) * :ageing::bigint
     FROM t, m
     JOIN job AS was ON was.id = m.id
-    LEFT JOIN job_grant AS g ON g.job_id = m.id AND g.epoch = m.epoch
     WHERE job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
     RETURNING job.id, m.epoch, m.ended, m.error, job.scopes, was.lease_holder, job.granted_at
 ),
