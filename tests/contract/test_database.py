@@ -780,6 +780,16 @@ async def test_every_query_can_be_prepared(bench: Bench) -> None:
         await connection.close()
 
 
+async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench) -> None:
+    async def look(tx: Any) -> tuple[int, int]:
+        for name in ("a", "b", "c"):
+            await tx.execute("feel_pulse", name=name)
+        plans = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement = $1"
+        return tuple(await tx._connection.fetchrow(plans, queries.load("postgres")["feel_pulse"].sql))
+
+    assert await postgres_bench.database.run(look) == (0, 3)
+
+
 # Plans stay index scans (F24)
 
 # A list that was given, one row, a batch, the clock, and what is read by steps of its own.

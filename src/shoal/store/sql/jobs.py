@@ -292,13 +292,13 @@ WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "d
 
 
 def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
-    """Which jobs go which way, by its number, and what each way is: most of a batch go the same, and every element of an
-    array costs."""
+    """Which jobs go which way, by its number, and what each way is: most of a batch go the same one, and every element
+    of an array costs."""
     ways: dict[tuple[Any, ...], int] = {}
     numbers = [ways.setdefault(_way(move), len(ways) + 1) for move in moves]
     columns = list(map(list, zip(*ways, strict=True))) or [[] for _ in WAY]
-    where = {"ids": [move.job_id for move in moves], "epochs": [move.epoch for move in moves], "ways": numbers}
-    return where | dict(zip(WAY, columns, strict=True))
+    jobs, epochs = [move.job_id for move in moves], [move.epoch for move in moves]
+    return {"ids": jobs, "epochs": epochs, "ways": numbers, **dict(zip(WAY, columns, strict=True))}
 
 
 def _way(move: Move) -> tuple[Any, ...]:
