@@ -1,6 +1,7 @@
 """What policies promise: a job when the time has come and none lives, never two, whoever schedules and dies."""
 
-from datetime import timedelta
+import dataclasses
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from typing import Any
 
@@ -8,7 +9,8 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from shoal.base.clock import from_micros
+from shoal.base.clock import FakeClock, from_micros, to_micros
+from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.crawl.again import Again
 from shoal.crawl.states import CrawlState
@@ -112,6 +114,31 @@ async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however
     seen = await office.policies.get(policy.id)
     assert (seen.next_run_at or 0) - first == 3 * HOUR * 1_000_000
     assert await office.live() == 1  # what was missed is one run
+
+
+class SlowPolicies(SqlPolicies):
+    """While it looks for what is due, time goes by."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+        self.clock.jump(10)
+        return await super().due(tx, line, limit)
+
+
+async def test_a_policy_that_becomes_due_while_it_is_looked_for_runs_once(office: Office) -> None:
+    if office.bench.dialect == "postgres":
+        pytest.skip("its clock is its own")
+    await office.make(frequency="1h")
+    await office.pass_()
+    await office.end(await office.take())
+    await office.bench.jump(HOUR - 5)
+    office.scheduler._store = SlowPolicies(office.bench.clock)
+    await office.pass_()
+    await office.end(await office.take())
+    await office.pass_()
+    assert await office.live() == 0
 
 
 async def test_no_second_job_while_one_lives(office: Office) -> None:
@@ -387,6 +414,7 @@ async def test_a_site_that_is_to_be_replaced_stops_its_last_crawl(office: Office
         ({"url": None, "seeds": ["http://example.org/"], "crawl_config": {"dept": 1}}, "crawl_config.dept"),
         ({"url": None, "seeds": ["http://10.0.0.1/"]}, "seeds[0]"),
         ({"adaptive": {"min": "2h", "max": "1h"}}, "adaptive"),
+        ({"url": None, "seeds": ["http://example.org/"], "adaptive": {"min": "1h", "max": "2h"}}, "adaptive"),
         ({"rule_set": {"fields": {"x": {"xpath": "document('file:///etc/passwd')"}}}}, "rule_set"),
         ({"attempts": 3}, "attempts"),
         ({"labels": {"team": "a\0b"}}, "labels"),
@@ -422,6 +450,14 @@ async def test_freshness_is_told(office: Office) -> None:
     later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
     assert seen.answer(later)["freshness"] == {"age_seconds": 2 * HOUR, "stale": True}
     assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
+
+
+async def test_a_weekly_policy_is_not_stale_before_its_next_time(office: Office) -> None:
+    policy = await office.make(cron="0 6 * * 1")
+    monday = to_micros(datetime(2026, 3, 2, 6, 5, tzinfo=UTC))
+    seen = dataclasses.replace(policy, last_success_at=monday)
+    assert not seen.answer(monday + 6 * 24 * HOUR * 1_000_000)["freshness"]["stale"]
+    assert seen.answer(monday + 7 * 24 * HOUR * 1_000_000)["freshness"]["stale"]
 
 
 SITE = {"url": None, "seeds": ["http://example.org/"]}

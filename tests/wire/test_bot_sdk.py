@@ -89,6 +89,20 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site
     assert result.url == site.url(0)
 
 
+async def test_a_bot_with_room_for_more_than_a_pull_gives_pulls_again(api: Served) -> None:
+    bot = bot_at(api, concurrency=150)
+
+    @bot.on_job
+    async def look(job: Job) -> None:
+        return None
+
+    working = asyncio.create_task(bot.serve())
+    ids = await add(api, "https://a.example/")
+    assert await until_ended(api, ids) == [JobState.DONE]
+    bot.stop()
+    await working
+
+
 async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: Served, site: Site) -> None:
     bot = bot_at(api)
     bot.on_job(bot.fetch)
@@ -193,16 +207,16 @@ async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
 
 
 async def test_verify_says_what_is_wrong_with_another_server() -> None:
-    gone = asyncio.Event()
+    gone, asked = asyncio.Event(), []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A server that takes everything."""
         job = {"job_id": "j", "url": "https://a.example/", "lease": {"epoch": 1, "ttl_seconds": 9}}
-        body = json.dumps({"jobs": [job] * 3, "state": "done", "ttl_seconds": 9, "cancelled": False}).encode()
+        body = json.dumps({"jobs": [job], "state": "done", "ttl_seconds": 9, "cancelled": False}).encode()
         with suppress(asyncio.IncompleteReadError):  # the caller has heard enough
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-                await reader.readexactly(int(length.split(b":")[1]))
+                asked.append(json.loads(await reader.readexactly(int(length.split(b":")[1]))))
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         writer.close()
         gone.set()
@@ -217,6 +231,7 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
             await gone.wait()
         server.close()
         await server.wait_closed()
+    assert [one["max"] for one in asked[:3]] == [3, 2, 1], "it keeps none that it does not need"
     wrong = {one.rule for one in verdicts if not one.holds}
     assert "a pulled job has every field, and no other" in wrong
     assert "a heartbeat or result with another epoch gets 409 lease_lost" in wrong

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, when the server is away
 BEATS = 3  # heartbeats in one term of a lease
 LONGEST_MESSAGE = 2000
+MOST_AT_ONCE = 100  # jobs that a server gives for one pull
 
 Handler = Callable[[Job], Awaitable[Any]]
 Tell = Callable[[str], None]
@@ -111,7 +112,7 @@ class Bot:
                 self._fetcher.close()
 
     async def _pull(self, wire: Wire) -> None:
-        room = self._concurrency - len(self._tasks)
+        room = min(MOST_AT_ONCE, self._concurrency - len(self._tasks))
         if room <= 0:
             self._free.clear()
             await self._free.wait()

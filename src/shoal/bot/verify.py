@@ -74,7 +74,8 @@ class Verifier:
         """As many jobs as are needed; one host gives one at a time, so it may take a few pulls."""
         in_vain = 0
         while in_vain < 2:
-            body = {"bot_id": "verify", "capabilities": [self._capability], "max": NEEDED, "wait_seconds": 2}
+            wanted = NEEDED - len(self._jobs)
+            body = {"bot_id": "verify", "capabilities": [self._capability], "max": wanted, "wait_seconds": 2}
             status, answer = await self._ask(PULL, body)
             if status != 200:
                 raise BackendUnavailable(

@@ -62,7 +62,8 @@ def add(urls: tuple[str, ...], site: bool, reach: Reach, as_json: bool, **given:
         print_json(made)
     else:
         print(made["id"], flush=True)
-        note(f"Its first run is at {to_the_second(made['next_run_at'])}.")
+        first = to_the_second(made["next_run_at"])
+        note(f"Its first run is at {first}." if first else "It has no run to come: it is disabled, or over.")
 
 
 @policies.command("set", epilog="Example: shoal policies set pol_01hr2v8k3m4n5p6q --frequency 1h --set jitter=5m")

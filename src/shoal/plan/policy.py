@@ -117,6 +117,8 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
             check_config(self.page_config)
         elif self.rule_set is not None:
             raise InvalidInput("rule_set", "is for a page", "give the rules of a site as crawl_config.rules")
+        elif self.adaptive is not None:
+            raise InvalidInput("adaptive", "is for a page: a site has no hash that could change", "leave it out")
         return self
 
     @property
@@ -183,11 +185,12 @@ class Policy:
         return f"policy:{self.id}"
 
     def staleness(self, now: int) -> float:
-        """How old its last success is, in frequencies; 1 for a policy that never had one."""
+        """How old its last success is, in steps of its rhythm; 1 for a policy that never had one."""
         if self.last_success_at is None:
             return 1.0
-        step = self.rhythm.frequency or DAY
-        return max(0.0, (now - self.last_success_at) / (step / timedelta(microseconds=1)))
+        rhythm, last = self.rhythm, self.last_success_at
+        step = rhythm.next_planned(last, last) - last  # by cron it is stale when its next time has come
+        return max(0.0, (now - last) / step)
 
     def is_over(self, at: int) -> bool:
         return self.form.not_after is not None and at > to_micros(self.form.not_after)

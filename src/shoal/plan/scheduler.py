@@ -117,10 +117,10 @@ class Scheduler:
         return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
 
     async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> _Batch:
-        now = await self._store.now(tx)
         known = await self._ready(tx, rooms)
         if not known:
             return _Batch([], [], [], [], 0, 0.0)
+        now = await self._store.now(tx)  # not before: what was found due must be so by this time too
         late = {policy_id: step for policy_id, one in known.items() if (step := kept_waiting(one, now)) is not None}
         plans, stuck = await self._plan(tx, [one for one in known.values() if one.id not in late], now)
         replaced = await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])

@@ -112,7 +112,9 @@ class PolicyStore(Protocol):
         """The live jobs with these dedupe keys."""
         ...
 
-    async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]: ...
+    async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]:
+        """These policies, kept from others who would change them until this transaction ends."""
+        ...
 
     async def signals(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
         """The points that are valid now, by subject."""

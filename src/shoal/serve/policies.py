@@ -63,7 +63,7 @@ EXAMPLE: dict[str, Any] = {
 
 class Freshness(Struct, kw_only=True):
     age_seconds: Annotated[int | None, says("Since the last success; null if there was none.")]
-    stale: Annotated[bool, says("Older than its frequency.")]
+    stale: Annotated[bool, says("Older than its frequency, or its next time by cron has come.")]
 
 
 class PolicyShape(Struct, kw_only=True):

@@ -48,8 +48,8 @@ FROM unnest(:id::text[], :success::smallint[], :at::bigint[], :hash::text[], :fr
 WHERE policy.id = g.id;
 
 -- name: policies_of_ids
--- These policies.
-SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = ANY(:ids::text[]);
+-- These policies, kept from others who would change them.
+SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = ANY(:ids::text[]) ORDER BY p.id FOR UPDATE;
 
 -- name: live_jobs_of_keys
 -- The live jobs with these dedupe keys.

@@ -39,7 +39,7 @@ SET last_success_at = CASE WHEN :success = 1 THEN max(coalesce(last_success_at, 
 WHERE id = :id;
 
 -- name: policies_of_ids
--- These policies.
+-- These policies; the write lock keeps others from changing them.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id IN (SELECT value FROM json_each(:ids));
 
 -- name: live_jobs_of_keys
