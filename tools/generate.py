@@ -184,6 +184,11 @@ def errors_page() -> str:
     for error, answer in errors.RESPONSES.items():
         cells = (f"`{error.code}`", _first_line(error), answer.http_status, answer.exit_code)
         lines.append(_row(*cells, f"`{answer.grpc_status}`"))
+    lines += [
+        "",
+        "Only over HTTP: `no_such_path` (404) and `method_not_allowed` (405) for what no endpoint answers, and",
+        "`unexpected` (500) for a mistake of Shoal's, of which its log tells more.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -96,7 +96,7 @@ StoreUrl = Annotated[
     ),
 ]
 RedisUrl = Annotated[str, Kind("address", "redis://host:6379/0", read_redis_url)]
-HttpUrl = Annotated[str, Kind("address", "http://host:3000 or https://host", read_http_url)]
+HttpUrl = Annotated[str, Kind("address", "http://host:port or https://host", read_http_url)]
 FilePath = Annotated[Path | None, Kind("path", "the path of a file", read_path)]
 Folder = Annotated[Path, Kind("path", "the path of a folder", read_path)]
 NAMES = "names separated by commas such as ref,src_*; a + in front adds them to the list; none for none"

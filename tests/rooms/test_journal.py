@@ -19,6 +19,8 @@ async def test_a_crawl_tells_what_it_found_and_which_depths_are_finished(crawler
         seen = await crawler.crawl(site, depth=2)
     lines = await said(crawler, seen)
     assert lines[:3] == ["Waiting for a worker", "Started", "Found 4 URLs"]
+    found = [line for line in lines if line.startswith("Found")]
+    assert len(found) == len(set(found)), "the same number is not told twice"
     assert [line for line in lines if line.startswith("Depth")] == [f"Depth {depth} finished" for depth in range(3)]
     assert lines[-1].startswith(f"Completed: {seen.counts.pages} pages, 0 errors")
 

@@ -67,6 +67,13 @@ def test_a_crawl_is_paused_resumed_and_stopped(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "one is stopped.\n"
 
 
+def test_an_address_that_workers_may_not_fetch_is_refused_as_what_the_person_wrote(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["crawls", "add", "http://10.0.0.1/"]) == 2
+    assert capsys.readouterr().err.startswith("shoal: URL names an address that may not be crawled; ")
+
+
 def test_a_crawl_is_made_for_the_workers_with_the_options_of_a_crawl(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--max-pages", "7", "--max-time", "10m", "--workers", "2", "--priority", "60", "--label", "team=a"]
     made = told(capsys, "add", "https://four.test/", "https://five.test/", "--project", "shop", *words)

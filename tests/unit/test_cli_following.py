@@ -67,10 +67,11 @@ def test_the_exit_code_says_how_a_crawl_ended(
 
 
 def test_who_waits_in_vain_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["crawls", "wait", "one", "--timeout", "20ms"]) == 6
+    assert main(["crawls", "wait", "one", "--timeout", "200ms"]) == 6
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "the end of crawl one did not happen within 0.02 s" in captured.err
+    assert "It waits for a worker" in captured.err
+    assert "the end of crawl one did not happen within 0.2 s" in captured.err
 
 
 @pytest.mark.parametrize(

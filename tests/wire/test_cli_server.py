@@ -70,7 +70,7 @@ async def test_tokens_are_made_listed_shown_and_revoked_at_a_server(shop: Served
     code, out, err = await person.types(
         "tokens", "create", "--name", "ci", "--role", "operator", "--expires-in", "90d", *at(shop, boss)
     )
-    assert (code, out.strip()[:4], err.split()[2]) == (0, "shl_", "write.")
+    assert (code, out.strip()[:4], "has the scope write." in err, "first" in err) == (0, "shl_", True, False)
     token_id = f"tok_{out.split('_')[1]}"
     listed = await person.told("tokens", "ls", *at(shop, boss))
     assert [token["id"] for token in listed["items"]] == [token_id, f"tok_{boss.split('_')[1]}"]
@@ -89,6 +89,12 @@ async def test_the_same_straight_on_the_store_needs_no_token(shop: Served, sqlit
     assert code == 7
     assert "is the last valid one of an admin" in err
     assert (await person.types("tokens", "revoke", made["id"], "--yes", "--store", sqlite_url))[0] == 0
+
+
+async def test_whoever_makes_the_first_token_is_told_that_the_door_is_closed_now(person: Person) -> None:
+    make = ("tokens", "create", "--role", "bot", "--name", "spider")
+    assert "from now on every request" in (await person.types(*make))[2]
+    assert "from now on" not in (await person.types(*make))[2]
 
 
 async def test_long_lists_come_over_several_pages(sqlite_url: str, person: Person, monkeypatch: Any) -> None:

@@ -29,7 +29,7 @@ A class takes facts, words its own message (*thing + what is so + what to do*) a
 the end maps each to its HTTP status, exit code and gRPC status; a test holds that none is missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,12 @@ class InvalidInput(CallerError):
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         super().__init__(f"{field} {problem}; {fix}.", field=field)
+
+    def called(self, name: Callable[[str], str]) -> "InvalidInput":
+        """The same, with the field by the name that whoever wrote it knows."""
+        field = str(self.facts.get("field", ""))
+        self.message = name(field) + self.message.removeprefix(field) if field else self.message
+        return self
 
 
 class UsageError(CallerError):
@@ -260,8 +266,9 @@ class StorageFull(OperatorError):
 
 
 class BodiesUnavailable(OperatorError):
-    """The store of kept bodies does not do what it is asked, however often. Unlike an outage of the database it is not
-    waited out: the pages would be fetched again and again."""
+    """The store of kept bodies does not do what it is asked, however often.
+
+    Unlike an outage of the database it is not waited out: the pages would be fetched again and again."""
 
     code = "bodies_unavailable"
 

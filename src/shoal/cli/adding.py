@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from shoal.base.errors import UsageError
+from shoal.base.errors import InvalidInput, UsageError
 from shoal.cli.api import Reach, reaching, run_on
 from shoal.cli.following import at_its_end
 from shoal.cli.options import add_flags, added_flag_of, added_values
@@ -33,7 +33,10 @@ def add(urls: Sequence[str], hold: bool, wait: bool, reach: Reach, as_json: bool
     given = added_values(options)
     wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
-    crawl = run_on(reach, lambda api: api.post(CRAWLS, body), existing=False)
+    try:
+        crawl = run_on(reach, lambda api: api.post(CRAWLS, body), existing=False)
+    except InvalidInput as error:
+        raise error.called(added_flag_of) from None
     if wait:
         note(f"{crawl['id']} is {crawl['state']}.")
         return at_its_end(reach, crawl["id"], as_json)

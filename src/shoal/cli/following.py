@@ -72,6 +72,7 @@ def watch(crawl_id: str, reach: Reach, as_json: bool) -> int:
 
     async def follow(api: Api, clock: Clock) -> int:
         watched = Watched(api, (await _seen(api, crawl_id)).crawl)
+        _tell_waiting(watched.crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             seen = await _until_still(api, crawl_id, clock)
         return _told(seen, as_json)
@@ -95,6 +96,7 @@ def at_its_end(reach: Reach, crawl_id: str, as_json: bool, longest: float | None
     async def follow(api: Api, clock: Clock) -> int:
         try:
             async with asyncio.timeout(longest):
+                _tell_waiting((await _seen(api, crawl_id)).crawl)
                 seen = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
@@ -121,6 +123,12 @@ class Watched:
     def seconds_before(self, clock: Clock) -> float:
         began = self.crawl.started_at
         return 0.0 if began is None else max(0.0, (clock.micros() - began) / 1e6)
+
+
+def _tell_waiting(crawl: Crawl) -> None:
+    """Whoever forgot the worker would wait for ever, and not know why."""
+    if crawl.state is CrawlState.QUEUED:
+        note("It waits for a worker: `shoal worker`, or `shoal serve --workers 1`.")
 
 
 async def _until_still(api: Api, crawl_id: str, clock: Clock) -> Seen:

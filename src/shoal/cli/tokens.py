@@ -43,12 +43,19 @@ def create(
     """Make a token. It is printed once and kept nowhere."""
     wish: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
     given = {field: value for field, value in wish.items() if value}
-    made = run_on(reach, lambda api: api.post(TOKENS, given), existing=False)
+
+    async def work(api: Api) -> tuple[dict[str, Any], bool]:
+        made: dict[str, Any] = await api.post(TOKENS, given)
+        return made, len((await api.get(TOKENS, limit=2))["items"]) == 1
+
+    made, is_first = run_on(reach, work, existing=False)
     if as_json:
         print_json(made)
         return
     print(made["token"], flush=True)
-    note(f"{made['id']} may {', '.join(made['scopes'])}. It is not shown again: keep it where only {name} reads it.")
+    note(f"{made['id']} has the scope {', '.join(made['scopes'])}. The token is not shown again: keep it safe.")
+    if is_first:
+        note("It is the first one: from now on every request to `shoal serve` on this store needs a token.")
 
 
 @tokens.command("ls")

@@ -164,6 +164,7 @@ class Turn(Struct):
     wait_seconds: float | None = None  # None: nobody asked when the next URL is due
     drained: bool = False
     is_told: bool = False  # what the walker had to tell is in the journal
+    found: int | None = None  # how many URLs the journal was told of, if it was
     finished: int | None = None  # the depth that was found to be finished, if it was asked for
     changed: Crawl | None = None  # the crawl with the options that were given to it meanwhile; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker has had its slice

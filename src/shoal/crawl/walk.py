@@ -66,6 +66,7 @@ class Walk:
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
+        self._found = 0  # URLs that we told of last
         self._uncounted = 0  # microseconds of work in reports that were not worth a write
 
     async def seeds_landed(self) -> list[Url]:
@@ -108,6 +109,7 @@ class Walk:
         report.walked += self._uncounted
         turn = await self._database.run(commit)
         self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
+        self._found = self._found if turn.found is None else turn.found
         if turn.drained:
             await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
         return turn
@@ -164,7 +166,8 @@ class Walk:
         """Add to the journal what this commit has to tell."""
         number, lines = self._crawl.number, list(news.lines)
         if news.found:
-            lines.append(telling.found((await self._crawls.store.counts(tx, number)).opened))
+            turn.found = (await self._crawls.store.counts(tx, number)).opened
+            lines += [telling.found(turn.found)] if turn.found != self._found else []
         if news.depth is not None:
             lines += await self._finish_depth(tx, news.depth, turn)
         await self._journal.write(tx, number, lines)

@@ -23,6 +23,7 @@ from shoal.base.form import Form, says
 from shoal.base.text import visible
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
+from shoal.crawl.telling import in_words
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.keeper import caller_of
 from shoal.serve.problems import Json
@@ -152,7 +153,7 @@ def _seconds_of(seen: Seen, now: int) -> float | None:
 def _reason(state: CrawlState, reason: str | None) -> str:
     if state is CrawlState.QUEUED:
         return "waiting for a worker"
-    return "" if reason in PLAIN_REASONS else visible(str(reason).replace("_", " "))
+    return "" if reason in PLAIN_REASONS else visible(in_words(reason))
 
 
 def duration(seconds: float) -> str:

@@ -37,7 +37,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     """What the router itself refuses: unknown path, wrong method."""
     assert isinstance(error, HTTPException)
     code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    detail = f"{request.method} {request.url.path}: {error.detail}"
+    detail = f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is."
     body = {
         "type": "about:blank",
         "title": error.detail,
