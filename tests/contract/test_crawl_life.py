@@ -14,7 +14,7 @@ from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, 
 from shoal.base.ids import CrawlId
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.crawls import KIND
+from shoal.crawl.crawls import KIND, CrawlMoved
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Control, Report, Settled, Task, Turn
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
@@ -257,6 +257,18 @@ async def test_a_walker_goes_on_after_its_slice_when_nobody_has_to_wait(bench: B
     await bench.submit(f"{SITE}/new")  # a free worker may be about to take it
     turn = await turn_after_its_slice(walker)
     assert (turn.others_wait, len(turn.work)) == (False, 2)
+
+
+async def test_the_end_of_a_crawl_is_told_once_however_many_walk_it(bench: Bench) -> None:
+    crawl = await bench.submit(workers=3)
+    first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
+    await second.walk.close(Report(), "leaves")
+    await bench.jump(5)
+    assert (await first.turn(*[fetched(task) for task in await first.take()])).drained
+    await third.walk.close(Report(), "stop")
+    told = [(signal.state, signal.seconds) for signal in bench.told if isinstance(signal, CrawlMoved)]
+    assert [state for state, _ in told] == [S.QUEUED, S.RUNNING, S.COMPLETED]
+    assert round(told[-1][1] or 0) == 5
 
 
 async def test_a_completed_crawl_tells_its_other_walkers_to_stop(bench: Bench) -> None:

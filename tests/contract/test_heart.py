@@ -6,7 +6,12 @@ from datetime import timedelta
 
 from shoal.base.clock import SystemClock
 from shoal.queue.job import Extended, Holder
+from shoal.queue.states import JobState
+from shoal.settings import WorkSettings
 from shoal.work.heart import Heart
+from shoal.work.nursery import Nursery
+from shoal.work.runs import RunSlots
+from shoal.work.workplace import Workplace
 from tests.contract.conftest import Bench, Gate, Gated
 
 
@@ -47,3 +52,19 @@ async def test_a_lease_that_a_stuck_commit_holds_does_not_cost_the_others_theirs
     await settling
     await asyncio.wait_for(stuck.heard.wait(), 5)
     beating.cancel()
+
+
+async def test_a_job_whose_child_heard_too_long_of_no_renewal_is_handed_back_at_once(bench: Bench) -> None:
+    job_id = await bench.enqueue(kind="crawl")
+    says_so = ["/bin/sh", "-c", """read job; echo '{"say": "Done", "ending": "lease_lost"}'; read more"""]
+    nursery = Nursery(SystemClock(), bench.signals, {}, command=says_so)
+    place = Workplace(
+        "n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), SystemClock(), bench.signals, nursery
+    )
+    freed = asyncio.Event()
+    slots = RunSlots(place, freed.set)
+    await slots.lease_more()
+    await asyncio.wait_for(freed.wait(), 5)
+    job = await bench.job(job_id)
+    assert (job.state, job.state_reason, job.crash_count, slots.free) == (JobState.PENDING, "store_away", 0, 2)
+    await slots.end()

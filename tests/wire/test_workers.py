@@ -4,7 +4,8 @@ import asyncio
 import json
 from http.client import HTTPConnection
 from io import StringIO
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -17,13 +18,19 @@ from shoal.base.reading import Address
 from shoal.base.signals import Signal, Signals
 from shoal.cli import child
 from shoal.cli.probes import probed
+from shoal.crawl.crawls import CrawlMoved
+from shoal.crawl.states import CrawlState
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
 from shoal.pages.settled import PagesSettled
 from shoal.queue.job import Lease
-from shoal.queue.queue import Queue
+from shoal.queue.queue import JobMoved, Queue
+from shoal.queue.states import GrantEnd, JobState
 from shoal.settings import LogSettings, load
+from shoal.work import child as work_child
+from shoal.work.child import Child
 from shoal.work.nursery import Nursery
+from shoal.work.talk import encode
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
 from shoal.work.workplace import Workplace
 from tests.support.controller import served
@@ -126,3 +133,28 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     [line] = map(json.loads, log.getvalue().splitlines())
     assert (line["level"], line["event"]) == ("warning", "child_refused")
     assert "cannot begin: PostgreSQL" in line["msg"]
+
+
+async def test_what_happens_in_a_child_is_counted_by_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bytes] = []
+    monkeypatch.setattr(work_child, "_say", lambda message: said.append(encode(message)))
+    relay = Signals()
+    Child(load(env={}).settings, cast(Any, None), SystemClock(), relay)
+    job = {"job_id": "job_1", "run_id": "crl_1", "to": JobState.DONE, "reason": None, "error": None}
+    relay.emit(JobMoved(kind="crawl", how=GrantEnd.DONE, **job))
+    relay.emit(CrawlMoved(crawl_id="crl_1", state=CrawlState.RUNNING, reason=None))
+    relay.emit(CrawlMoved(crawl_id="crl_1", state=CrawlState.COMPLETED, reason="drained", seconds=42.0))
+    (tmp_path / "said").write_bytes(b"".join(said))
+
+    metrics, signals = Metrics(), Signals()
+    signals.subscribe(metrics.listen)
+    nursery = Nursery(SystemClock(), signals, {}, command=["/bin/sh", "-c", f"cat {tmp_path}/said"])
+    process = await nursery.spawn()
+    await process.hear()
+    await process.end()
+    shown = metrics.render().decode()
+    assert 'shoal_jobs_done_total{kind="crawl"} 1.0' in shown
+    assert 'shoal_crawls_total{state="completed"} 1.0' in shown
+    assert 'shoal_crawl_seconds_sum{state="completed"} 42.0' in shown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.base.clock import SystemClock
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.crawls import CrawlMoved
-from shoal.observe.logs import Logs, capture_stdlib
+from shoal.observe.logs import Logs, capture_stdlib, silence
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 def quiet(settings: Settings) -> Signals:
     """A bus for a command with a person in front of it: only warnings are logged, and not what becomes of its crawl,
     which the command says by itself."""
+    silence()
     level = settings.log.but(level="warning")
     logs, signals = Logs(level, SystemClock()), Signals()
 

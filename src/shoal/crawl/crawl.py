@@ -205,6 +205,13 @@ class Crawl:
         """What its kept bodies are filed under. Ids are used again, and by other stores: the id alone will not do."""
         return f"{self.id}-{xxhash.xxh3_64_hexdigest(self.key_seed.to_bytes(8))}"
 
+    @property
+    def took_seconds(self) -> float | None:
+        """From its start to its end; None without both."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at) / 1e6
+
     def answer(self, counts: Counts) -> dict[str, Any]:
         """The crawl as the API and the CLI show it."""
         return {

@@ -52,6 +52,15 @@ class CrawlMoved(Signal):
     crawl_id: str
     state: CrawlState
     reason: str | None
+    seconds: float | None = None  # from its start to its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlEnded(Signal):
+    """A crawl ended in a child of this process: what metrics need of it."""
+
+    state: str
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +114,7 @@ class Crawls:
         self._settings = settings or CrawlSettings()
         self._proxies = proxies or Proxies()
         self._sequel: Callable[[], Sequel] | None = None
+        self._untold: set[str] = set()  # crawls that a commit of ours moved, until it is through
 
     def followed_by(self, sequel: Callable[[], Sequel]) -> None:
         """Name who is told of crawls that complete and want to be analysed."""
@@ -372,6 +382,7 @@ class Crawls:
         if crawl.state is not CrawlState.QUEUED:
             return [telling.taken_up(job_id)]
         await self._set_state(tx, crawl_id, states.run())
+        self._untold.add(crawl_id)
         return [telling.moved(crawl, states.run(), None)]
 
     async def lock(self, tx: Tx, run_id: str) -> None:
@@ -390,13 +401,18 @@ class Crawls:
         if verdict is not None:
             await self._move(tx, crawl, verdict)
             await self._follow(tx, crawl, verdict, move.job_id)
+            self._untold.add(run_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
     async def told(self, run_id: str) -> None:
+        """A commit is through: say what it made of the run, if it moved it."""
+        if run_id not in self._untold:
+            return
+        self._untold.discard(run_id)
         crawl = await self._database.read(lambda tx: self.store.get(tx, run_id))
         if crawl is not None:
-            self._tell(crawl.id, CrawlMove(crawl.state, crawl.state_reason))
+            self._tell(crawl.id, CrawlMove(crawl.state, crawl.state_reason), crawl)
             if self._sequel is not None and crawl.state is CrawlState.COMPLETED and crawl.config.analyze:
                 await self._sequel().begun(crawl.id)
 
@@ -538,8 +554,9 @@ class Crawls:
             scopes=scopes_of(config.project, config.labels),
         )
 
-    def _tell(self, crawl_id: str, move: CrawlMove) -> None:
-        self._signals.emit(CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason))
+    def _tell(self, crawl_id: str, move: CrawlMove, seen: Crawl | None = None) -> None:
+        seconds = None if seen is None else seen.took_seconds
+        self._signals.emit(CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds))
 
 
 EVENTS = {
@@ -562,7 +579,7 @@ INSTEAD = {
     CrawlState.PENDING: "start it first",
     CrawlState.STOPPING: "a stop is final; start a new one, and let it follow this one with --since",
     CrawlState.STOPPED: "a stop is final; start a new one, and let it follow this one with --since",
-    CrawlState.COMPLETED: "it has ended; `shoal crawls retry` fetches again what failed",
+    CrawlState.COMPLETED: "it has ended; `shoal crawls retry --all` fetches again what failed",
     CrawlState.FAILED: "it has ended; `shoal crawls retry` lets it go on",
 }
 """What can be done with a crawl in this state, when what was asked for cannot."""

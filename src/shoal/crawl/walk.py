@@ -87,6 +87,7 @@ class Walk:
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
+        await self._crawls.told(self._crawl.id)
 
     async def turn(self, report: Report, ask: Ask) -> Turn:
         """Settle the report and take more, in one commit. If the walker is left with nothing and the whole frontier

@@ -172,7 +172,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 # Libraries that announce every request or connection at INFO; our own lines say it better.
-QUIET = ("asyncio", "uvicorn.access", "httpx")
+QUIET = ("asyncio", "uvicorn.access", "uvicorn.error", "httpx")
 SILENT = ("asyncpg.pool",)  # a store that is away is told once, in our own words
 
 
@@ -187,6 +187,11 @@ def capture_stdlib(logs: Logs) -> None:
         logger.propagate = True
     for name in QUIET:
         logging.getLogger(name).setLevel(Level.WARNING)
+    silence()
+    logging.captureWarnings(True)
+
+
+def silence() -> None:
+    """Have libraries say nothing of what we say ourselves."""
     for name in SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    logging.captureWarnings(True)

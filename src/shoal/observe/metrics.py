@@ -4,7 +4,7 @@ Signals are known by the name of their class, as in `words`. Labels take only va
 states, status classes, route patterns; never a URL, a host or an id.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from shoal.base.signals import Signal
 
 FINAL = frozenset({"completed", "failed", "stopped"})
+SPANS = (1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
@@ -37,6 +38,9 @@ class Metrics:
         self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
         self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
+        self._crawl_seconds = self._histogram(
+            "shoal_crawl_seconds", "From the start of a crawl to its end.", "state", buckets=SPANS
+        )
         self._results = self._counter("shoal_results", "Results of page jobs that were taken.", "kind")
         self._results_timed = self._counter("shoal_results_timed", "Results that say how long they took.", "kind")
         self._result_seconds = self._counter("shoal_result_seconds", "Time that the timed results took.", "kind")
@@ -57,6 +61,7 @@ class Metrics:
             "ChildLost": self._child_lost,
             "StoreOutOfReach": self._store_out_of_reach,
             "CrawlMoved": self._crawl_moved,
+            "CrawlEnded": self._crawl_moved,
             "ResultsTaken": self._results_taken,
             "BotAsked": lambda signal: self._bot_pulls.inc(),
             "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
@@ -75,8 +80,8 @@ class Metrics:
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
         return Counter(name, says, labels, registry=self.registry)
 
-    def _histogram(self, name: str, says: str, *labels: str) -> Histogram:
-        return Histogram(name, says, labels, buckets=WAITS, registry=self.registry)
+    def _histogram(self, name: str, says: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
+        return Histogram(name, says, labels, buckets=buckets, registry=self.registry)
 
     def _chore_failed(self, signal: Any) -> None:
         self._chore_failures.labels(signal.chore).inc()
@@ -130,6 +135,8 @@ class Metrics:
     def _crawl_moved(self, signal: Any) -> None:
         if str(signal.state) in FINAL:
             self._crawls.labels(str(signal.state)).inc()
+            if signal.seconds is not None:
+                self._crawl_seconds.labels(str(signal.state)).observe(signal.seconds)
 
     def _caller_refused(self, signal: Any) -> None:
         self._refusals.inc()

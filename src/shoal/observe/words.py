@@ -82,6 +82,7 @@ WORDS: Mapping[str, Wording] = {
     ),
     "PolicyStuck": Wording(Level.WARNING, "policy {policy_id} cannot be run as it is, and is put off: {error}"),
     "JobsScheduled": Wording(Level.DEBUG, "{made} jobs made for policies, {skipped} skipped"),
+    "CrawlEnded": Wording(Level.DEBUG, "a child's crawl {state}"),
     "CrawlChanged": Wording(Level.INFO, "crawl changed"),
     "CrawlMoved": Wording(
         Level.INFO,

@@ -14,17 +14,21 @@ from typing import Generic, Protocol, TypeVar
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
+from shoal.crawl.crawls import CrawlMoved
+from shoal.crawl.states import TERMINAL
 from shoal.hosts.watch import HoldsBegun
 from shoal.pages.settled import PagesSettled, ResultsTaken
 from shoal.queue.job import Holder, Lease, node_of
-from shoal.queue.queue import JobsLeased, JobsMoved, Queue
+from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
 from shoal.settings import Settings
 from shoal.work.pages import PageCraft, PageDesk
 from shoal.work.talk import (
+    LEASE_LOST,
     STORE_AWAY,
     Alone,
     Done,
     Drop,
+    Ended,
     Held,
     Holding,
     Leased,
@@ -131,7 +135,7 @@ class Child:
                 self._run.leave(self._leaving)
             done = Done(await self._run.run())
         except LeaseLost:
-            done = Done("lease_lost")
+            done = Done(LEASE_LOST)
         except BackendUnavailable as error:  # for longer than the lease is trusted: nobody's failure
             done = Done(STORE_AWAY, error=error.message)
         except ShoalError as error:
@@ -214,11 +218,15 @@ def _say_alone(holder: Holder | None) -> None:
 
 
 def _relay(signal: Signal) -> None:
-    """Pages, holds and jobs by the batch are counted where metrics are asked for: in the parent."""
+    """Pages, holds, jobs and crawls are counted where metrics are asked for: in the parent."""
     if isinstance(signal, PagesSettled):
         _say(Stored(signal.pages, signal.bytes))
     elif isinstance(signal, JobsMoved):
         _say(Moved(signal.kind, signal.how, signal.count))
+    elif isinstance(signal, JobMoved):
+        _say(Moved(signal.kind, signal.how, 1))
+    elif isinstance(signal, CrawlMoved) and signal.state in TERMINAL:
+        _say(Ended(signal.state, signal.seconds))
     elif isinstance(signal, ResultsTaken):
         _say(Taken(signal.kind, signal.count, signal.timed, signal.seconds))
     elif isinstance(signal, JobsLeased):

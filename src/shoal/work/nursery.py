@@ -8,7 +8,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 
 from shoal.base.clock import Clock
-from shoal.base.signals import Signals
+from shoal.base.signals import Signal, Signals
+from shoal.crawl.crawls import CrawlEnded
 from shoal.hosts.watch import HoldsBegun
 from shoal.pages.settled import PagesSettled, ResultsTaken
 from shoal.queue.job import Holder
@@ -18,6 +19,7 @@ from shoal.work.leftovers import Book
 from shoal.work.talk import (
     Alone,
     Done,
+    Ended,
     Held,
     Holding,
     Leased,
@@ -140,24 +142,8 @@ class ChildProcess:
             self.memory = message.memory
         elif isinstance(message, Alone):
             self.alone = None if message.lease is None else holders([message.lease])[0]
-        elif isinstance(message, Stored):
-            self._signals.emit(PagesSettled(pages=message.pages, bytes=message.bytes))
-        elif isinstance(message, Held):
-            self._signals.emit(HoldsBegun(holds=message.holds))
-        elif isinstance(message, Moved):
-            self._signals.emit(JobsMoved(kind=message.kind, how=GrantEnd(message.how), count=message.count))
-        elif isinstance(message, Taken):
-            taken = {"count": message.count, "timed": message.timed}
-            self._signals.emit(ResultsTaken(kind=message.kind, seconds=message.seconds, **taken))
-        elif isinstance(message, Leased):
-            self._signals.emit(
-                JobsLeased(
-                    kind=message.kind,
-                    holder=str(self.pid),
-                    count=message.count,
-                    waited_seconds=message.waited_seconds,
-                )
-            )
+        elif (told := _signal_of(message, self.pid)) is not None:
+            self._signals.emit(told)
 
     def kill(self) -> None:
         if not self.gone:
@@ -172,3 +158,22 @@ class ChildProcess:
         if self._book is not None:
             self._book.remove(self.pid)
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _signal_of(message: Message, pid: int) -> Signal | None:
+    """What happened in a child, for those who count in this process."""
+    match message:
+        case Stored(pages, sizes):
+            return PagesSettled(pages=pages, bytes=sizes)
+        case Held(holds):
+            return HoldsBegun(holds=holds)
+        case Ended(state, seconds):
+            return CrawlEnded(state=state, seconds=seconds)
+        case Moved(kind, how, count):
+            return JobsMoved(kind=kind, how=GrantEnd(how), count=count)
+        case Taken(kind, count, timed, seconds):
+            return ResultsTaken(kind=kind, count=count, timed=timed, seconds=seconds)
+        case Leased(kind, count, waited):
+            return JobsLeased(kind=kind, holder=str(pid), count=count, waited_seconds=waited)
+        case _:
+            return None

@@ -10,7 +10,7 @@ from shoal.base.reading import show_duration
 from shoal.queue.job import Extended, Holder, Lease
 from shoal.queue.states import STALLED
 from shoal.work.nursery import ChildProcess
-from shoal.work.talk import STORE_AWAY, Leave, Renewed, Work
+from shoal.work.talk import LEASE_LOST, STORE_AWAY, Leave, Renewed, Work
 from shoal.work.workplace import Workplace
 
 CHILD_PAUSE = 1.0  # seconds before another child is started after one that could not
@@ -168,6 +168,8 @@ class RunSlots:
                 self._place.tell_unreachable("working on a job", RuntimeError(done.error))
                 await self._place.settle(self._place.queue.release(slot.lease, STORE_AWAY))
                 await self._place.clock.sleep(CHILD_PAUSE)
+            elif done.ending == LEASE_LOST:
+                await self._place.settle(self._place.queue.release(slot.lease, STORE_AWAY))  # if it is ours after all
             elif done.error is not None:
                 await self._place.settle(self._place.queue.fail(slot.lease, done.error))
         finally:

@@ -60,12 +60,14 @@ class Tick:
 
 
 STORE_AWAY = "store_away"
+LEASE_LOST = "lease_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """Child to parent: the job has left my hands. `error` is set if it failed and the parent must say so; one that
-    ended as `STORE_AWAY` did not fail, and is handed back."""
+    ended as `STORE_AWAY` did not fail, and is handed back; so is one that ended as `LEASE_LOST`, which may only mean
+    that nobody told the child in time that it still has its lease."""
 
     ending: str
     error: str | None = None
@@ -88,8 +90,16 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """Child to parent: a crawl ended so, after so many seconds."""
+
+    state: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
-    """Page child to parent: so many jobs of a kind ended, or went back, in the same way."""
+    """Child to parent: so many jobs of a kind ended, or went back, in the same way."""
 
     kind: str
     how: str
@@ -130,7 +140,23 @@ class Alone:
     lease: Pair | None = None
 
 
-Message = Work | Renewed | Leave | Nudge | Drop | Tick | Done | Stored | Held | Moved | Taken | Leased | Holding | Alone
+Message = (
+    Work
+    | Renewed
+    | Leave
+    | Nudge
+    | Drop
+    | Tick
+    | Done
+    | Stored
+    | Held
+    | Ended
+    | Moved
+    | Taken
+    | Leased
+    | Holding
+    | Alone
+)
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 

@@ -1,6 +1,7 @@
 """PostgreSQL behind the database port: a pool of connections, statement timeouts, the server's clock."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -235,12 +236,20 @@ class PostgresDatabase:
         except CONFLICTS as error:
             raise BackendUnavailable(self.name, f"{error}", "try again in a moment") from error
         except GONE as error:
-            why = str(error) or type(error).__name__
-            raise BackendUnavailable(self.name, why, "check that the server runs and DATABASE_URL is right") from error
+            raise BackendUnavailable(
+                self.name, _why(error), "check that the server runs and DATABASE_URL is right"
+            ) from error
 
 
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: use an empty database, or an empty schema"
 _URL_FIX = "write it as postgresql://user:password@host:5432/database"
+
+
+def _why(error: Exception) -> str:
+    """What is wrong, without the numbers and tuples that drivers put around it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 async def _as_it_is(connection: Any) -> None:
