@@ -17,7 +17,7 @@ from shoal.app import App, opened
 from shoal.base.clock import FakeClock
 from shoal.fetch.slots import Task
 from shoal.fetch.waiting import WaitingRoom
-from shoal.serve.endpoint import reached, routes_of
+from shoal.serve.endpoint import Finder, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
 from shoal.serve.live import Live
 from shoal.serve.site import site
@@ -74,7 +74,9 @@ class Served:
             connection.close()
 
     def _check(self, method: str, path: str, answered: Answered) -> None:
-        line = reached(self.routes, {"type": "http", "method": method, "path": path.partition("?")[0], "headers": []})
+        scope = {"type": "http", "method": method, "path": path.partition("?")[0], "headers": []}
+        route = Finder(self.routes).find(scope)
+        line = None if route is None else route.line
         if answered.status >= 400:
             if answered.headers["content-type"] == "application/problem+json":
                 assert {"type", "title", "status", "code", "detail"} <= set(answered.json)

@@ -12,7 +12,7 @@ from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.form import Form, says
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, EndpointRoute, Nothing, endpoint, reached, routes_of, table_of
+from shoal.serve.endpoint import Ask, EndpointRoute, Finder, Nothing, endpoint, routes_of, table_of
 from shoal.serve.problems import Json
 
 MAX_BODY = 100
@@ -79,11 +79,17 @@ def test_the_table_keeps_the_order_of_the_class_and_what_was_declared() -> None:
 
 
 def test_a_door_learns_which_endpoint_a_request_will_reach() -> None:
-    found = reached(ROUTES, scope_of("GET", "/fish/carp"))
+    finder, scope = Finder(ROUTES), scope_of("GET", "/fish/carp")
+    found = finder.find(scope)
     assert found is not None
-    assert (found.name, found.scope) == ("show_fish", Scope.READ)
-    assert reached(ROUTES, scope_of("DELETE", "/fish/carp")) is None
-    assert reached(ROUTES, scope_of("GET", "/birds")) is None
+    assert (found.line.name, found.line.scope) == ("show_fish", Scope.READ)
+    assert (scope["route"], scope["path_params"]) == (found, {"fish_id": "carp"})
+    whole = finder.find(scope_of("GET", "/fish"))
+    assert whole is not None
+    assert whole.line.name == "list_fish"
+    assert finder.find(scope_of("DELETE", "/fish/carp")) is None
+    assert finder.find(scope_of("DELETE", "/fish")) is None
+    assert finder.find(scope_of("GET", "/birds")) is None
 
 
 async def test_a_body_is_read_by_its_form() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getdoc, getmembers_static
-from json import loads as read_pairs
+from json import JSONDecoder
 from typing import Any, Generic, TypeVar, get_origin
 
 import orjson
@@ -184,12 +184,26 @@ def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:
     return [EndpointRoute(line, group, limit) for group, limit in most for line in table_of(type(group))]
 
 
-def reached(routes: Sequence[BaseRoute], scope: AsgiScope) -> Endpoint | None:
-    """The endpoint that a request will reach; None if it will be refused, or goes to something outside of the table."""
-    for route in routes:
-        if isinstance(route, EndpointRoute) and route.matches(scope)[0] is Match.FULL:
-            return route.line
-    return None
+class Finder:
+    """Finds the endpoint of a request: by its whole path if that has no parts to fill in, else one after the other."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        known = [route for route in routes if isinstance(route, EndpointRoute)]
+        self._whole = {(name, one.path): one for one in known if not one.line.parts for name in one.methods or ()}
+        self._others = [one for one in known if one.line.parts]
+
+    def find(self, scope: AsgiScope) -> EndpointRoute | None:
+        """The endpoint, which the scope is told; None if the request goes to something outside of the table."""
+        found = scope["route"] = self._whole.get((scope["method"], scope["path"])) or self._search(scope)
+        return found
+
+    def _search(self, scope: AsgiScope) -> EndpointRoute | None:
+        for route in self._others:
+            match, told = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(told)
+                return route
+        return None
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
@@ -203,7 +217,7 @@ def read_query(form: type[F], request: Request) -> F:
     """The query parameters; unknown and repeated ones are refused."""
     values: dict[str, Any] = {}
     known = fields_of(form)
-    for name, value in request.query_params.multi_items():
+    for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
         if "\x00" in value:
             raise InvalidInput(shorten(name), "has a NUL in it", "leave it out")
         if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
@@ -246,7 +260,7 @@ def parse(form: type[F], body: bytes) -> F:
     """The form that a body fills in."""
     try:
         values = orjson.loads(body)
-        read_pairs(body, object_pairs_hook=_each_once)
+        _PAIRS.decode(body.decode())
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise InvalidInput("the body", f"is not JSON ({shorten(str(error))})", "send one JSON object") from None
     if not isinstance(values, dict):
@@ -256,12 +270,15 @@ def parse(form: type[F], body: bytes) -> F:
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Parsers differ in which of two equal keys they take, so neither is taken."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise InvalidInput(shorten(name), "is given twice", "give it once")
-        found[name] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise InvalidInput(shorten(twice), "is given twice", "give it once")
     return found
+
+
+_PAIRS = JSONDecoder(object_pairs_hook=_each_once)
 
 
 def public_lines(groups: Sequence[type]) -> Iterator[Endpoint]:

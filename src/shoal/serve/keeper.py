@@ -6,6 +6,7 @@ token, everybody needs one. What a caller may do then is the scope of the endpoi
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -162,6 +163,7 @@ def is_secure(request: Request) -> bool:
     return bool(request.scope["scheme"] == "https")
 
 
+@lru_cache(maxsize=1000)
 def is_loopback(host: str) -> bool:
     """Whether a host name or address can only mean this machine."""
     name = host.strip("[]").lower()

@@ -16,7 +16,7 @@ from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
 from shoal.base.errors import CallerError, ShoalError, Unauthenticated
 from shoal.base.signals import Signal, Signals
-from shoal.serve.endpoint import reached
+from shoal.serve.endpoint import EndpointRoute, Finder
 from shoal.serve.keeper import SAFE_METHODS, Keeper, Loopback
 from shoal.serve.problems import http_error, shoal_error, unexpected
 
@@ -57,7 +57,7 @@ def site(
         exception_handlers={ShoalError: shoal_error, HTTPException: http_error, Exception: unexpected},
     )
     app.state.acts = acts
-    return Door(app, routes, keeper or Loopback(), open_probes, clock, signals)
+    return Door(app, Finder(routes), keeper or Loopback(), open_probes, clock, signals)
 
 
 class Passage:
@@ -90,19 +90,20 @@ class Passage:
 
 
 class Door:
-    """Every request passes here: its keeper lets it in or not, the answer gets its headers, and is counted."""
+    """Every request passes here: its keeper lets it in or not, the answer gets its headers, and is counted. Endpoints
+    answer it straight: the framework's way to them costs as much as what most of them do."""
 
     def __init__(
         self,
-        app: ASGIApp,
-        routes: Sequence[BaseRoute],
+        app: Starlette,
+        finder: Finder,
         keeper: Keeper,
         open_probes: bool,
         clock: Clock,
         signals: Signals,
     ) -> None:
         self._app = app
-        self._routes = routes
+        self._finder = finder
         self._keeper = keeper
         self._open_probes = open_probes
         self._clock = clock
@@ -112,11 +113,14 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request, began = Request(scope), self._clock.monotonic()
+        request, began = Request(scope, receive), self._clock.monotonic()
         passage = Passage(send, self._clock, lambda: self._is_welcome(request))
         try:
-            refusal = await self._refusal(request)
-            await (refusal or self._app)(scope, receive, passage.send)
+            found = self._finder.find(scope)
+            answer: ASGIApp | None = await self._refusal(request)
+            if answer is None and found is not None:
+                answer = await self._answer(found, request, passage)
+            await (answer or self._app)(scope, receive, passage.send)
         except Exception:
             if not passage.is_closed:
                 raise
@@ -125,6 +129,18 @@ class Door:
             seconds = self._clock.monotonic() - began
             served = RequestServed(method=scope["method"], route=route, status=passage.status, seconds=seconds)
             self._signals.emit(served)
+
+    async def _answer(self, found: EndpointRoute, request: Request, passage: Passage) -> Response:
+        """What an endpoint answers, as the framework would give it."""
+        request.scope["app"] = self._app
+        try:
+            answer: Response = await found.endpoint(request)
+        except ShoalError as error:
+            return await shoal_error(request, error)
+        except Exception as error:
+            await (await unexpected(request, error))(request.scope, request.receive, passage.send)
+            raise  # whoever serves us tells of it
+        return answer
 
     async def _is_welcome(self, request: Request) -> bool:
         """Whether who was let in still would be. A store that cannot say so throws nobody out."""
@@ -151,9 +167,9 @@ class Door:
         path = request.scope["path"]  # what is routed by; `request.url` would believe the Host header
         if path in PROBES:
             return None if self._open_probes else Scope.READ
-        found = reached(self._routes, request.scope)
-        if found is not None:
-            return found.scope
+        found = request.scope["route"]
+        if isinstance(found, EndpointRoute):
+            return found.line.scope
         if path in OPEN or path.startswith(FILES):
             return None
         return Scope.READ if request.method in SAFE_METHODS else Scope.WRITE
