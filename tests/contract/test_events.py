@@ -16,6 +16,7 @@ from shoal.base.database import Database
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
 from shoal.base.leader import LEAD, Led
 from shoal.egress import AddressRule, Egress
+from shoal.events import courier as courier_room
 from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled
 from shoal.events.event import Event
 from shoal.events.eventfile import EventFile
@@ -373,6 +374,31 @@ async def test_the_file_of_events_has_each_event_once_and_goes_on_where_it_was(p
     await EventFile(post.bench.database, post.events, path).run_once()
     lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(ids)
+
+
+async def test_what_was_not_begun_when_one_failed_is_as_it_was_before(post: Post) -> None:
+    webhook = await post.hook()
+    await post.happen(*["crawl.started"] * (courier_room.AT_ONCE + 4))
+    post.server.answer("/hook", reply(500, b""))
+    await post.carry()
+    found = await post.webhooks.deliveries(webhook.id, None, 2**62, 100)
+    assert [one.attempts for one in reversed(found)] == [1] * courier_room.AT_ONCE + [0] * 4
+    post.server.answer("/hook", OK)
+    await post.carry()
+    untried = [one.event_id for one in found if not one.attempts]
+    assert sorted(post.received()[courier_room.AT_ONCE :]) == sorted(untried)
+
+
+async def test_what_a_slow_receiver_leaves_of_a_batch_is_sent_with_the_next(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_room, "BEGIN_WITHIN", 0.0)
+    webhook = await post.hook()
+    ids = await post.happen(*["crawl.started"] * (3 * courier_room.AT_ONCE))
+    await post.carry()
+    assert sorted(post.received()) == sorted(ids)
+    found = await post.webhooks.deliveries(webhook.id, None, 2**62, 100)
+    assert {(one.state.value, one.attempts) for one in found} == {("delivered", 1)}
 
 
 async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Post) -> None:

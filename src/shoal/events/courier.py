@@ -5,8 +5,9 @@ Each webhook is served by itself: one that is slow or down keeps no other from i
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from shoal import __version__
@@ -23,6 +24,8 @@ from shoal.events.store import WebhookStore
 from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
 
 AT_ONCE = 8  # deliveries to one webhook
+BATCH = 64  # deliveries that one commit takes, and the next one settles
+BEGIN_WITHIN = 2.0  # seconds; what of a batch is not begun by then goes back: nobody else could send it meanwhile
 PATIENCE = timedelta(seconds=20)  # for an answer
 LIMITS = Limits(connect_timeout=timedelta(seconds=10), total_timeout=PATIENCE, max_body_bytes=64_000, cut_body=True)
 TAKEN_FOR = 3 * PATIENCE
@@ -32,7 +35,7 @@ GIVE_UP = timedelta(days=5)  # of failures without one success: nobody is there 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveriesSent(Signal):
-    """What one round brought to one webhook."""
+    """What one batch brought to one webhook."""
 
     webhook_id: str
     delivered: int
@@ -68,6 +71,20 @@ class _Sent:
     @property
     def ok(self) -> bool:
         return self.error is None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Deliveries that were taken: those that were not begun yet, and what came of the others."""
+
+    webhook: Webhook
+    left: deque[tuple[Delivery, Told]]
+    sent: list[_Sent] = field(default_factory=list)
+    all_ok: bool = True
+
+    def note(self, one: _Sent) -> None:
+        self.sent.append(one)
+        self.all_ok = self.all_ok and one.ok
 
 
 class Courier:
@@ -113,27 +130,38 @@ class Courier:
             self._egress.close()
 
     async def _serve(self, webhook_id: str) -> None:
-        """Send what is due, round by round; what fails is a later round's."""
+        """Send what is due, batch by batch; what fails is a later pass's."""
         try:
-            while await self._round(webhook_id):
-                pass
+            batch = await self._database.run(lambda tx: self._take(tx, webhook_id))
+            while batch is not None:
+                batch = await self._round(batch)
         except Exception as error:  # what was taken comes up again; the other webhooks must not notice
             self._signals.emit(CourierStumbled(webhook_id=webhook_id, error=f"{type(error).__name__}: {error}"))
 
-    async def _round(self, webhook_id: str) -> bool:
-        async def take(tx: Tx) -> tuple[Webhook | None, list[tuple[Delivery, Told]]]:
-            webhook = await self._webhooks.get(tx, webhook_id)
-            if webhook is None or not webhook.enabled:
-                return None, []
-            return webhook, await self._webhooks.take(tx, webhook_id, AT_ONCE, TAKEN_FOR)
+    async def _take(self, tx: Tx, webhook_id: str) -> _Batch | None:
+        webhook = await self._webhooks.get(tx, webhook_id)
+        if webhook is None or not webhook.enabled:
+            return None
+        return await self._next(tx, webhook)
 
-        webhook, taken = await self._database.run(take)
-        if webhook is None or not taken:
-            return False
-        sent = await asyncio.gather(*(self._send(webhook, delivery, told) for delivery, told in taken))
-        after = await self._database.run(lambda tx: self._settle(tx, webhook_id, sent))
-        self._tell(webhook, sent, after)
-        return after is not None and after.enabled and all(one.ok for one in sent)
+    async def _next(self, tx: Tx, webhook: Webhook) -> _Batch | None:
+        taken = await self._webhooks.take(tx, webhook.id, BATCH, TAKEN_FOR)
+        return _Batch(webhook, deque(taken)) if taken else None
+
+    async def _round(self, batch: _Batch) -> _Batch | None:
+        """Send a batch; one commit settles it and takes the next."""
+        until = self._clock.monotonic() + BEGIN_WITHIN
+        await asyncio.gather(*(self._send_some(batch, until) for _ in range(AT_ONCE)))
+        after, following = await self._database.run(lambda tx: self._settle(tx, batch))
+        self._tell(batch.webhook, batch.sent, after)
+        return following
+
+    async def _send_some(self, batch: _Batch, until: float) -> None:
+        """One after the other, until one fails: then it is not the time for more."""
+        while batch.left and batch.all_ok:
+            batch.note(await self._send(batch.webhook, *batch.left.popleft()))
+            if self._clock.monotonic() >= until:
+                return
 
     async def _send(self, webhook: Webhook, delivery: Delivery, told: Told) -> _Sent:
         body = told.line()
@@ -160,22 +188,25 @@ class Courier:
         why = "it redirects, which is not followed: give the final address" if redirect else "it was answered"
         return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)
 
-    async def _settle(self, tx: Tx, webhook_id: str, sent: list[_Sent]) -> Webhook | None:
-        """Note what came of a round: the deliveries, and how the webhook itself stands."""
+    async def _settle(self, tx: Tx, batch: _Batch) -> tuple[Webhook | None, _Batch | None]:
+        """Note what came of a batch, and how the webhook itself stands then; if all went well, take the next."""
+        webhook_id, sent = batch.webhook.id, batch.sent
         webhook = await self._webhooks.lock(tx, webhook_id)
         if webhook is None:
-            return None
+            return None, None
         await self._webhooks.delivered(tx, webhook_id, [one.delivery.sequence for one in sent if one.ok])
         for one in sent:
             if not one.ok:
                 again = self._wait(one)
                 await self._webhooks.failed(tx, one.delivery, one.status, one.error or "", again)
+        await self._webhooks.give_back(tx, [delivery for delivery, _ in batch.left])
         after = self._standing(webhook, sent)
         if after != webhook:
             await self._webhooks.save(tx, after)
         if holds := [one.hold for one in sent if one.hold]:
             await self._webhooks.hold(tx, webhook_id, max(holds))
-        return after
+        goes_on = after.enabled and batch.all_ok
+        return after, await self._next(tx, after) if goes_on else None
 
     def _wait(self, sent: _Sent) -> timedelta | None:
         """How long until the next try; None after the last. `attempts` counts this one."""

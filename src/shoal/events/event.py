@@ -74,6 +74,13 @@ class Told:
 
     def answer(self) -> dict[str, Any]:
         """The event in the words of CloudEvents 1.0."""
+        return self._head() | {"data": orjson.loads(self.body)}
+
+    def line(self) -> bytes:
+        """The event as one JSON object."""
+        return orjson.dumps(self._head() | {"data": orjson.Fragment(self.body)}, option=orjson.OPT_UTC_Z)
+
+    def _head(self) -> dict[str, Any]:
         return {
             "specversion": "1.0",
             "id": self.id,
@@ -83,9 +90,4 @@ class Told:
             "time": from_micros(self.created_at),
             "datacontenttype": "application/json",
             "sequence": str(self.sequence),  # an extension of the specification: text that sorts is up to the reader
-            "data": orjson.loads(self.body),
         }
-
-    def line(self) -> bytes:
-        """The event as one JSON object."""
-        return orjson.dumps(self.answer(), option=orjson.OPT_UTC_Z)

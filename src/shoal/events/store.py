@@ -91,6 +91,10 @@ class WebhookStore(Protocol):
         died has perhaps sent them, and they are sent again."""
         ...
 
+    async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries that were taken and not tried are as they were before."""
+        ...
+
     async def delivered(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None: ...
 
     async def failed(

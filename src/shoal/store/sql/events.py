@@ -107,6 +107,11 @@ class SqlWebhooks:
         await tx.many("try_delivery", taken)
         return [(_delivery(row), _told({**row, "id": row["event_id"], "type": row["event_type"]})) for row in rows]
 
+    async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:
+        await tx.many(
+            "give_back_deliveries", [(one.webhook, one.sequence, one.attempts, one.next_at) for one in deliveries]
+        )
+
     async def delivered(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
         await tx.many("delivered", [{"webhook": webhook_id, "sequence": number} for number in sequences])
 

@@ -52,6 +52,14 @@ UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.patience
 FROM unnest(:webhook::text[], :sequence::bigint[], :patience::bigint[]) AS g (webhook, sequence, patience)
 WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence;
 
+-- name: give_back_deliveries
+-- Deliveries that were taken were not tried; one that was replayed meanwhile has other attempts.
+-- rows: webhook sequence attempts next_at
+UPDATE delivery SET attempts = delivery.attempts - 1, next_at = g.next_at
+FROM unnest(:webhook::text[], :sequence::bigint[], :attempts::int[], :next_at::bigint[]) AS g (webhook, sequence, attempts, next_at)
+WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence AND delivery.state = 'waiting'
+      AND delivery.attempts = g.attempts;
+
 -- name: delivered
 -- Deliveries were answered well.
 -- batch: arrays

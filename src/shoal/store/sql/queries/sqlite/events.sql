@@ -40,6 +40,12 @@ DELETE FROM delivery WHERE sequence = :sequence;
 UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :patience
 WHERE webhook = :webhook AND sequence = :sequence;
 
+-- name: give_back_deliveries
+-- A delivery that was taken was not tried; one that was replayed meanwhile has other attempts.
+-- rows: webhook sequence attempts next_at
+UPDATE delivery SET attempts = attempts - 1, next_at = :next_at
+WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND attempts = :attempts;
+
 -- name: delivered
 -- A delivery was answered well.
 UPDATE delivery SET state = 'delivered', error = NULL, status = 200 WHERE webhook = :webhook AND sequence = :sequence;
