@@ -23,7 +23,6 @@ from shoal.events.event import Event
 from shoal.events.webhook import NewWebhook
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
-from shoal.plan.store import NewPolicy
 from shoal.queue.job import NewJob
 from shoal.settings import Settings, load
 from shoal.store.sql.outbox import SqlOutbox
@@ -75,7 +74,7 @@ async def schedule(app: App, count: int) -> list[Cell]:
     now = app.clock.micros()
     for first in range(0, count, AT_ONCE):
         times = [now + (place % DUE > 0) * 10**13 for place in range(first, first + AT_ONCE)]
-        policies = [NewPolicy.of(new_policy(far, at)) for at in times]
+        policies = [new_policy(far, at) for at in times]
         await app.database.run(partial(store.insert, policies=policies))
     before = await app.database.read(lambda tx: store.waiting(tx, "http", count))
     [scheduler] = [chore for chore in app.planners() if chore.name == "scheduler"]

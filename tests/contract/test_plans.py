@@ -379,6 +379,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     hosts, run = bench.hosts, bench.database.run
     numbers = await run(lambda tx: hosts.numbers(tx, [f"http://new{number}.example.org" for number in range(60)]))
     await run(lambda tx: hosts.standings(tx, numbers.values()))
+    await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [Wish(host, 2, 1.0) for host in numbers.values()]))
     news = {host: HostNews(SITE, 429, first=1, most=2) for host in numbers.values()}
     await run(lambda tx: hosts.hear(tx, news))

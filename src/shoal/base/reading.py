@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +74,14 @@ def read_pause(value: object) -> timedelta:
     """A duration that may also be `0s`."""
     if isinstance(value, timedelta):
         return value
-    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        raise ValueError("is not a duration")
+    return _pause_of(value)
+
+
+@lru_cache(maxsize=1000)  # a file of policies says the same few over and over
+def _pause_of(text: str) -> timedelta:
+    match = _AMOUNT.fullmatch(text.strip())
     if not match:
         raise ValueError("is not a duration")
     if match[2] not in _UNITS:

@@ -7,6 +7,8 @@ themselves.
 import re
 from typing import Any, Final
 
+import orjson
+
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
 _READ_AT_MOST: Final = 4 * LONGEST
@@ -77,6 +79,14 @@ def encodable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: encodable(part) for name, part in value.items()}
     return value
+
+
+def json_of(value: Any, option: int | None = None) -> bytes:
+    """A value as JSON that can be stored, whatever its texts hold: `encodable`, where that is needed."""
+    try:
+        return orjson.dumps(value, option=option)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(encodable(value), option=option)
 
 
 def has_nul(value: Any) -> bool:

@@ -38,19 +38,22 @@ def check_headers(headers: dict[str, str], reserved: Mapping[str, str] = RESERVE
     seen: set[str] = set()
     for name, value in headers.items():
         lowered = name.lower()
-        called = repr(shorten(name))
         if not _TOKEN.fullmatch(name) or len(name) > LONGEST_NAME:
-            raise ValueError(f"have a name that no header can have: {called}")
+            raise ValueError(f"have a name that no header can have: {_quoted(name)}")
         if lowered in reserved:
-            raise ValueError(f"must not set {called}: {reserved[lowered]}")
+            raise ValueError(f"must not set {_quoted(name)}: {reserved[lowered]}")
         if lowered in seen:
-            raise ValueError(f"name {called} twice")
+            raise ValueError(f"name {_quoted(name)} twice")
         if _UNSAFE.search(value):
-            raise ValueError(f"have control characters in the value of {called}")
+            raise ValueError(f"have control characters in the value of {_quoted(name)}")
         if len(value) > LONGEST_HEADER:
-            raise ValueError(f"have a value of {called} that is longer than {LONGEST_HEADER} characters")
+            raise ValueError(f"have a value of {_quoted(name)} that is longer than {LONGEST_HEADER} characters")
         seen.add(lowered)
     return headers
+
+
+def _quoted(name: str) -> str:
+    return repr(shorten(name))
 
 
 def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:

@@ -52,11 +52,11 @@ class Places:
         """A place for each request, in their order; it may come last in a commit, for it waits for nobody."""
         if not origins:
             return []
-        numbers = await self._hosts.numbers(tx, sorted(set(origins)))
-        standings = await self._hosts.standings(tx, numbers.values())
+        known = await self._hosts.at_origins(tx, sorted(set(origins)))
+        standings = dict(known.values())
         queues: dict[int, list[int]] = defaultdict(list)
         for request, origin in enumerate(origins):
-            queues[numbers[origin]].append(request)
+            queues[known[origin][0]].append(request)
         grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, standings)
         found: list[tuple[int, Place]] = []
         for host, line in queues.items():

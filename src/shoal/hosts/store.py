@@ -19,6 +19,10 @@ class HostStore(Protocol):
         """How these hosts stand. Nothing is locked: what counts is what `reserve` grants."""
         ...
 
+    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, Standing]]:
+        """`numbers` and `standings` at once."""
+        ...
+
     async def reserve(self, tx: Tx, wishes: list[Wish]) -> dict[int, Grant]:
         """Reserve slots, at most those that are due within `AHEAD`, all in one statement. A host that has none within
         that time, or whose row another commit holds just now, is not in the answer: ask again at the next turn. It

@@ -172,11 +172,8 @@ class Groups:
         """When each URL may be asked for, in store time: the first of a host at once, the next ones in its turn."""
         now: int = await tx.value("now")
         homes = [origin(url) for url in urls]
-        numbers = await self._hosts.numbers(tx, sorted(set(homes)))
-        standings = await self._hosts.standings(tx, numbers.values())
-        delays = {
-            home: max(self._delay.total_seconds(), standings[number].crawl_delay) for home, number in numbers.items()
-        }
+        known = await self._hosts.at_origins(tx, sorted(set(homes)))
+        delays = {home: max(self._delay.total_seconds(), stands.crawl_delay) for home, (_, stands) in known.items()}
         seen: dict[str, int] = defaultdict(int)
         turns = []
         for home in homes:

@@ -91,14 +91,18 @@ class Ingest:
         await self._lock_runs(tx, {*(one.holder.job_id for one in deliveries), *(move.job_id for move in put_off)})
         held = await self._held(tx, {one.holder.job_id for one in deliveries})
         answers = await self._known(tx, taker.holder, deliveries, held)
-        for delivery in deliveries:
+        digests = [one.result.digest() for one in deliveries]
+        for delivery, digest in zip(deliveries, digests, strict=True):
             job = held.get(delivery.holder.job_id)
             if job is None or delivery.holder in answers or not _holds(job, taker.holder, delivery.holder):
                 continue
-            one = self._judge(job, delivery.result)
+            one = self._judge(job, delivery.result, digest)
             settlement.accepted.append(one)
             answers[delivery.holder] = (one.digest, one.move.to)
-        settlement.receipts = [_receipt(one, answers.get(one.holder)) for one in deliveries]
+        settlement.receipts = [
+            _receipt(one.holder, digest, answers.get(one.holder))
+            for one, digest in zip(deliveries, digests, strict=True)
+        ]
         settlement.leases = (await self._carry_out(tx, settlement.accepted, taker, want, put_off)).leases
         return settlement
 
@@ -128,9 +132,9 @@ class Ingest:
         late = [one.holder for one in deliveries if not _holds(held.get(one.holder.job_id), owner, one.holder)]
         return await self._store.answers(tx, owner, late) if late else {}
 
-    def _judge(self, job: HeldJob, given: Result) -> Accepted:
+    def _judge(self, job: HeldJob, given: Result, digest: str) -> Accepted:
         result = _checked(job, given if given.url else replace(given, url=job.url))
-        return Accepted(job, result, given.digest(), self._move(job, result))
+        return Accepted(job, result, digest, self._move(job, result))
 
     def _move(self, job: HeldJob, result: Result) -> Move:
         if result.status is Status.SUCCESS:
@@ -173,10 +177,9 @@ def _checked(job: HeldJob, result: Result) -> Result:
     return replace(result, status=Status.FAIL, error_code=INVALID_DATA, error_message=problem)
 
 
-def _receipt(delivery: Delivery, answer: tuple[str, JobState] | None) -> Receipt:
+def _receipt(holder: Holder, digest: str, answer: tuple[str, JobState] | None) -> Receipt:
     """What was answered to this very result, now or when it came first; to another for the same grant, nothing."""
-    known = answer is not None and answer[0] == delivery.result.digest()
-    return Receipt(delivery.holder, answer[1] if answer is not None and known else None)
+    return Receipt(holder, answer[1] if answer is not None and answer[0] == digest else None)
 
 
 def _row(one: Accepted) -> NewResult:

@@ -9,7 +9,7 @@ import xxhash
 
 from shoal.base.clock import moment
 from shoal.base.ids import JobId
-from shoal.base.text import encodable
+from shoal.base.text import json_of
 from shoal.queue.job import Holder
 from shoal.queue.states import JobState
 
@@ -44,7 +44,7 @@ class Result:
 
     def digest(self) -> str:
         """The same for the same result sent twice. When it was fetched is left out: whoever hears of it sets that."""
-        said = (
+        said = [
             self.status,
             self.url,
             self.final_url,
@@ -54,8 +54,8 @@ class Result:
             self.error_code,
             self.error_message,
             self.html_hash,
-        )
-        return xxhash.xxh3_128_hexdigest(orjson.dumps(encodable(list(said)), option=orjson.OPT_SORT_KEYS))
+        ]
+        return xxhash.xxh3_128_hexdigest(json_of(said, orjson.OPT_SORT_KEYS))
 
     def told(self) -> dict[str, Any]:
         """The result as events and the API tell it."""

@@ -1,8 +1,9 @@
 """The work of a page job: which URL to fetch, how, and which data to take from it. Judged here, done elsewhere."""
 
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import Meta, json
 
 from shoal.base.errors import InvalidInput
 from shoal.base.form import Form, says
@@ -57,10 +58,16 @@ def check_config(config: PageConfig) -> PageConfig:
 def check_rule_set(rule_set: dict[str, Any] | None) -> dict[str, Any] | None:
     """Refuse a rule set that could not be carried out."""
     if rule_set is not None:
-        from shoal.extract.rules import read_rules  # who has no rule set does not wait for its reader
-
-        read_rules(rule_set, "rule_set.")
+        _check_rules(json.encode(rule_set))
     return rule_set
+
+
+@lru_cache(maxsize=32)
+def _check_rules(text: bytes) -> None:
+    """A file of policies has the same few over and over, and their selectors take long to judge."""
+    from shoal.extract.rules import read_rules  # who has no rule set does not wait for its reader
+
+    read_rules(json.decode(text), "rule_set.")
 
 
 class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):

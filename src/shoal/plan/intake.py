@@ -65,7 +65,7 @@ class Intake:
                     if len(report.problems) < MOST_TOLD:
                         report.problems.append((row.line, problem))
                 elif row.form is not None:
-                    good.write(json.encode(NewPolicy.of(new_policy(row.form, now))) + b"\n")
+                    good.write(json.encode(new_policy(row.form, now)) + b"\n")
                     count += 1
             await self._clock.sleep(0)
         return count

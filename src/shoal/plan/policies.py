@@ -23,6 +23,7 @@ from shoal.plan.priority import RULES, Priority, Rule, rate
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
 from shoal.plan.sites import Crawling, options_of
 from shoal.plan.store import NewPolicy, PolicyStore, Signal, Step
+from shoal.plan.when import Rhythm
 from shoal.queue.job import Enqueued, NewJob
 from shoal.queue.queue import Queue
 
@@ -74,8 +75,7 @@ class Policies:
         wanted = policy_id or new_id("pol")
 
         async def commit(tx: Tx) -> None:
-            policy = new_policy(form, await self._store.now(tx), wanted)
-            await self._store.insert(tx, [NewPolicy.of(policy)])
+            await self._store.insert(tx, [new_policy(form, await self._store.now(tx), wanted)])
 
         await self._database.run(commit)
         return await self.get(wanted)
@@ -206,36 +206,33 @@ class Policies:
         return await self.get(policy_id)
 
 
-def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> Policy:
-    policy = Policy(
-        id=policy_id or new_id("pol"),
-        number=0,
-        spec=form.text(),
-        enabled=form.enabled,
-        planned_at=now,
-        next_run_at=None,
-        queued=False,
-        frequency_now=None,
-        last_run_at=None,
-        last_success_at=None,
-        last_hash=None,
-        error_rate=0.0,
-        runs=0,
-        created_at=now,
-    )
-    return _restarted(policy, form, now, fresh=True)
+def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewPolicy:
+    """A policy with its first time, if it is enabled."""
+    wanted = policy_id or new_id("pol")
+    planned, begins = now, None
+    if form.enabled:
+        rhythm = form.rhythm()
+        planned = _first_planned(form, rhythm, now)
+        begins = rhythm.begins(wanted, planned)
+        begins = None if form.is_over(begins) else begins
+    return NewPolicy(wanted, form.project, form.line, form.text(), form.enabled, planned, begins, now)
+
+
+def _first_planned(form: PolicyForm, rhythm: Rhythm, now: int) -> int:
+    """A fresh rhythm is due at once, or at the first minute of its cron expression."""
+    return now if form.cron is None else rhythm.next_planned(now, now)
 
 
 def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Policy:
-    """The policy with its times set: a fresh rhythm is due at once, or at the first minute of its cron expression."""
+    """The policy with its times set."""
     if not form.enabled:
         return replace(policy, enabled=False, next_run_at=None, queued=False)
     planned = policy.planned_at
     if fresh or policy.next_run_at is None:
-        planned = now if form.cron is None else form.rhythm().next_planned(now, now)
+        planned = _first_planned(form, form.rhythm(), now)
     kept = replace(policy, enabled=True, planned_at=planned, frequency_now=None if fresh else policy.frequency_now)
     begins = kept.rhythm.begins(kept.id, planned)
-    return replace(kept, next_run_at=None if kept.is_over(begins) else begins)
+    return replace(kept, next_run_at=None if form.is_over(begins) else begins)
 
 
 def _rewritten(policy: Policy, form: PolicyForm, now: int) -> Policy:

@@ -133,6 +133,9 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def capability(self) -> str:
         return self.queue or ("js" if self.crawl_config.get("js_required") else "http")
 
+    def is_over(self, at: int) -> bool:
+        return self.not_after is not None and at > to_micros(self.not_after)
+
     @property
     def line(self) -> str:
         """Where its runs wait: with the jobs that ask for the same, or with the crawls of sites."""
@@ -191,9 +194,6 @@ class Policy:
         rhythm, last = self.rhythm, self.last_success_at
         step = rhythm.next_planned(last, last) - last  # by cron it is stale when its next time has come
         return max(0.0, (now - last) / step)
-
-    def is_over(self, at: int) -> bool:
-        return self.form.not_after is not None and at > to_micros(self.form.not_after)
 
     def answer(self, now: int) -> dict[str, Any]:
         """What the API and the command line show of it; without secrets."""

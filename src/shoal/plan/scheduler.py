@@ -219,7 +219,7 @@ def step_of(policy: Policy, now: int, lives: bool) -> Step:
         planned = policy.rhythm.next_planned(planned, now)
     begins = policy.rhythm.begins(policy.id, planned)
     return Step(
-        policy.id, policy.next_run_at or 0, planned, None if policy.is_over(begins) else begins, queued, not lives
+        policy.id, policy.next_run_at or 0, planned, None if policy.form.is_over(begins) else begins, queued, not lives
     )
 
 
@@ -230,11 +230,11 @@ def kept_waiting(policy: Policy, now: int) -> Step | None:
         is_free = not policy.form.windows and policy.form.not_after is None
     except DecodeError:  # whoever plans it tells what is wrong
         return None
-    if is_free or ((opens := policy.rhythm.opens(now)) == now and not policy.is_over(now)):
+    if is_free or ((opens := policy.rhythm.opens(now)) == now and not policy.form.is_over(now)):
         return None
     due = policy.next_run_at is None or policy.next_run_at <= now
     begins = opens if due else min(opens, policy.next_run_at or opens)
-    later = None if policy.is_over(begins) else begins
+    later = None if policy.form.is_over(begins) else begins
     return Step(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -21,19 +21,6 @@ class NewPolicy(Struct, frozen=True):
     planned_at: int
     next_run_at: int | None
     created_at: int
-
-    @classmethod
-    def of(cls, policy: Policy) -> Self:
-        return cls(
-            policy.id,
-            policy.form.project,
-            policy.form.line,
-            policy.spec,
-            policy.enabled,
-            policy.planned_at,
-            policy.next_run_at,
-            policy.created_at,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +108,10 @@ class PolicyStore(Protocol):
         ...
 
     async def put_signal(self, tx: Tx, signal: Signal) -> None: ...
+
+    async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
+        """Remove signals that counted no longer at that time; how many."""
+        ...
 
     async def waiting(self, tx: Tx, capability: str, most: int) -> int:
         """How many page jobs that ask for a capability wait in the shared lane; counted no further than `most`."""

@@ -80,8 +80,13 @@ class Rhythm:
         return to_micros(min(window.next_inside(moment) for window in self.windows))
 
     def _next_cron(self, after: int) -> int:
-        moment = from_micros(after).astimezone(zone(self.timezone))
-        return to_micros(next(CronSim(self.cron or "", moment)))
+        return _next_of(self.cron or "", self.timezone, after)
+
+
+@lru_cache(maxsize=1000)  # policies that are made, or due, together ask the same
+def _next_of(cron: str, timezone: str, after: int) -> int:
+    moment = from_micros(after).astimezone(zone(timezone))
+    return to_micros(next(CronSim(cron, moment)))
 
 
 @lru_cache(maxsize=1000)
@@ -98,6 +103,7 @@ def check_frequency(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=1000)
 def check_cron(text: str) -> str:
     """Five fields as Debian's cron reads them, that come true some day."""
     fields = text.split()
@@ -118,6 +124,7 @@ def check_windows(texts: Sequence[str]) -> list[str]:
     return list(texts)
 
 
+@lru_cache(maxsize=1000)
 def read_window(text: str) -> Window:
     """`08:00-18:00`, `Mon-Fri 08:00-18:00`, `Sat 22:00-04:00`."""
     match = _WINDOW.fullmatch(text.strip().lower())

@@ -28,6 +28,13 @@ class SqlHostStore:
         rows = await tx.all("host_standings", numbers=sorted(set(hosts)))
         return {row["number"]: standing(row) for row in rows}
 
+    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, Standing]]:
+        rows = await tx.all("hosts_at_origins", origins=origins)
+        if len(rows) < len(origins):
+            await self.numbers(tx, origins)
+            rows = await tx.all("hosts_at_origins", origins=origins)
+        return {row["origin"]: (row["number"], standing(row)) for row in rows}
+
     async def reserve(self, tx: Tx, wishes: list[Wish]) -> dict[int, Grant]:
         ahead = round(AHEAD * 1e6)
         wanted = [

@@ -39,7 +39,7 @@ NOBODY = Taker("", (), (), ())
 @dataclass(slots=True)
 class _Said:
     """What a turn did: the jobs moved, the scopes in which they sat, the jobs granted; whether the time of others has
-    come, and whether any scope is limited."""
+    come, and whether any scope is limited, if one was granted that has some."""
 
     moved: set[str]
     freed: set[str]
@@ -86,7 +86,9 @@ class SqlJobStore:
         if said.ripe and taker is not None:
             await self.make_due(tx)
             if len(said.rows) < limit:
-                said.rows += (await turn(tx, (), taker, limit - len(said.rows), ttl)).rows
+                more = await turn(tx, (), taker, limit - len(said.rows), ttl)
+                said.rows += more.rows
+                said.limited |= more.limited
         rows, parked = _in_order(said.rows, taker or NOBODY), 0
         if said.freed or any(row[SCOPES] is not None for row in rows):
             waits = taker is None or taker.waits
@@ -244,9 +246,8 @@ class SqlJobStore:
 
     async def _turn_by_steps(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
         moved, freed = await self._move(tx, moves) if moves else (set(), set())
-        limited = await tx.one("any_quota") is not None
         if not limit:
-            return _Said(moved, freed, [], False, limited)
+            return _Said(moved, freed, [], False, False)
         leased = await tx.all(
             "lease_jobs",
             holder=taker.holder,
@@ -257,6 +258,8 @@ class SqlJobStore:
             ttl=span(ttl),
             by_job=int(taker.lock_ttl is not None),
         )
+        scoped = any(row[SCOPES] is not None for row in leased)
+        limited = scoped and await tx.one("any_quota") is not None
         return _Said(moved, freed, leased, await tx.one("any_ripe") is not None, limited)
 
     async def _move(self, tx: Tx, moves: Sequence[Move]) -> tuple[set[str], set[str]]:
@@ -264,7 +267,7 @@ class SqlJobStore:
         rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
         held = {(row[0], row[1]): row[2] for row in rows}
         made = [move for move in moves if (move.job_id, move.epoch) in held]
-        now = await tx.value("now")
+        now = rows[0][4] if rows else 0
         for (ended, error), ids in _grouped(made, lambda move: (move.grant_end, move.error)).items():
             await tx.execute("close_grants", ids=ids, now=now, ended=ended, error=error)
         done = [move for move in made if move.to is JobState.DONE and not held[move.job_id, move.epoch]]

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from shoal.base.database import Tx
-from shoal.base.text import encodable
+from shoal.base.text import json_of
 from shoal.events.event import Event
 
 
@@ -17,5 +17,5 @@ class SqlOutbox:
 
 
 def _row(event: Event) -> dict[str, Any]:
-    body = orjson.dumps(encodable(event.data), option=orjson.OPT_UTC_Z).decode()
+    body = json_of(event.data, orjson.OPT_UTC_Z).decode()
     return {"id": event.id, "type": event.type, "subject": event.subject, "body": body}

@@ -15,8 +15,7 @@ class SqlPolicies:
     """Answers `plan.store.PolicyStore`."""
 
     async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
-        rows = [{name: _plain(getattr(policy, name)) for name in NewPolicy.__struct_fields__} for policy in policies]
-        await tx.many("insert_policies", rows)
+        await tx.many("insert_policies", [_row(policy) for policy in policies])
 
     async def get(self, tx: Tx, policy_id: str) -> Policy | None:
         return _found(await tx.one("policy", id=policy_id))
@@ -78,6 +77,9 @@ class SqlPolicies:
     async def put_signal(self, tx: Tx, signal: Signal) -> None:
         await tx.execute("put_signal", subject=signal.subject, boost=signal.boost, until=signal.until)
 
+    async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
+        return await tx.execute("forget_signals", before=before, limit=limit)
+
     async def waiting(self, tx: Tx, capability: str, most: int) -> int:
         count: int = await tx.value("waiting_page_jobs", capability=capability, most=most)
         return count
@@ -85,6 +87,11 @@ class SqlPolicies:
     async def now(self, tx: Tx) -> int:
         now: int = await tx.value("now")
         return now
+
+
+def _row(new: NewPolicy) -> tuple[Any, ...]:
+    times = new.planned_at, new.next_run_at, new.created_at
+    return (new.id, new.project, new.line, new.spec, int(new.enabled), *times)
 
 
 def _found(row: Any) -> Policy | None:

@@ -8,7 +8,7 @@ import orjson
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.base.text import encodable
+from shoal.base.text import encodable, json_of
 from shoal.pages.jobs_store import HeldJob, NewResult
 from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
 from shoal.queue.job import Holder, owner_of
@@ -106,7 +106,7 @@ def _row(new: NewResult) -> dict[str, Any]:
         row["error_message"] = row["error_message"][:LONGEST_MESSAGE]
     row |= {name: getattr(new, name) for name in NewResult.__slots__ if name != "result"}
     row["status"] = result.status
-    row["data"] = None if result.data is None else orjson.dumps(encodable(result.data)).decode()
+    row["data"] = None if result.data is None else json_of(result.data).decode()
     return row
 
 

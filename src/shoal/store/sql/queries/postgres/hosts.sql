@@ -13,6 +13,11 @@ ON CONFLICT (origin) DO NOTHING;
 SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE number = ANY(:numbers::int[]);
 
+-- name: hosts_at_origins
+-- The numbers of these origins, and how they stand.
+SELECT origin, number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
+FROM host WHERE origin = ANY(:origins::text[]);
+
 -- name: reserve_slots
 -- Reserve requests in a row at hosts, as many as are due within :ahead; none at a host whose next slot is further away,
 -- and none where another commit reserves just now: nobody waits for anybody, so nobody waits in a circle.

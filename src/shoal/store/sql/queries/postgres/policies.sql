@@ -1,6 +1,6 @@
 -- name: insert_policies
 -- Keep policies, but those whose ids are kept already.
--- batch: arrays
+-- rows: id project line spec enabled planned_at next_run_at created_at
 INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)
 SELECT * FROM unnest(:id::text[], :project::text[], :line::text[], :spec::text[], :enabled::smallint[], :planned_at::bigint[],
                      :next_run_at::bigint[], :created_at::bigint[])
@@ -58,3 +58,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- name: business_signals
 -- The points of these subjects that are valid now.
 SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]) AND until > shoal_now();
+
+-- name: forget_signals
+-- Remove signals that ended before a time.
+DELETE FROM business_signal WHERE subject = ANY(ARRAY(
+    SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));

@@ -11,6 +11,11 @@ INSERT INTO host (origin) VALUES (:origin) ON CONFLICT (origin) DO NOTHING;
 SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
 
+-- name: hosts_at_origins
+-- The numbers of these origins, and how they stand.
+SELECT origin, number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, (SELECT shoal_now()) AS now
+FROM host WHERE origin IN (SELECT value FROM json_each(:origins));
+
 -- name: reserve_slots
 -- Reserve requests in a row at a host, as many as are due within :ahead; none if its next slot is further away.
 UPDATE host

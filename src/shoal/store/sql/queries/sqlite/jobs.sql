@@ -36,8 +36,8 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           scopes, lane, rank, capability, priority, CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END AS ttl;
 
 -- name: held_jobs
--- Those of these jobs that are locked.
-SELECT j.id, j.lease_epoch, j.crash_count, j.scopes
+-- Those of these jobs that are locked, and the time.
+SELECT j.id, j.lease_epoch, j.crash_count, j.scopes, (SELECT shoal_now()) AS now
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked';
 
 -- name: close_grants

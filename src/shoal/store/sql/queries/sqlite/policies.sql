@@ -1,5 +1,6 @@
 -- name: insert_policies
 -- Keep a policy, unless its id is kept already.
+-- rows: id project line spec enabled planned_at next_run_at created_at
 INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)
 VALUES (:id, :project, :line, :spec, :enabled, :planned_at, :next_run_at, :created_at)
 ON CONFLICT (id) DO NOTHING;
@@ -50,3 +51,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(
 -- The points of these subjects that are valid now.
 SELECT subject, boost FROM business_signal
 WHERE subject IN (SELECT value FROM json_each(:subjects)) AND until > shoal_now();
+
+-- name: forget_signals
+-- Remove signals that ended before a time.
+DELETE FROM business_signal
+WHERE subject IN (SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit);
