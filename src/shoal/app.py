@@ -108,12 +108,14 @@ class App:
         from shoal.events.old import OldEvents
         from shoal.observe.hours import OldHours
         from shoal.pages.shelf import OldGroups, OldResults
+        from shoal.plan.old import OldSignals
         from shoal.queue.pruner import Pruner, job_shelves
         from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.groups import SqlGroupStore
         from shoal.store.sql.hours import SqlHours
         from shoal.store.sql.jobbook import SqlJobBook
         from shoal.store.sql.leader import SqlLeaderStore
+        from shoal.store.sql.policies import SqlPolicies
         from shoal.store.sql.results import SqlResultStore
 
         shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
@@ -121,6 +123,7 @@ class App:
         shelves.append(OldGroups(self.settings.queue.keep_dead, SqlGroupStore()))
         shelves.append(OldHours(self.settings.queue.keep_hours, SqlHours()))
         shelves.append(OldResults(self.settings.pages.keep_results, SqlResultStore()))
+        shelves.append(OldSignals(self.settings.plan.keep_signals, SqlPolicies()))
         return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
     @property

@@ -478,6 +478,9 @@ class PlanSettings(Slice):
         "File, JSON or TOML, with the rules that make the priorities of policies' jobs.",
         shown="the built-in rules",
     )
+    keep_signals: Patience = setting(
+        "SHOAL_SIGNAL_RETENTION", "7d", "How long signals of a business are kept after they have ended."
+    )
 
 
 class EventSettings(Slice):

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from shoal.base.errors import LeaseLost
+from shoal.pages.result import Delivery, Result, Status
 from shoal.queue.job import Holder, Lease, Taker, bot_holder, owner_of
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench
@@ -110,6 +111,8 @@ async def test_a_job_that_bots_lose_more_often_than_its_policy_allows_is_a_dead_
     [event] = await events(bench)
     assert (event["type"], event["url"], event["policy"]) == ("crawl.job.failed", "http://example.org/a", "pol_1")
     assert (event["status"], event["labels"]) == ("fail", {"team": "a"})
+    [stored] = await bench.database.read(lambda tx: bench.results.of_policy(tx, "pol_1", None, 10))
+    assert (stored.job_id, stored.state, stored.result.error_code) == (job_id, JobState.EXPIRED, "poison")
 
 
 async def test_a_job_without_a_policy_is_lost_to_bots_as_often_as_to_nodes(bench: Bench) -> None:
@@ -119,6 +122,18 @@ async def test_a_job_without_a_policy_is_lost_to_bots_as_often_as_to_nodes(bench
         await lose(bench)
         await bench.jump(120)
     assert (await bench.job(job_id)).state is JobState.PENDING
+
+
+async def test_a_result_after_the_time_is_taken_until_the_job_is_taken_from_its_bot(bench: Bench) -> None:
+    first, second = await bench.enqueue(payload=PAYLOAD, priority=60), await bench.enqueue(payload=PAYLOAD)
+    leases = [await lease(bench), await lease(bench)]
+    deliveries = [Delivery(one.holder, Result(Status.SUCCESS, "", 1, data={"a": 1})) for one in leases]
+    await bench.jump(700)
+    assert await bench.ingest.settle_one(OURS, deliveries[0]) is JobState.DONE
+    await bench.janitor().run_once()
+    with pytest.raises(LeaseLost):
+        await bench.ingest.settle_one(OURS, deliveries[1])
+    assert [(await bench.job(one)).state for one in (first, second)] == [JobState.DONE, JobState.PENDING]
 
 
 async def test_a_page_job_of_no_group_that_nodes_lost_too_often_is_told(bench: Bench) -> None:

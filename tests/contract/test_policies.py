@@ -19,6 +19,7 @@ from shoal.events.event import Event
 from shoal.events.forwarder import Forwarder
 from shoal.plan import sites
 from shoal.plan.bookkeeper import Bookkeeper
+from shoal.plan.old import OldSignals
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.scheduler import PolicyStuck, Scheduler
@@ -346,6 +347,18 @@ async def test_a_signal_raises_the_priority_of_jobs_that_are_made_while_it_lasts
     rows = await office.bench.sql("SELECT payload, priority FROM job ORDER BY priority DESC")
     assert orjson.loads(rows[0]["payload"])["priority"]["signal"] == 30
     assert rows[0]["priority"] - rows[1]["priority"] == 30
+
+
+async def test_a_signal_that_ended_long_ago_is_removed(office: Office) -> None:
+    bench = office.bench
+    for label, lasts in (("team=a", "1h"), ("team=b", "1h"), ("team=c", "9d")):
+        await office.policies.signal(SignalForm.read({"label": label, "boost": 30.0, "lasts": lasts}))
+    shelf = OldSignals(timedelta(days=7), office.store)
+    now = await bench.database.read(office.store.now)
+    assert await shelf.prune(bench.database, now + 3_500_000_000, 1) == (0, False)
+    assert await shelf.prune(bench.database, now + 3_700_000_000, 1) == (1, True)
+    assert await shelf.prune(bench.database, now + 3_700_000_000, 2) == (1, False)
+    assert await bench.number("SELECT count(*) FROM business_signal") == 1
 
 
 async def test_a_change_keeps_the_rest_and_a_new_rhythm_begins_now(office: Office) -> None:

@@ -1,8 +1,9 @@
 """The proof of policies, scheduler, bots and events: two days of many policies, with everything going wrong that may.
 
 Two schedulers, a forwarder, a bookkeeper and a courier are killed at their commits, or just after them; of four bots
-one dies with what it holds, one is slower than its time, one lies. Every policy ran when its rhythm says, one job at a
-time; each accepted result is one event, and each event came, under one id. More: SHOAL_TEST_EFFORT=10.
+one dies with what it holds, one is slower than its time, one lies; all of them speak HTTP. Every policy ran when its
+rhythm says, one job at a time; each accepted result is one event, and each event came, under one id. More:
+SHOAL_TEST_EFFORT=10.
 """
 
 from bisect import bisect_left
@@ -103,10 +104,12 @@ def check_events(
 
 
 async def check_results(days: Days) -> None:
-    """What was accepted is what was kept: once, and nothing else."""
-    kept = await days.bench.sql("SELECT job_id, epoch, html_hash FROM result")
+    """What was accepted is what was kept, once; besides, a word for each job that nobody ended, and nothing else."""
+    kept = await days.bench.sql("SELECT job_id, epoch, html_hash FROM result WHERE state <> 'expired'")
     told = Counter((one.holder.job_id, one.holder.epoch, one.result.html_hash) for one in days.accepted)
     assert told == Counter((row["job_id"], row["epoch"], row["html_hash"]) for row in kept)
+    silent = await days.bench.sql("SELECT job_id AS id FROM result WHERE state = 'expired' ORDER BY job_id")
+    assert silent == await days.bench.sql("SELECT id FROM job WHERE state = 'expired' ORDER BY id")
 
 
 async def test_two_days_of_a_thousand_policies_with_kills_and_bad_bots(sqlite_url: str) -> None:

@@ -5,7 +5,7 @@
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,8 +18,7 @@ import orjson
 
 from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Database, Tx, Work
-from shoal.base.errors import BackendUnavailable, LeaseLost
-from shoal.base.ids import JobId
+from shoal.base.errors import BackendUnavailable
 from shoal.base.service import Chore
 from shoal.crawl.again import Again
 from shoal.egress import AddressRule, Egress
@@ -27,7 +26,7 @@ from shoal.events.courier import Courier
 from shoal.events.forwarder import Forwarder
 from shoal.events.webhook import NewWebhook
 from shoal.events.webhooks import Webhooks
-from shoal.pages.result import Delivery, Result, Status
+from shoal.pages.result import Delivery, Status
 from shoal.plan.bookkeeper import SINK, Bookkeeper
 from shoal.plan.intake import Intake
 from shoal.plan.policies import Policies
@@ -35,9 +34,10 @@ from shoal.plan.scheduler import Scheduler
 from shoal.plan.sheet import read_json_lines
 from shoal.plan.sites import SiteScheduler
 from shoal.plan.when import Rhythm
-from shoal.queue.job import Holder, Lease, Taker, bot_holder, owner_of
+from shoal.queue.job import Holder
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
+from tests.contract.bad_bots import Bot, Liar, Mortal, Slow, door_of, new_token, result_of, tokens_of
 from tests.contract.conftest import Bench, database_at
 from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
 
@@ -114,104 +114,6 @@ async def _undone(tx: Tx, work: Work[T]) -> T:
 
 
 @dataclass
-class Kept:
-    """A lease in a bot's hands."""
-
-    lease: Lease
-    until: int
-
-    @property
-    def holder(self) -> Holder:
-        return self.lease.holder
-
-
-class Bot:
-    """Pulls, and answers with its first try as an honest bot does."""
-
-    def __init__(self, days: "Days", token: str, most: int) -> None:
-        self.days = days
-        self.name = bot_holder(token, f"bot of {token}")
-        self.most = most
-        self.kept: list[Kept] = []
-
-    async def pull(self) -> None:
-        taker = Taker(self.name, ["page"], capabilities=("http", "js"), lock_ttl=timedelta(minutes=10))
-        with suppress(BackendUnavailable):  # what was granted unheard runs out
-            for lease in (await self.days.queue.finish_and_lease([], taker, self.most)).leases:
-                self.kept.append(Kept(lease, self.days.now + round(lease.ttl_seconds * 1e6)))
-
-    async def push(self) -> None:
-        kept, self.kept = self.kept, []
-        answers = [self.days.answer(one.lease) for one in kept]
-        states = await self.send(answers)
-        if states is None:  # nobody knows whether they came through: say it again
-            states = await self.send(answers, surely=True)
-        assert states is not None
-        self.days.accepted += [one for one, state in zip(answers, states, strict=True) if state is not None]
-        self.days.lost += sum(state is None for state in states)
-
-    async def send(self, answers: list[Delivery], *, surely: bool = False) -> list[Any] | None:
-        if not answers:
-            return []
-        ingest = self.days.bench.ingest if surely else self.days.ingest
-        try:
-            settled = await ingest.settle(self.name, answers)
-        except BackendUnavailable:
-            return None
-        return [receipt.state for receipt in settled.receipts]
-
-
-class Mortal(Bot):
-    """Dies with whatever it holds, every time."""
-
-    async def push(self) -> None:
-        self.kept.clear()
-
-
-class Slow(Bot):
-    """Answers when its time is over: always too late."""
-
-    async def push(self) -> None:
-        late = [one for one in self.kept if one.until < self.days.now]
-        self.kept = [one for one in self.kept if one.until >= self.days.now]
-        states = await self.send([self.days.answer(one.lease) for one in late], surely=True)
-        assert states is not None
-        self.days.believed += [str(state) for state in states if state is not None]
-        self.days.late += len(late)
-
-
-class Liar(Bot):
-    """Lies about ids and grants before it tells the truth, and says something else after it."""
-
-    async def push(self) -> None:
-        mine = list(self.kept)
-        await self._lie([Holder(one.holder.job_id, epoch) for one in mine for epoch in self._wrong(one.holder.epoch)])
-        await self._lie([one.holder for bot in self.days.bots for one in bot.kept if bot is not self])
-        await self._lie([Holder(JobId("job_nobody"), 1), Holder(JobId("' OR 1=1 --"), 1), Holder(JobId(""), 0)])
-        await super().push()
-        await self._lie([one.holder for one in mine])
-        for one in mine:
-            with suppress(LeaseLost):
-                await self.days.bench.queue.beat(owner_of(self.name), one.holder, timedelta(hours=20))
-                self.days.believed.append("a heartbeat for a job that has ended")
-
-    def _wrong(self, epoch: int) -> Iterator[int]:
-        yield from (epoch - 1, epoch + 1, -epoch, 2**62)
-
-    async def _lie(self, holders: list[Holder]) -> None:
-        lies = [Delivery(one, _result(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in holders]
-        states = await self.send(lies, surely=True)
-        assert states is not None
-        self.days.lies += len(lies)
-        self.days.believed += [f"{lie.holder}: {state}" for lie, state in zip(lies, states, strict=True) if state]
-
-
-def _result(status: Status, at: int, html_hash: str | None = None) -> Result:
-    error = ("http_500", "It was answered 500.") if status is Status.FAIL else (None, None)
-    return Result(status, "", at, data={"price": 1}, error_code=error[0], error_message=error[1], html_hash=html_hash)
-
-
-@dataclass
 class Days:
     """The whole plant on one store, and what everybody saw."""
 
@@ -233,7 +135,6 @@ class Days:
         self.store, self.events, self.hooks = SqlPolicies(), SqlEvents(), SqlWebhooks()
         self.dying = Dying(self.bench.database, self.dice, 0.05)
         mortal = self.bench.over(self.dying)
-        self.queue, self.ingest = mortal.queue, mortal.ingest
         database = self.bench.database
         self.policies = Policies(database, self.store, self.bench.queue, Again(self.bench.crawls), lambda: LOOPBACK)
         self.intake = Intake(database, self.store, self.policies, self.bench.clock)
@@ -243,12 +144,9 @@ class Days:
         self.forwarder = Forwarder(self.dying, self.events, self.hooks)
         self.bookkeeper = Bookkeeper(self.dying, self.events, self.store)
         self.courier = self.new_courier()
-        self.bots = [
-            Mortal(self, "tok_mortal", 2),
-            Slow(self, "tok_slow", 2),
-            Liar(self, "tok_liar", 3),
-            Bot(self, "tok_honest", 400),
-        ]
+        keys = tokens_of(self.bench)
+        self.door, self.sure_door = door_of(mortal, keys), door_of(self.bench, keys)
+        self.bots: list[Bot] = []
         self.pulling = self.bots
         self.server.scripts["/hook"] = self.receive
 
@@ -276,17 +174,22 @@ class Days:
             raise ConnectionResetError
         await line.send(reply(503 if luck < 0.02 else 204, b""))
 
-    def answer(self, lease: Lease) -> Delivery:
+    def answer(self, holder: Holder) -> Delivery:
         """A page that changes now and then; a tenth of the tries fail."""
         failed = self.dice.random() < 0.1
         digest = f"{self.dice.randrange(2)}"
-        return Delivery(lease.holder, _result(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
+        return Delivery(holder, result_of(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
 
     async def begin(self, forms: list[dict[str, Any]]) -> None:
         """Make policies, all in one commit."""
         lines = [orjson.dumps(form).decode() for form in forms]
         report = await self.intake.take(iter(read_json_lines(lines)), skip_bad=False)
         assert report.made == len(forms), report
+
+    async def hire(self) -> None:
+        """Every bot gets a token."""
+        for kind, most in ((Mortal, 2), (Slow, 2), (Liar, 3), (Bot, 400)):
+            self.bots.append(kind(self, await new_token(self.bench), most))
 
     async def hook(self) -> None:
         await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}/hook"))
@@ -368,6 +271,7 @@ async def days_of(url: str, seed: int, begins: datetime = BEGINS) -> AsyncIterat
         await bench.sql(f"UPDATE clock_offset SET micros = {clock.micros()}")
     async with bad_server() as server:
         days = Days(bench, server, random.Random(seed))
+        await days.hire()
         try:
             yield days
         finally:

@@ -1,4 +1,5 @@
-"""What is told of the end of a page job: one event, whether it brought a result or not."""
+"""What is told of the end of a page job: one event, whether it brought a result or not; and what stands among the
+results of those that brought none."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,9 +7,9 @@ from typing import Any, Final
 from shoal.base.database import Tx
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.pages.jobs_store import HeldJob, ResultStore
+from shoal.pages.jobs_store import HeldJob, NewResult, ResultStore
 from shoal.pages.result import Result, Status
-from shoal.queue.states import Move
+from shoal.queue.states import JobState, Move
 
 EVENTS: Final = {Status.SUCCESS: "crawl.job.completed", Status.FAIL: "crawl.job.failed"}
 
@@ -25,19 +26,25 @@ def job_event(job: HeldJob, result: Result) -> Event:
 
 
 class LastWords:
-    """Tells of page jobs that have no result, but an end: their workers were lost too often, or raised."""
+    """Speaks for page jobs that ended without a word: their workers were lost too often, or raised."""
 
     def __init__(self, results: ResultStore, outbox: OutboxStore) -> None:
         self._results = results
         self._outbox = outbox
 
     async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
-        """Write the events of dead letters in the commit that makes them such."""
+        """Write the results and events of dead letters in the commit that makes them such."""
         why = {move.job_id: move for move in moves}
         now: int = await tx.value("now")
-        jobs = await self._results.ended(tx, sorted(why))
-        await self._outbox.append(tx, *[job_event(job, _lost(job, why[job.id], now)) for job in jobs])
+        ends = [(job, why[job.id], _lost(job, why[job.id], now)) for job in await self._results.ended(tx, sorted(why))]
+        await self._results.insert(tx, [_row(job, move.to, result) for job, move, result in ends])
+        await self._outbox.append(tx, *[job_event(job, result) for job, _, result in ends])
 
 
 def _lost(job: HeldJob, move: Move, now: int) -> Result:
     return Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
+
+
+def _row(job: HeldJob, state: JobState, result: Result) -> NewResult:
+    """Nobody sent it, so nobody can send it again: no digest is that of a result."""
+    return NewResult(job.id, job.epoch, job.run_id, job.policy, state, digest="", result=result)

@@ -20,4 +20,4 @@ ORDER BY number DESC LIMIT 1;
 
 -- name: result_of_policy
 -- The last word on one job of a policy.
-SELECT * FROM result WHERE job_id = :job_id AND policy = :policy AND state <> 'pending';
+SELECT * FROM result WHERE job_id = :job_id AND policy = :policy AND state <> 'pending' ORDER BY epoch DESC LIMIT 1;

@@ -181,7 +181,7 @@ CREATE TABLE result (
     epoch         INTEGER NOT NULL,
     group_id      TEXT,
     policy        TEXT,
-    state         TEXT NOT NULL CHECK (state IN ('done', 'pending', 'failed')),
+    state         TEXT NOT NULL CHECK (state IN ('done', 'pending', 'failed', 'expired')),
     status        TEXT NOT NULL CHECK (status IN ('success', 'fail')),
     http_status   INTEGER,
     fetched_at    INTEGER NOT NULL,
@@ -435,6 +435,7 @@ CREATE TABLE business_signal (
     boost   REAL NOT NULL,
     until   INTEGER NOT NULL
 );
+CREATE INDEX business_signal_over ON business_signal (until);
 
 -- What happened, written in the commit of the change. The number comes later, from the forwarder: `event_number` holds the
 -- last one, and its lock keeps two forwarders from numbering at once.

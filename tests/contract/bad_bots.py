@@ -1,0 +1,207 @@
+"""Bots that die, dawdle or lie, and one that does not: they know a token and the bot API, which is asked in this
+process, as a server would ask it. Who was believed is written down by `Days`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.types import ASGIApp, Message
+
+from shoal.access.acts import Acts
+from shoal.access.caller import local_caller
+from shoal.access.failures import Failures
+from shoal.access.token import TokenWish
+from shoal.access.tokens import Tokens
+from shoal.base.ids import JobId
+from shoal.fetch.bots import Bots
+from shoal.fetch.slots import SlotLeases
+from shoal.fetch.waiting import WaitingRoom
+from shoal.hosts.places import Places
+from shoal.pages.result import Delivery, Result, Status
+from shoal.queue.job import Holder
+from shoal.queue.wake import QuietWake
+from shoal.serve.bots import MOST_JOBS, BotApi
+from shoal.serve.endpoint import routes_of
+from shoal.serve.keeper import TokenKeeper
+from shoal.serve.site import site
+from shoal.settings import BotSettings, ServeSettings
+from shoal.store.sql.groups import SqlGroupStore
+from shoal.store.sql.tokens import SqlActStore, SqlTokenStore
+from tests.contract.conftest import Bench
+
+if TYPE_CHECKING:
+    from tests.contract.two_days import Days
+
+AWAY = 503
+
+
+def tokens_of(bench: Bench) -> Tokens:
+    return Tokens(bench.database, SqlTokenStore(), Acts(bench.database, SqlActStore()), bench.clock, bench.signals)
+
+
+async def new_token(bench: Bench) -> str:
+    wish = TokenWish.read({"name": "a bot", "role": "bot"})
+    return (await tokens_of(bench).create(wish, local_caller())).text
+
+
+def door_of(bench: Bench, keys: Tokens) -> ASGIApp:
+    """The bot API over these rooms. Hosts may be asked as often as one likes."""
+    clock, settings = bench.clock, BotSettings()
+    places = Places(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
+    slots = SlotLeases(bench.queue, SqlGroupStore(), places)
+    room = WaitingRoom[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
+    bots = Bots(bench.database, bench.queue, bench.ingest, slots, room, settings, clock, bench.signals)
+    keeper = TokenKeeper(keys, Failures(clock), ServeSettings(), bench.signals)
+    routes = routes_of([BotApi(bots, clock, settings.max_result_bytes)], settings.max_result_bytes)
+    return site(routes, clock, bench.signals, keeper)
+
+
+async def post(door: ASGIApp, path: str, body: object, token: str) -> tuple[int, Any]:
+    """One request, and its answer."""
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
+    scope = {"type": "http", "method": "POST", "scheme": "http", "path": path, "query_string": b"", "headers": headers}
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": orjson.dumps(body), "more_body": False}
+
+    async def send(message: Message) -> None:
+        said.append(dict(message))
+
+    await door(scope | {"client": ("127.0.0.1", 1)}, receive, send)
+    return said[0]["status"], orjson.loads(said[1]["body"])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A grant in a bot's hands."""
+
+    holder: Holder
+    until: int
+
+
+class Bot:
+    """Pulls, and answers with its first try as an honest bot does."""
+
+    def __init__(self, days: "Days", token: str, most: int) -> None:
+        self.days = days
+        self.token = token
+        self.most = most
+        self.kept: list[Kept] = []
+
+    async def pull(self) -> None:
+        """As many as it may have at once; what was granted unheard runs out."""
+        for most in _parts(self.most):
+            wanted = {"bot_id": type(self).__name__, "capabilities": ["http", "js"], "max": most}
+            status, said = await post(self.days.door, "/bot/v1/jobs/pull", wanted, self.token)
+            if status == AWAY:
+                return
+            assert status == 200, said
+            self.kept += [_kept(job, self.days.now) for job in said["jobs"]]
+            if len(said["jobs"]) < most:
+                return
+
+    async def push(self) -> None:
+        kept, self.kept = self.kept, []
+        answers = [self.days.answer(one.holder) for one in kept]
+        states = await self.send(answers)
+        if states is None:  # nobody knows whether they came through: say it again
+            states = await self.send(answers, surely=True)
+        assert states is not None
+        self.days.accepted += [one for one, state in zip(answers, states, strict=True) if state is not None]
+        self.days.lost += sum(state is None for state in states)
+
+    async def send(self, answers: list[Delivery], *, surely: bool = False) -> list[str | None] | None:
+        door, states = self.days.sure_door if surely else self.days.door, list[str | None]()
+        for first in range(0, len(answers), MOST_JOBS):
+            results = [_item(one) for one in answers[first : first + MOST_JOBS]]
+            status, said = await post(door, "/bot/v1/results", {"results": results}, self.token)
+            if status == AWAY:
+                return None
+            assert status == 200, said
+            states += [_state(one) for one in said["results"]]
+        return states
+
+    async def beat(self, holder: Holder) -> bool:
+        """Whether it was believed."""
+        path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
+        status, said = await post(self.days.sure_door, path, {"epoch": holder.epoch}, self.token)
+        assert status in (200, 409), said
+        return status == 200 and not said["cancelled"]
+
+
+class Mortal(Bot):
+    """Dies with whatever it holds, every time."""
+
+    async def push(self) -> None:
+        self.kept.clear()
+
+
+class Slow(Bot):
+    """Answers when its time is over: always too late."""
+
+    async def push(self) -> None:
+        late = [one for one in self.kept if one.until < self.days.now]
+        self.kept = [one for one in self.kept if one.until >= self.days.now]
+        states = await self.send([self.days.answer(one.holder) for one in late], surely=True)
+        assert states is not None
+        self.days.believed += [state for state in states if state is not None]
+        self.days.late += len(late)
+
+
+class Liar(Bot):
+    """Lies about ids and grants before it tells the truth, and says something else after it."""
+
+    async def push(self) -> None:
+        mine = list(self.kept)
+        await self._lie([Holder(one.holder.job_id, epoch) for one in mine for epoch in self._wrong(one.holder.epoch)])
+        await self._lie([one.holder for bot in self.days.bots for one in bot.kept if bot is not self])
+        await self._lie([Holder(JobId("job_nobody"), 1), Holder(JobId("' OR 1=1 --"), 1), Holder(JobId("."), 0)])
+        await super().push()
+        await self._lie([one.holder for one in mine])
+        beats = [await self.beat(one.holder) for one in mine]
+        self.days.believed += ["a heartbeat for a job that has ended" for believed in beats if believed]
+
+    def _wrong(self, epoch: int) -> Iterator[int]:
+        yield from (epoch - 1, epoch + 1, -epoch, 2**62)
+
+    async def _lie(self, holders: list[Holder]) -> None:
+        lies = [Delivery(one, result_of(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in holders]
+        states = await self.send(lies, surely=True)
+        assert states is not None
+        self.days.lies += len(lies)
+        self.days.believed += [f"{lie.holder}: {state}" for lie, state in zip(lies, states, strict=True) if state]
+
+
+def result_of(status: Status, at: int, html_hash: str | None = None) -> Result:
+    error = ("http_500", "It was answered 500.") if status is Status.FAIL else (None, None)
+    return Result(status, "", at, data={"price": 1}, error_code=error[0], error_message=error[1], html_hash=html_hash)
+
+
+def _parts(count: int) -> Iterator[int]:
+    for first in range(0, count, MOST_JOBS):
+        yield min(MOST_JOBS, count - first)
+
+
+def _kept(job: dict[str, Any], now: int) -> Kept:
+    lease = job["lease"]
+    return Kept(Holder(JobId(job["job_id"]), lease["epoch"]), now + round(lease["ttl_seconds"] * 1e6))
+
+
+def _item(one: Delivery) -> dict[str, Any]:
+    told = one.result.told()
+    meta = told["meta"]
+    return {
+        "job_id": one.holder.job_id,
+        "epoch": one.holder.epoch,
+        "status": told["status"],
+        "data": told["data"],
+        "meta": {"error": meta["error"], "html_hash": meta["html_hash"]},
+    }
+
+
+def _state(item: dict[str, Any]) -> str | None:
+    assert (item["status"], item.get("code")) in ((200, None), (409, "lease_lost"))
+    return item.get("state")
