@@ -25,6 +25,7 @@ from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
 from shoal.events.event import TYPES
 from shoal.fetch.codes import PAGE_ERRORS
+from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_lines
 from shoal.serve.openapi import problems_of, tag_of
@@ -206,6 +207,27 @@ def page_errors_page() -> str:
     ]
     for code, meaning in PAGE_ERRORS.items():
         lines.append(_row(f"`{code}`", meaning.says, "yes" if meaning.tried_again else ""))
+    return "\n".join(lines) + "\n"
+
+
+def metrics_page() -> str:
+    lines = [
+        "# Metrics",
+        "",
+        NOTICE.format("src/shoal/observe/metrics.py"),
+        "",
+        "What `/metrics` of a controller, or of a worker, tells in the form of Prometheus: what its own process did",
+        "since it began. `GET /api/v1/stats` has the sums of all processes by the hour: jobs created, done, failed,",
+        "expired and retried, the retry rate, the average duration of fetches, and the bots. From the metrics the",
+        "average is `shoal_result_seconds_total` over `shoal_results_timed_total`, and the retry rate",
+        "`shoal_jobs_retried_total` over the sum of itself, `shoal_jobs_done_total` and `shoal_jobs_failed_total`.",
+        "",
+        "| name | kind | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for one in Metrics().told:
+        name = f"`{one.name}_total`" if one.kind == "counter" else f"`{one.name}`"
+        lines.append(_row(name, one.kind, ", ".join(f"`{label}`" for label in one.labels), one.says))
     return "\n".join(lines) + "\n"
 
 
@@ -391,6 +413,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/page-errors.md": page_errors_page,
     "docs/reference/events.md": events_page,
+    "docs/reference/metrics.md": metrics_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/http.md": http_page,
     "docs/inside/states.md": states_page,

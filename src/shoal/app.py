@@ -327,7 +327,7 @@ class App:
         events, webhooks, path = SqlEvents(), SqlWebhooks(), self.settings.events.file
         egress = partial(Egress, _rule_of(self.settings), clock=self.clock)
         chores: list[Chore] = [
-            Forwarder(self.database, events, webhooks),
+            Forwarder(self.database, events, webhooks, self.signals),
             Courier(self.database, webhooks, egress, self.clock, self.signals),
         ]
         if path is not None:

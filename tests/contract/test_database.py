@@ -800,7 +800,16 @@ SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "fron
 # subquery that a limit or an index bounds, and counts that nobody asks for often.
 WHOLE = {
     *("last_event", "set_last_event", "lock_event_number"),
-    *("webhooks", "due_webhooks", "old_events", "quotas", "any_quota", "any_token", "lock_admin_tokens"),
+    *(
+        "webhooks",
+        "due_webhooks",
+        "old_events",
+        "forget_cursors",
+        "quotas",
+        "any_quota",
+        "any_token",
+        "lock_admin_tokens",
+    ),
     *("purge_dead", "unfiled_journals", "drop_empty_seats"),
     *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
     *("count_crawls", "count_jobs"),

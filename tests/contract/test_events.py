@@ -42,7 +42,7 @@ class Post:
         self.bench, self.server = bench, server
         self.events, self.store = SqlEvents(), SqlWebhooks()
         self.webhooks = Webhooks(bench.database, self.store, self.events, lambda: LOOPBACK, bench.clock)
-        self.forwarder = Forwarder(bench.database, self.events, self.store)
+        self.forwarder = Forwarder(bench.database, self.events, self.store, bench.signals)
         self.courier = self.new_courier()
         server.answer("/hook", OK)
 
@@ -291,7 +291,7 @@ async def test_two_couriers_and_two_forwarders_send_each_event_once(post: Post) 
     await post.happen(*["crawl.started"] * 20)
     other = post.new_courier()
     await post.forwarder.run_once()
-    await Forwarder(post.bench.database, post.events, post.store).run_once()
+    await Forwarder(post.bench.database, post.events, post.store, post.bench.signals).run_once()
     for courier in (post.courier, other):
         await courier.run_once()
     for courier in (post.courier, other):

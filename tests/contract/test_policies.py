@@ -50,7 +50,7 @@ class Office:
         self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
         self.bookkeeper = Bookkeeper(bench.database, self.events, self.store)
-        self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks())
+        self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks(), bench.signals)
 
     async def make(self, **values: Any) -> Policy:
         if "cron" not in values:

@@ -141,7 +141,7 @@ class Days:
         self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK, self.bench.clock)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
         self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
-        self.forwarder = Forwarder(self.dying, self.events, self.hooks)
+        self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
         self.bookkeeper = Bookkeeper(self.dying, self.events, self.store)
         self.courier = self.new_courier()
         keys = tokens_of(self.bench)

@@ -1,14 +1,23 @@
 """The forwarder: gives committed events their numbers and puts them into the queues of those who want them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from shoal.base.database import Database, Tx
 from shoal.base.service import Pass
+from shoal.base.signals import Signal, Signals
 from shoal.events.store import EventStore, WebhookStore
 
 BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsNumbered(Signal):
+    """So many events got their numbers; one of them had waited for so long since its commit, the others less."""
+
+    count: int
+    waited_seconds: float
 
 
 class Forwarder:
@@ -16,13 +25,16 @@ class Forwarder:
 
     name = "forwarder"
 
-    def __init__(self, database: Database, events: EventStore, webhooks: WebhookStore) -> None:
+    def __init__(self, database: Database, events: EventStore, webhooks: WebhookStore, signals: Signals) -> None:
         self._database = database
         self._events = events
         self._webhooks = webhooks
+        self._signals = signals
 
     async def run_once(self) -> Pass:
-        numbered = await self._database.run(lambda tx: self._events.number(tx, BATCH))
+        numbered, waited = await self._database.run(lambda tx: self._events.number(tx, BATCH))
+        if numbered:
+            self._signals.emit(EventsNumbered(count=numbered, waited_seconds=max(0, waited) / 1e6))
         put = 0
         for webhook_id in await self._database.read(self._behind):
             put += await self._database.run(partial(self._fan_out, webhook_id))

@@ -16,9 +16,10 @@ class OutboxStore(Protocol):
 
 
 class EventStore(Protocol):
-    async def number(self, tx: Tx, limit: int) -> int:
-        """Give the oldest committed events that have none their sequence numbers; how many. One at a time: a number is
-        never given while a smaller one is still to be committed, so a reader who has seen a number has missed none."""
+    async def number(self, tx: Tx, limit: int) -> tuple[int, int]:
+        """Give the oldest committed events that have none their sequence numbers; how many, and for how long one of
+        them had waited at most. One at a time: a number is never given while a smaller one is still to be committed, so
+        a reader who has seen a number has missed none."""
         ...
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
@@ -49,9 +50,9 @@ class EventStore(Protocol):
         ...
 
     async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
-        """Forget numbered events from before that time that no webhook waits for and that every sink has taken; those
-        from before `at_last` whatever sinks have taken. How many, and the sinks that missed some: their places are
-        forgotten too, so that one which is gone for good holds nothing back again."""
+        """Of the first `limit` numbered events, forget those from before that time that no webhook waits for and that
+        every sink has taken; those from before `at_last` whatever sinks have taken. How many, and the sinks that missed
+        some: their places are forgotten too, so that one which is gone for good holds nothing back again."""
         ...
 
 

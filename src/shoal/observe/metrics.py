@@ -5,7 +5,7 @@ states, status classes, route patterns; never a URL, a host or an id.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,6 +17,15 @@ SPANS = (1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
+class Told(NamedTuple):
+    """A metric as the reference tells of it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    says: str
+
+
 class Metrics:
     """Counts what happens in one process. Two of them share nothing, so tests can have their own."""
 
@@ -24,6 +33,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.told: list[Told] = []
         self._chore_failures = self._counter("shoal_chore_failures", "Passes of a chore that raised.", "chore")
         self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
         self._jobs_done = self._counter("shoal_jobs_done", "Jobs finished.", "kind")
@@ -46,6 +56,9 @@ class Metrics:
         self._result_seconds = self._counter("shoal_result_seconds", "Time that the timed results took.", "kind")
         self._bot_pulls = self._counter("shoal_bot_pulls", "Times that bots asked for jobs.")
         self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs that bots were given.")
+        self._late = self._histogram("shoal_schedule_late_seconds", "From a policy's time to its job, the longest.")
+        self._outbox_lag = self._histogram("shoal_outbox_lag_seconds", "From an event's commit to its number.")
+        self._deliveries = self._counter("shoal_deliveries", "Tries to deliver events to webhooks.", "result")
         self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
         self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
@@ -63,6 +76,9 @@ class Metrics:
             "CrawlMoved": self._crawl_moved,
             "CrawlEnded": self._crawl_moved,
             "ResultsTaken": self._results_taken,
+            "JobsScheduled": lambda signal: self._late.observe(signal.late_seconds),
+            "EventsNumbered": lambda signal: self._outbox_lag.observe(signal.waited_seconds),
+            "DeliveriesSent": self._deliveries_sent,
             "BotAsked": lambda signal: self._bot_pulls.inc(),
             "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
             "CallerRefused": self._caller_refused,
@@ -78,9 +94,11 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
+        self.told.append(Told(name, "counter", labels, says))
         return Counter(name, says, labels, registry=self.registry)
 
     def _histogram(self, name: str, says: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
+        self.told.append(Told(name, "histogram", labels, says))
         return Histogram(name, says, labels, buckets=buckets, registry=self.registry)
 
     def _chore_failed(self, signal: Any) -> None:
@@ -121,6 +139,12 @@ class Metrics:
         self._results.labels(signal.kind).inc(signal.count)
         self._results_timed.labels(signal.kind).inc(signal.timed)
         self._result_seconds.labels(signal.kind).inc(signal.seconds)
+
+    def _deliveries_sent(self, signal: Any) -> None:
+        """A try that failed is `dead` if it was the last one."""
+        counts = {"delivered": signal.delivered, "failed": signal.failed - signal.dead, "dead": signal.dead}
+        for result, count in counts.items():
+            self._deliveries.labels(result).inc(count)
 
     def _holds_begun(self, signal: Any) -> None:
         for why, count in signal.holds.items():

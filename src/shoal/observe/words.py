@@ -123,6 +123,7 @@ WORDS: Mapping[str, Wording] = {
         choices={"retry_after": (Level.WARNING, "{origin} answered {status} and asks us to wait: {seconds:.1f} s")},
     ),
     "CourierStumbled": Wording(Level.WARNING, "webhook {webhook_id} could not be served: {error}"),
+    "EventsNumbered": Wording(Level.DEBUG, "{count} events numbered, the oldest after {waited_seconds:.1f} s"),
     "DeliveriesSent": Wording(Level.DEBUG, "webhook {webhook_id}: {delivered} delivered, {failed} failed"),
     "WebhookDisabled": Wording(
         Level.WARNING,

@@ -18,14 +18,14 @@ MOST_READ = 16_000_000  # characters of events in memory at once
 class SqlEvents:
     """Answers `events.store.EventStore`."""
 
-    async def number(self, tx: Tx, limit: int) -> int:
+    async def number(self, tx: Tx, limit: int) -> tuple[int, int]:
         last = await tx.value("lock_event_number")
         rows = await tx.all("new_events", limit=limit)
         if rows:
             numbered = [{"id": row["id"], "sequence": last + place} for place, row in enumerate(rows, 1)]
             await tx.many("number_events", numbered)
             await tx.execute("set_last_event", last=last + len(rows))
-        return len(rows)
+        return len(rows), max((row["waited"] for row in rows), default=0)
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
         sizes = await tx.all("sizes_of_events", sequence=sequence, limit=limit)

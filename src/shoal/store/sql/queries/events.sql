@@ -8,7 +8,7 @@ UPDATE event_number SET last = :last;
 
 -- name: new_events
 -- Committed events that have no number yet, the oldest first.
-SELECT id FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT :limit;
+SELECT id, shoal_now() - created_at AS waited FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT :limit;
 
 -- name: sizes_of_events
 -- How long numbered events after a number are, in order.
@@ -43,15 +43,16 @@ INSERT INTO event_cursor (sink, seen) VALUES (:sink, :moved)
 ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = :seen;
 
 -- name: old_events
--- Numbered events that are older than they are kept and that nobody waits for; no sink is waited for without end.
-SELECT sequence FROM outbox AS o
-WHERE sequence IS NOT NULL AND created_at < :before
+-- Of the first events those that are older than they are kept and that nobody waits for; no sink is waited for without end.
+SELECT sequence FROM
+    (SELECT sequence, created_at FROM outbox WHERE sequence IS NOT NULL ORDER BY sequence LIMIT :limit) AS o
+WHERE created_at < :before
       AND NOT EXISTS
           (SELECT 1 FROM delivery AS d JOIN webhook AS w ON w.id = d.webhook AND w.enabled = 1
            WHERE d.sequence = o.sequence AND d.state = 'waiting')
       AND NOT EXISTS (SELECT 1 FROM webhook AS w WHERE w.enabled = 1 AND w.seen < o.sequence)
       AND (created_at < :at_last OR NOT EXISTS (SELECT 1 FROM event_cursor AS c WHERE c.seen < o.sequence))
-ORDER BY sequence LIMIT :limit;
+ORDER BY sequence;
 
 -- name: forget_cursors
 -- Forget the places of sinks that are before a number.
