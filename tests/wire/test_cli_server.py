@@ -97,6 +97,12 @@ async def test_whoever_makes_the_first_token_is_told_that_the_door_is_closed_now
     assert "from now on" not in (await person.types(*make))[2]
 
 
+async def test_the_first_token_is_made_at_a_server_that_is_still_open(shop: Served, person: Person) -> None:
+    code, out, err = await person.types("tokens", "create", "--role", "admin", "--name", "me", *at(shop))
+    assert (code, out[:4], "from now on every request" in err) == (0, "shl_", True)
+    assert (await shop.ask(token=out.strip())).status == 200
+
+
 async def test_long_lists_come_over_several_pages(sqlite_url: str, person: Person, monkeypatch: Any) -> None:
     monkeypatch.setattr("shoal.cli.api.PAGE", 2)
     for name in ("a", "b", "c", "d", "e"):
