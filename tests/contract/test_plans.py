@@ -37,6 +37,7 @@ from shoal.queue.book import JobFilter
 from shoal.queue.job import NewJob, Taker
 from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings
+from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
 from shoal.store.sql.queries import Query, load
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
@@ -46,7 +47,11 @@ Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
 
 SIZE = 50_000
 LINKS = 1_000
-TABLES = {"fate", "frontier", "frontier_touched", "frontier_host", "page", "job", "job_grant", "host", "policy"}
+TABLES = {
+    *("fate", "frontier", "frontier_touched", "frontier_host", "page", "job", "job_grant", "host", "policy"),
+    *("outbox", "delivery"),
+}
+THEN = 1_000_000_000_000_000  # when the first event happened
 MOST_ROWS = 4 * LINKS  # that a step of a plan may read
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
 SLOW = Pace(timedelta(seconds=1))
@@ -54,7 +59,11 @@ SHARED = Pace(timedelta(0), walkers=2)
 FEW = Pace(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
 ROOMS = ("frontier", "jobs", "hosts")
-SCHEDULER = {"due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
+PLAN = {"due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
+PLAN |= {"policies_after", "policies_of_project"}
+EVENTS = {"last_event_before", "old_events", "forget_events", "forget_deliveries", "heads_between", "put_deliveries"}
+EVENTS |= {"new_events", "heads_after", "sizes_of_events", "events_until", "due_webhooks", "due_deliveries"}
+EVENTS |= {"waiting_deliveries", "dead_deliveries", "deliveries_that_died"}
 
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
 JOB = "id, kind, state, run_id, payload, lane, priority, rank, not_before, max_attempts, created_at, finished_at, due"
@@ -81,6 +90,12 @@ FILL = (
     "INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)"
     " SELECT 'pol_' || i, 'default', 'js', '{spec}', 1, i, CASE WHEN i % 500 = 0 THEN i ELSE 4611686018427387904 END, i"
     " FROM n",
+    "INSERT INTO outbox (id, type, subject, body, created_at, sequence)"
+    " SELECT 'evt_' || i, 'crawl.started', 'c', '1', {then} + i, i FROM n",
+    "UPDATE event_number SET last = {size}",
+    "INSERT INTO webhook (id, url, events, secret, enabled, seen, created_at) SELECT 'whk', '', '[]', '', 1, {size}, 1",
+    "INSERT INTO delivery (webhook, sequence, state, next_at)"
+    " SELECT 'whk', i, CASE WHEN i % 500 = 0 THEN 'dead' ELSE 'delivered' END, 1 FROM n",
 )
 SPEC = PolicyForm.read({"url": "http://example.org/", "frequency": "1h", "queue": "js", "overlap": "replace"}).text()
 
@@ -159,7 +174,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
 
 # Lists that we brought ourselves, the table of one row, and what is read by steps of its own.
 SMALL = (
-    r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery"
+    r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery|SCAN w USING INDEX"
     r"|SCAN (t|w|j|p|ahead|found|quota\b.*|job_seat\b.*|job USING INDEX job_dead)$"
 )
 
@@ -260,7 +275,8 @@ async def fill(bench: Bench, crawl: Crawl) -> None:
     """Make the store large around a crawl."""
     host = await bench.number(f"SELECT number FROM host WHERE origin = '{SITE}'")
     for statement in FILL:
-        await bench.sql(f"{NUMBERS} {statement}".format(crawl=crawl.number, host=host, spec=SPEC))
+        facts = {"crawl": crawl.number, "host": host, "spec": SPEC, "then": THEN, "size": SIZE}
+        await bench.sql(f"{NUMBERS} {statement}".format(**facts))
     moved = "UPDATE frontier_seq SET value = 1000000"
     await bench.sql(moved if bench.dialect == "sqlite" else "SELECT setval('frontier_seq', 1000000)")
 
@@ -399,12 +415,35 @@ async def schedule(bench: Bench) -> None:
     await scheduler.run_once()
 
 
+async def look_at_policies(bench: Bench) -> None:
+    """Lists of all of them, and of a project that has none."""
+    for project in (None, "rare"):
+        await bench.database.read(lambda tx, name=project: SqlPolicies().page_of(tx, 0, 50, name, None))
+
+
+async def tell(bench: Bench) -> None:
+    """All that forwarder, courier, pruner and people ask of the events: many are kept, few old or dead."""
+    events, hooks, run = SqlEvents(), SqlWebhooks(), bench.database.run
+    await run(lambda tx: events.number(tx, 100))
+    await run(lambda tx: events.heads(tx, SIZE - 10, 100))
+    await run(lambda tx: events.after(tx, SIZE - 10, 100))
+    found = await run(lambda tx: events.between(tx, (THEN + 100, 0), THEN + 120, 100))
+    assert [number for _, number, _ in found] == list(range(100, 120))
+    await run(lambda tx: hooks.put(tx, "whk", [SIZE]))
+    await run(hooks.due)
+    await run(lambda tx: hooks.take(tx, "whk", 8, timedelta(minutes=1)))
+    assert (await run(lambda tx: hooks.counts(tx, "whk")))["dead"] == SIZE // 500 - 1
+    await run(lambda tx: hooks.deliveries(tx, "whk", "dead", SIZE, 50))
+    assert (await run(lambda tx: events.prune(tx, THEN, 0, 100)))[0] == 0
+    assert (await run(lambda tx: events.prune(tx, THEN + 20, 0, 100)))[0] == 19
+
+
 @cache
 def names_in(dialect: str) -> set[str]:
-    """The queries of the frontier, of the queue, of the hosts and of the scheduler."""
+    """The queries of the frontier, of the queue and of the hosts, and those of plans and events that may read much."""
     folder = files("shoal.store.sql").joinpath("queries")
     texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in ROOMS]
-    return SCHEDULER | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
+    return PLAN | EVENTS | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
 
 
 async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
@@ -412,6 +451,8 @@ async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
     await work_on(bench)
     await ask_hosts(bench, crawl)
     await schedule(bench)
+    await look_at_policies(bench)
+    await tell(bench)
     assert not watched.problems, "\n".join(sorted(watched.problems))
     # `lock_one_host` reads one row by its key, and only when two walkers meet at one host.
     unseen = names_in(bench.dialect) - watched.names - {"lock_one_host"}

@@ -35,4 +35,4 @@ class OldEvents:
         count, missed = await database.run(lambda tx: self._store.prune(tx, before, at_last, limit))
         for sink in missed:
             self._signals.emit(SinkMissedEvents(sink=sink))
-        return count, count > limit // 2  # the others are waited for, or young
+        return count, count == limit

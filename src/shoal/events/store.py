@@ -33,8 +33,9 @@ class EventStore(Protocol):
 
     async def find(self, tx: Tx, event_id: str) -> Told | None: ...
 
-    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[tuple[int, str]]:
-        """The numbers and types of the events of that time, in order, after a number."""
+    async def between(self, tx: Tx, after: tuple[int, int], until: int, limit: int) -> list[tuple[int, int, str]]:
+        """Moments, numbers and types of the events of a time, in the order of moments: those after that moment and
+        number."""
         ...
 
     async def last(self, tx: Tx) -> int:
@@ -50,9 +51,9 @@ class EventStore(Protocol):
         ...
 
     async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
-        """Of the first `limit` numbered events, forget those from before that time that no webhook waits for and that
-        every sink has taken; those from before `at_last` whatever sinks have taken. How many, and the sinks that missed
-        some: their places are forgotten too, so that one which is gone for good holds nothing back again."""
+        """Forget numbered events from before that time that no webhook waits for and that every sink has taken; those
+        from before `at_last` whatever sinks have taken. How many, and the sinks that missed some: their places are
+        forgotten too, so that one which is gone for good holds nothing back again."""
         ...
 
 

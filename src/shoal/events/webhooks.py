@@ -135,9 +135,9 @@ class Webhooks:
         """Send the events of that time again, those that the webhook wants; how many."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
-        count, after = 0, 0
+        count, after = 0, (since, 0)
         while True:
-            some = partial(self._replay_some, webhook_id, since, until, after, noting)
+            some = partial(self._replay_some, webhook_id, after, until, noting)
             looked, put, after = await self._database.run(some)
             noting = unnoted  # with the first batch
             count += put
@@ -150,14 +150,14 @@ class Webhooks:
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def _replay_some(
-        self, webhook_id: str, since: int, until: int, after: int, noting: Noting, tx: Tx
-    ) -> tuple[int, int, int]:
+        self, webhook_id: str, after: tuple[int, int], until: int, noting: Noting, tx: Tx
+    ) -> tuple[int, int, tuple[int, int]]:
         webhook = await self._locked(tx, webhook_id)
-        found = await self._events.between(tx, since, until, after, BATCH)
-        wanted = [number for number, kind in found if webhook.wants(kind) and number <= webhook.cursor]
+        found = await self._events.between(tx, after, until, BATCH)
+        wanted = [number for _, number, kind in found if webhook.wants(kind) and number <= webhook.cursor]
         await self._store.put(tx, webhook_id, wanted)
         await noting(tx, webhook_id)
-        return len(found), len(wanted), found[-1][0] if found else after
+        return len(found), len(wanted), found[-1][:2] if found else after
 
     async def _update(self, webhook_id: str, change: Callable[[Webhook], Webhook], noting: Noting) -> Webhook:
         async def commit(tx: Tx) -> Webhook:

@@ -44,9 +44,9 @@ class SqlEvents:
         row = await tx.one("event", id=event_id)
         return None if row is None else _told(row)
 
-    async def between(self, tx: Tx, since: int, until: int, after: int, limit: int) -> list[tuple[int, str]]:
-        rows = await tx.all("heads_between", since=since, until=until, after=after, limit=limit)
-        return [(row["sequence"], row["type"]) for row in rows]
+    async def between(self, tx: Tx, after: tuple[int, int], until: int, limit: int) -> list[tuple[int, int, str]]:
+        rows = await tx.all("heads_between", since=after[0], sequence=after[1], until=until, limit=limit)
+        return [(row["created_at"], row["sequence"], row["type"]) for row in rows]
 
     async def last(self, tx: Tx) -> int:
         last: int = await tx.value("last_event")
@@ -59,7 +59,7 @@ class SqlEvents:
         return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
 
     async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
-        rows = await tx.all("old_events", before=before, at_last=at_last, limit=limit)
+        rows = await tx.all("old_events", until=await self._prunable(tx, before, at_last), before=before, limit=limit)
         old = [{"sequence": row["sequence"]} for row in rows]
         if not old:
             return 0, []
@@ -67,6 +67,14 @@ class SqlEvents:
         await tx.many("forget_events", old)
         missed = await tx.all("forget_cursors", before=old[-1]["sequence"])
         return len(old), sorted(row["sink"] for row in missed)
+
+    async def _prunable(self, tx: Tx, before: int, at_last: int) -> int:
+        """The last number that may be forgotten: looked up, so that what is kept is not read over and over."""
+        old = await tx.value("last_event_before", before=before) or 0
+        too_old = await tx.value("last_event_before", before=at_last) or 0
+        row = await tx.one("least_taken")
+        hooks, sinks = (old if row is None or row[name] is None else row[name] for name in ("hooks", "sinks"))
+        return min(old, hooks, max(sinks, too_old))
 
 
 class SqlWebhooks:
@@ -130,12 +138,15 @@ class SqlWebhooks:
         )
 
     async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
-        rows = await tx.all("deliveries", webhook=webhook_id, state=state, before=before, limit=limit)
+        if state == DeliveryState.DEAD:
+            rows = await tx.all("deliveries_that_died", webhook=webhook_id, before=before, limit=limit)
+        else:
+            rows = await tx.all("deliveries", webhook=webhook_id, state=state, before=before, limit=limit)
         return [_delivery(row) for row in rows]
 
     async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
-        rows = await tx.all("delivery_counts", webhook=webhook_id)
-        return {"waiting": 0, "dead": 0} | {row["state"]: row["count"] for row in rows}
+        waiting = await tx.value("waiting_deliveries", webhook=webhook_id)
+        return {"waiting": waiting, "dead": await tx.value("dead_deliveries", webhook=webhook_id)}
 
 
 def _told(row: Any) -> Told:

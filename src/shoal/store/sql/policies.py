@@ -42,7 +42,10 @@ class SqlPolicies:
 
     async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
         wanted = None if enabled is None else int(enabled)
-        rows = await tx.all("policies_after", after=after, limit=limit, project=project, enabled=wanted)
+        if project is None:
+            rows = await tx.all("policies_after", after=after, limit=limit, enabled=wanted)
+        else:
+            rows = await tx.all("policies_of_project", after=after, limit=limit, project=project, enabled=wanted)
         return [_policy(row) for row in rows]
 
     async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:

@@ -24,10 +24,10 @@ ORDER BY sequence;
 SELECT sequence, type FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
 
 -- name: heads_between
--- The types of numbered events of a time, in order, after a number.
-SELECT sequence, type FROM outbox
-WHERE sequence > :after AND created_at >= :since AND created_at < :until
-ORDER BY sequence LIMIT :limit;
+-- The types of numbered events of a time, by their moments, after a moment and a number.
+SELECT created_at, sequence, type FROM outbox
+WHERE sequence IS NOT NULL AND (created_at, sequence) > (:since, :sequence) AND created_at < :until
+ORDER BY created_at, sequence LIMIT :limit;
 
 -- name: event
 -- One numbered event.
@@ -42,17 +42,23 @@ SELECT seen FROM event_cursor WHERE sink = :sink;
 INSERT INTO event_cursor (sink, seen) VALUES (:sink, :moved)
 ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = :seen;
 
+-- name: last_event_before
+-- The number of the last event from before a time.
+SELECT sequence FROM outbox WHERE sequence IS NOT NULL AND created_at < :before
+ORDER BY created_at DESC, sequence DESC LIMIT 1;
+
+-- name: least_taken
+-- The last event that every enabled webhook has in its queue, and that every sink has taken.
+SELECT (SELECT min(seen) FROM webhook WHERE enabled = 1) AS hooks, (SELECT min(seen) FROM event_cursor) AS sinks;
+
 -- name: old_events
--- Of the first events those that are older than they are kept and that nobody waits for; no sink is waited for without end.
-SELECT sequence FROM
-    (SELECT sequence, created_at FROM outbox WHERE sequence IS NOT NULL ORDER BY sequence LIMIT :limit) AS o
-WHERE created_at < :before
+-- Events up to a number that are older than they are kept, but for those that a webhook still has to get.
+SELECT sequence FROM outbox AS o
+WHERE sequence <= :until AND created_at < :before
       AND NOT EXISTS
           (SELECT 1 FROM delivery AS d JOIN webhook AS w ON w.id = d.webhook AND w.enabled = 1
            WHERE d.sequence = o.sequence AND d.state = 'waiting')
-      AND NOT EXISTS (SELECT 1 FROM webhook AS w WHERE w.enabled = 1 AND w.seen < o.sequence)
-      AND (created_at < :at_last OR NOT EXISTS (SELECT 1 FROM event_cursor AS c WHERE c.seen < o.sequence))
-ORDER BY sequence;
+ORDER BY sequence LIMIT :limit;
 
 -- name: forget_cursors
 -- Forget the places of sinks that are before a number.
@@ -109,6 +115,17 @@ FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
 WHERE d.webhook = :webhook AND d.sequence < :before AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
 ORDER BY d.sequence DESC LIMIT :limit;
 
--- name: delivery_counts
--- How many deliveries of a webhook wait, and how many are dead.
-SELECT state, count(*) AS count FROM delivery WHERE webhook = :webhook AND state <> 'delivered' GROUP BY state;
+-- name: deliveries_that_died
+-- Dead letters of a webhook, the newest first, before a number.
+SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error, o.id AS event_id, o.type AS event_type
+FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
+WHERE d.webhook = :webhook AND d.sequence < :before AND d.state = 'dead'
+ORDER BY d.sequence DESC LIMIT :limit;
+
+-- name: waiting_deliveries
+-- How many deliveries of a webhook wait.
+SELECT count(*) AS count FROM delivery WHERE webhook = :webhook AND state = 'waiting';
+
+-- name: dead_deliveries
+-- How many deliveries of a webhook are dead.
+SELECT count(*) AS count FROM delivery WHERE webhook = :webhook AND state = 'dead';

@@ -8,9 +8,16 @@ WHERE p.id = :id;
 -- Policies in the order in which they were made, with their live jobs.
 SELECT p.*, j.id AS live_job_id FROM policy AS p
 LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
-WHERE p.number > :after AND (CAST(:project AS TEXT) IS NULL OR p.project = :project)
-      AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
+WHERE p.number > :after AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
 ORDER BY p.number LIMIT :limit;
+
+-- name: policies_of_project
+-- The same, of one project. Compared as a range: with `=`, PostgreSQL may walk through all others to find a few.
+SELECT p.*, j.id AS live_job_id FROM policy AS p
+LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
+WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
+      AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
+ORDER BY p.project, p.number LIMIT :limit;
 
 -- name: due_sites
 -- Policies of sites that are due, the longest due first.

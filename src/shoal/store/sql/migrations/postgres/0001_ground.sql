@@ -458,6 +458,7 @@ CREATE TABLE outbox (
     sequence   BIGINT UNIQUE
 );
 CREATE INDEX outbox_new ON outbox (created_at, id) WHERE sequence IS NULL;
+CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence IS NOT NULL;
 CREATE TABLE event_number (last BIGINT NOT NULL);
 INSERT INTO event_number VALUES (0);
 -- How far a sink that keeps no queue of its own has come.
@@ -493,6 +494,7 @@ CREATE TABLE delivery (
     PRIMARY KEY (webhook, sequence)
 );
 CREATE INDEX delivery_due ON delivery (webhook, next_at) WHERE state = 'waiting';
+CREATE INDEX delivery_dead ON delivery (webhook, sequence) WHERE state = 'dead';
 CREATE INDEX delivery_event ON delivery (sequence);
 
 -- Who may ask for what. The token itself is nowhere, only its SHA-256; rows stay when their token ends, for once there

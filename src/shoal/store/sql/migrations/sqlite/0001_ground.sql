@@ -448,6 +448,7 @@ CREATE TABLE outbox (
     sequence   INTEGER UNIQUE
 );
 CREATE INDEX outbox_new ON outbox (created_at, id) WHERE sequence IS NULL;
+CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence IS NOT NULL;
 CREATE TABLE event_number (last INTEGER NOT NULL);
 INSERT INTO event_number VALUES (0);
 -- How far a sink that keeps no queue of its own has come.
@@ -483,6 +484,7 @@ CREATE TABLE delivery (
     PRIMARY KEY (webhook, sequence)
 );
 CREATE INDEX delivery_due ON delivery (webhook, next_at) WHERE state = 'waiting';
+CREATE INDEX delivery_dead ON delivery (webhook, sequence) WHERE state = 'dead';
 CREATE INDEX delivery_event ON delivery (sequence);
 
 -- Who may ask for what. The token itself is nowhere, only its SHA-256; rows stay when their token ends, for once there
