@@ -113,6 +113,18 @@ async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
     assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == 5
 
 
+async def test_large_events_are_sent_a_few_at_a_time_and_all_of_them(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.sql.events.MOST_READ", 30)  # two and a half of these
+    webhook = await post.hook()
+    wanted = await post.happen(*["crawl.started"] * 5)
+    await post.carry()
+    assert sorted(post.received()) == sorted(wanted)
+    deliveries = await post.webhooks.deliveries(webhook.id, None, 2**62, 10)
+    assert {(one.state.value, one.status, one.attempts) for one in deliveries} == {("delivered", 204, 1)}
+
+
 async def test_an_event_reads_as_a_cloud_event(post: Post) -> None:
     [event_id] = await post.happen("crawl.completed")
     await post.forwarder.run_once()

@@ -62,7 +62,15 @@ ROOMS = ("frontier", "jobs", "hosts")
 PLAN = {"due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
 EVENTS = {"last_event_before", "old_events", "forget_events", "forget_deliveries", "heads_between", "put_deliveries"}
-EVENTS |= {"new_events", "heads_after", "sizes_of_events", "events_until", "due_webhooks", "due_deliveries"}
+EVENTS |= {
+    "new_events",
+    "heads_after",
+    "sizes_of_events",
+    "events_until",
+    "due_webhooks",
+    "due_deliveries",
+    "numbered_events",
+}
 EVENTS |= {"waiting_deliveries", "dead_deliveries", "deliveries_that_died"}
 
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"

@@ -82,6 +82,13 @@ async def test_a_failure_is_tried_again_later_and_told_only_after_the_last_attem
     assert (await bench.job(job_id)).attempts == 2
 
 
+async def test_an_attempt_that_brought_no_result_is_told_by_its_number(bench: Bench) -> None:
+    await bench.enqueue(payload=work(), max_attempts=1)
+    assert await bench.queue.fail(await bench.lease("w1"), "it raised") is J.FAILED
+    [(_, body)] = await events(bench)
+    assert body["attempt"] == 1
+
+
 async def test_what_another_try_cannot_mend_fails_at_once_with_its_reason(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work(), max_attempts=5)
     refused = bad("address_not_public", retryable=False)

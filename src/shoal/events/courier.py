@@ -194,7 +194,7 @@ class Courier:
         webhook = await self._webhooks.lock(tx, webhook_id)
         if webhook is None:
             return None, None
-        await self._webhooks.delivered(tx, webhook_id, [one.delivery.sequence for one in sent if one.ok])
+        await self._webhooks.delivered(tx, webhook_id, {one.delivery.sequence: one.status for one in sent if one.ok})
         for one in sent:
             if not one.ok:
                 again = self._wait(one)

@@ -1,6 +1,6 @@
 """The contracts of the outbox and of the webhooks' queues."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -89,15 +89,17 @@ class WebhookStore(Protocol):
         ...
 
     async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
-        """Due deliveries of a webhook, each counted as tried. Nobody else takes them for so long: whoever took them and
-        died has perhaps sent them, and they are sent again."""
+        """Due deliveries of a webhook, fewer if they are large, each counted as tried. Nobody else takes them for so
+        long: whoever took them and died has perhaps sent them, and they are sent again."""
         ...
 
     async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that were taken and not tried are as they were before."""
         ...
 
-    async def delivered(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None: ...
+    async def delivered(self, tx: Tx, webhook_id: str, answers: Mapping[int, int | None]) -> None:
+        """These deliveries, by their numbers, were answered well, with these statuses."""
+        ...
 
     async def failed(
         self, tx: Tx, delivery: Delivery, status: int | None, error: str, again_in: timedelta | None

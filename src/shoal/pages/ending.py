@@ -14,13 +14,14 @@ from shoal.queue.states import JobState, Move
 EVENTS: Final = {Status.SUCCESS: "crawl.job.completed", Status.FAIL: "crawl.job.failed"}
 
 
-def job_event(job: HeldJob, result: Result) -> Event:
+def job_event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:
+    """`attempt`: which one it was, if the job does not stand as it did then."""
     about: dict[str, Any] = {
         "job_id": job.id,
         "group": job.run_id,
         "policy": job.policy,
         "labels": job.labels,
-        "attempt": job.attempts + 1,
+        "attempt": attempt or job.attempts + 1,
     }
     return Event(EVENTS[result.status], job.id, about | result.told())
 
@@ -38,11 +39,16 @@ class LastWords:
         now: int = await tx.value("now")
         ends = [(job, why[job.id], _lost(job, why[job.id], now)) for job in await self._results.ended(tx, sorted(why))]
         await self._results.insert(tx, [_row(job, move.to, result) for job, move, result in ends])
-        await self._outbox.append(tx, *[job_event(job, result) for job, _, result in ends])
+        await self._outbox.append(tx, *[job_event(job, result, _attempt(job, move)) for job, move, result in ends])
 
 
 def _lost(job: HeldJob, move: Move, now: int) -> Result:
     return Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
+
+
+def _attempt(job: HeldJob, move: Move) -> int:
+    """Which attempt the move ended: one that failed is counted by then, one that was lost never is."""
+    return max(1, job.attempts + (not move.counts_attempt))
 
 
 def _row(job: HeldJob, state: JobState, result: Result) -> NewResult:

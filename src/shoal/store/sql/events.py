@@ -1,6 +1,6 @@
 """Events and the webhooks' queues on SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -28,14 +28,9 @@ class SqlEvents:
         return len(rows), max((row["waited"] for row in rows), default=0)
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
-        sizes = await tx.all("sizes_of_events", sequence=sequence, limit=limit)
-        last, size = sequence, 0
-        for row in sizes:
-            size += row["size"]
-            if size > MOST_READ and last > sequence:
-                break
-            last = row["sequence"]
-        return [_told(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if sizes else []
+        heads = _readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
+        last = heads[-1]["sequence"] if heads else sequence
+        return [_told(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
 
     async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
         return [(row["sequence"], row["type"]) for row in await tx.all("heads_after", sequence=sequence, limit=limit)]
@@ -110,18 +105,23 @@ class SqlWebhooks:
         return [row["id"] for row in await tx.all("due_webhooks")]
 
     async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
-        rows = await tx.all("due_deliveries", webhook=webhook_id, limit=limit)
+        rows = _readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
+        if not rows:
+            return []
         taken = [{"webhook": webhook_id, "sequence": row["sequence"], "patience": span(patience)} for row in rows]
         await tx.many("try_delivery", taken)
-        return [(_delivery(row), _told({**row, "id": row["event_id"], "type": row["event_type"]})) for row in rows]
+        numbers = [row["sequence"] for row in rows]
+        events = {row["sequence"]: _told(row) for row in await tx.all("numbered_events", sequences=numbers)}
+        return [(_delivery(row), events[row["sequence"]]) for row in rows]
 
     async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:
         await tx.many(
             "give_back_deliveries", [(one.webhook, one.sequence, one.attempts, one.next_at) for one in deliveries]
         )
 
-    async def delivered(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
-        await tx.many("delivered", [{"webhook": webhook_id, "sequence": number} for number in sequences])
+    async def delivered(self, tx: Tx, webhook_id: str, answers: Mapping[int, int | None]) -> None:
+        rows = [{"webhook": webhook_id, "sequence": number, "status": status} for number, status in answers.items()]
+        await tx.many("delivered", rows)
 
     async def failed(
         self, tx: Tx, delivery: Delivery, status: int | None, error: str, again_in: timedelta | None
@@ -147,6 +147,17 @@ class SqlWebhooks:
     async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
         waiting = await tx.value("waiting_deliveries", webhook=webhook_id)
         return {"waiting": waiting, "dead": await tx.value("dead_deliveries", webhook=webhook_id)}
+
+
+def _readable(rows: Sequence[Any]) -> list[Any]:
+    """Of events with their sizes the first ones, as many as may be in memory at once; at least one."""
+    size, found = 0, list[Any]()
+    for row in rows:
+        size += row["size"]
+        if size > MOST_READ and found:
+            break
+        found.append(row)
+    return found
 
 
 def _told(row: Any) -> Told:

@@ -27,13 +27,17 @@ SELECT g.webhook, g.sequence, 'waiting', 0, shoal_now() FROM unnest(:webhook::te
 ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
 
 -- name: due_deliveries
--- Due deliveries of a webhook, with their events, locked against others who take.
+-- Due deliveries of a webhook, with the sizes of their events, locked against others who take.
 SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.id AS event_id,
-       o.type AS event_type, o.subject, o.body, o.created_at
+       o.type AS event_type, length(o.body) AS size
 FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
 WHERE d.webhook = :webhook AND d.state = 'waiting' AND d.next_at <= shoal_now()
 ORDER BY d.next_at, d.sequence LIMIT :limit
 FOR UPDATE OF d SKIP LOCKED;
+
+-- name: numbered_events
+-- The events with these numbers.
+SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence = ANY(:sequences::bigint[]);
 
 -- name: forget_events
 -- Drop events.
@@ -63,6 +67,6 @@ WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence AND delive
 -- name: delivered
 -- Deliveries were answered well.
 -- batch: arrays
-UPDATE delivery SET state = 'delivered', error = NULL, status = 200
-FROM unnest(:webhook::text[], :sequence::bigint[]) AS g (webhook, sequence)
+UPDATE delivery SET state = 'delivered', error = NULL, status = g.status
+FROM unnest(:webhook::text[], :sequence::bigint[], :status::int[]) AS g (webhook, sequence, status)
 WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence;

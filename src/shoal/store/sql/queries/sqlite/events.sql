@@ -20,12 +20,17 @@ INSERT INTO delivery (webhook, sequence, state, attempts, next_at) VALUES (:webh
 ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
 
 -- name: due_deliveries
--- Due deliveries of a webhook, with their events.
+-- Due deliveries of a webhook, with the sizes of their events.
 SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.id AS event_id,
-       o.type AS event_type, o.subject, o.body, o.created_at
+       o.type AS event_type, length(o.body) AS size
 FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
 WHERE d.webhook = :webhook AND d.state = 'waiting' AND d.next_at <= shoal_now()
 ORDER BY d.next_at, d.sequence LIMIT :limit;
+
+-- name: numbered_events
+-- The events with these numbers.
+SELECT o.sequence, o.id, o.type, o.subject, o.body, o.created_at
+FROM json_each(:sequences) AS i CROSS JOIN outbox AS o ON o.sequence = i.value;
 
 -- name: forget_events
 -- Drop an event.
@@ -48,4 +53,4 @@ WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND atte
 
 -- name: delivered
 -- A delivery was answered well.
-UPDATE delivery SET state = 'delivered', error = NULL, status = 200 WHERE webhook = :webhook AND sequence = :sequence;
+UPDATE delivery SET state = 'delivered', error = NULL, status = :status WHERE webhook = :webhook AND sequence = :sequence;
