@@ -8,9 +8,12 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shoal.base.clock import SystemClock
+from shoal.events.signature import new_secret, sign
 from shoal.extract.rules import read_rules
 from shoal.pages.group import GroupConfig
 from tests.support.fleet import Fleet, clean_environment
@@ -74,6 +77,22 @@ def test_the_commands_of_the_guide_on_policies_work(site: Site, tmp_path: Path) 
 
 def test_the_commands_of_the_guide_on_events_work(site: Site, tmp_path: Path) -> None:
     assert run_commands("events.md", site, tmp_path, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") == 2
+
+
+def test_the_guide_on_events_tells_whose_a_delivery_is() -> None:
+    [program] = blocks("events.md", "python")
+    names: dict[str, Any] = {}
+    exec(program, names)
+    secret, body, now = new_secret(), b'{"type": "crawl.completed"}', int(SystemClock().micros() / 1e6)
+
+    def told(sent_at: int, content: bytes) -> bool:
+        headers = {"webhook-id": "evt_1", "webhook-timestamp": str(sent_at)}
+        headers["webhook-signature"] = sign([new_secret(), secret], "evt_1", sent_at, body)
+        return bool(names["is_from_shoal"](secret, headers, content))
+
+    assert told(now, body)
+    assert not told(now, body + b" ")
+    assert not told(now - 3600, body)
 
 
 def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_path: Path) -> None:

@@ -397,3 +397,22 @@ async def test_an_id_leads_to_no_other_path(shop: Served, sqlite_url: str, perso
         code, out, _ = await person.types("tokens", "show", token_id, *words)
         assert code in (2, 5)
         assert out == ""
+
+
+async def test_policies_are_exported_for_their_owner_only_and_not_to_where_nothing_can_be(
+    sqlite_url: str, tmp_path: Path, person: Person
+) -> None:
+    here = ["--store", sqlite_url]
+    assert (await person.types("policies", "add", "https://shop.test/", "--frequency", "6h", *here))[0] == 0
+    assert (await person.types("policies", "export", str(tmp_path / "all.csv"), *here))[0] == 0
+    assert (tmp_path / "all.csv").stat().st_mode & 0o777 == 0o600
+    code, _, err = await person.types("policies", "export", str(tmp_path / "none" / "all.csv"), *here)
+    assert (code, "cannot be written (its folder does not exist); name a file" in err) == (4, True)
+    code, _, err = await person.types("policies", "import", "none.csv", *here)
+    assert (code, "none.csv cannot be read (no such file or directory)" in err) == (2, True)
+
+
+async def test_a_bot_that_is_not_let_in_is_told_which_flag_to_give(shop: Served, person: Person) -> None:
+    await shop.token("admin")
+    code, _, err = await person.types("bot", "verify", *at(shop, "wrong"))
+    assert (code, "give a valid one with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)

@@ -96,7 +96,7 @@ class Wire:
         request = Request(f"{self._base}{path}", "POST", headers, body, limits)
         outcome = await self._egress.fetch(request)
         if not isinstance(outcome, Response):
-            raise BackendUnavailable(self._base, outcome.message.rstrip("."), "is it running?")
+            raise BackendUnavailable(self._base, outcome.message.rstrip("."), "check that it runs")
         return outcome
 
 

@@ -1,13 +1,15 @@
 """`shoal bot`: the reference bot, which pulls page jobs from a server and needs no database; a check of any server."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from shoal.base.clock import SystemClock
-from shoal.base.errors import UsageError
-from shoal.cli.api import Reach
+from shoal.base.errors import Unauthenticated, UsageError
+from shoal.cli.api import LOGIN_FIX, Reach
 from shoal.cli.frame import Group
 from shoal.cli.output import note, print_json, print_table
 from shoal.cli.watching import on_stop
@@ -44,7 +46,8 @@ def bot(
         context.obj = Reach(None, server, token, token_file)
         return
     settings = Reach(None, server, token, token_file).settings()
-    asyncio.run(_work(settings, name, concurrency, capabilities or ("http",)))
+    with _login_explained():
+        asyncio.run(_work(settings, name, concurrency, capabilities or ("http",)))
 
 
 @bot.command()
@@ -66,13 +69,22 @@ def verify(
     server, or a capability, whose jobs may be spoiled."""
     before = context.obj
     reach = Reach(None, server or before.server, token or before.token, token_file or before.token_file)
-    verdicts = asyncio.run(_verify(reach.settings(), capability))
+    with _login_explained():
+        verdicts = asyncio.run(_verify(reach.settings(), capability))
     if as_json:
         rules = [{"rule": one.rule, "holds": one.holds, "problem": one.problem} for one in verdicts]
         print_json({"holds": all(one.holds for one in verdicts), "rules": rules})
     else:
         print_table(["", "rule", "seen"], [["ok" if one.holds else "NO", one.rule, one.problem] for one in verdicts])
     return 0 if all(one.holds for one in verdicts) else 1
+
+
+@contextmanager
+def _login_explained() -> Iterator[None]:
+    try:
+        yield
+    except Unauthenticated:
+        raise Unauthenticated(LOGIN_FIX) from None
 
 
 async def _work(settings: Settings, name: str | None, concurrency: int, capabilities: tuple[str, ...]) -> None:

@@ -46,7 +46,7 @@ def job(job_id: str, reach: Reach, as_json: bool) -> None:
         print_json(said)
         return
     facts = facts_of(said, without=("job_id", "state", "reason", "explanation"))
-    state = f"{said['state']} ({said['reason']})"
+    state = said["state"] if said["reason"] == said["state"] else f"{said['state']} ({said['reason']})"
     print_rows([("Job", said["job_id"]), ("State", state), ("Why", said["explanation"]), *facts], to_stdout=True)
 
 

@@ -60,7 +60,7 @@ def shown(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value:g}"
+            return f"{value + 0:g}"  # no -0
         case str():
             return to_the_second(value) if TIME.fullmatch(value) else value
         case Mapping():

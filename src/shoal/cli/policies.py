@@ -7,16 +7,19 @@ from typing import Any
 import click
 import orjson
 
-from shoal.base.errors import InvalidInput, NotFound, UsageError
+from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.base.text import many
 from shoal.cli.api import Reach, at, reaching, run_on
 from shoal.cli.frame import Group
+from shoal.cli.options import read_file, read_rules_file
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.summary import print_rows
+from shoal.export.part import PartFile
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
 MOST = 1000  # of one list
+OWNER_ONLY = 0o600
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
@@ -152,7 +155,11 @@ def diff(policy_id: str, before: str | None, after: str | None, reach: Reach, as
         return
     rows = [[one["path"], _data(one["from"]), _data(one["to"])] for one in found["changes"]]
     print_table(["path", "from", "to"], rows)
-    page = {None: "There is no hash of both pages", True: "The page changed", False: "The page did not change"}
+    page = {
+        None: "Without a hash nobody knows whether the page changed",
+        True: "The page changed",
+        False: "The page did not change",
+    }
     since, until = (to_the_second(found[side]["fetched_at"]) for side in ("from", "to"))
     note(f"{page[found['html_changed']]}, from {since} to {until}.")
 
@@ -224,7 +231,7 @@ def rm(policy_id: str, reach: Reach, as_json: bool) -> None:
 def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
     """Make many policies from a .csv or .jsonl file. All are kept in one commit; bad lines are named."""
     kind = _kind_of(file)
-    lines = _read(file)
+    lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
     if problems and not skip_bad:
         _tell_bad(problems)
@@ -246,9 +253,16 @@ def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
 def export(file: Path, project: str | None, reach: Reach) -> None:
     """Write all policies to a .csv or .jsonl file, to be imported again."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
-    text = run_on(reach, lambda api: api.download(f"{POLICIES}/export", format=kind, project=project))
-    file.write_bytes(text)
-    note(f"Written to {file}.")
+    try:
+        out = PartFile(str(file))
+        text = run_on(reach, lambda api: api.download(f"{POLICIES}/export", format=kind, project=project))
+        out.begin()
+    except BadConfig as error:
+        raise error.called("FILE") from None
+    Path(out.whereabouts).chmod(OWNER_ONLY)
+    out.write([text])
+    out.complete()
+    note(f"Written to {file}, which has headers and cookies in clear: only you may read it.")
 
 
 def _turn(reach: Reach, policy_id: str, verb: str, as_json: bool) -> None:
@@ -265,7 +279,7 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
     if "labels" in form:
         form["labels"] = dict(_pair(label) for label in form["labels"])
     if rules is not None:
-        form["rule_set"] = _rules_in(Path(rules))
+        form["rule_set"] = read_rules_file(rules)
     return form | {name: _json_of(name, text) for name, text in map(_pair, more)}
 
 
@@ -281,19 +295,6 @@ def _json_of(name: str, text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text  # a word that nobody wants to put into quotes
-
-
-def _rules_in(file: Path) -> dict[str, Any]:
-    from shoal.extract.rules import rules_of
-
-    return rules_of(_read(file), str(file))
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise NotFound("file", str(file), f"it cannot be read ({error.strerror})") from None
 
 
 def _kind_of(file: Path) -> str:

@@ -118,7 +118,7 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: Reach, as_
 def replay(webhook_id: str, reach: Reach, as_json: bool, **which: str | None) -> None:
     """Send events again. Their ids stay the same."""
     wish = {name: value for name, value in which.items() if value}
-    if not wish:
+    if not wish or ("since" in wish) != ("until" in wish):
         raise UsageError("A replay needs to know what", "give --event, or --since and --until")
     told = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), wish))
     if as_json:

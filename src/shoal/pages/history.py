@@ -74,7 +74,8 @@ class History:
     async def _success(self, tx: Tx, policy: str, before: int | None) -> Stored:
         found = await self._results.success_of_policy(tx, policy, before)
         if found is None:
-            raise NotFound("result", "to compare with", "two runs must have succeeded")
+            what = "success of policy" if before is None else "second success of policy"
+            raise NotFound(what, policy, "two runs must have succeeded, to be compared")
         return found
 
 
