@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from shoal.base.errors import BackendUnavailable, UsageError
+from shoal.base.errors import UsageError, from_problem
 from shoal.bot.wire import Wire
 
 PULL, BATCH = "/bot/v1/jobs/pull", "/bot/v1/results"
@@ -78,9 +78,7 @@ class Verifier:
             body = {"bot_id": "verify", "capabilities": [self._capability], "max": wanted, "wait_seconds": 2}
             status, answer = await self._ask(PULL, body)
             if status != 200:
-                raise BackendUnavailable(
-                    "the server", f"a pull was answered with {status}: {answer}", "check the token"
-                )
+                raise from_problem(answer if isinstance(answer, dict) else {}, status)
             self._jobs += answer["jobs"]
             in_vain = 0 if answer["jobs"] else in_vain + 1
             if len(self._jobs) >= NEEDED:
