@@ -285,7 +285,7 @@ def forms(count: int, dice: random.Random) -> list[dict[str, Any]]:
 
 
 def _form(place: int, dice: random.Random) -> dict[str, Any]:
-    if place % 50 == 7:
+    if place % 100 == 7:
         return {
             "seeds": [f"http://www{place % 50}.example.org/"],
             "overlap": ("skip", "queue", "replace")[place % 3],

@@ -75,14 +75,16 @@ async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
         "rule_set": RULES,
         "lease": {"epoch": 1, "ttl_seconds": 600.0},
     }, "and nothing of policy, project or labels"
-    locked = await api.app.jobs.get(job_id)
-    assert (locked.state, locked.lease_holder) == (JobState.LOCKED, "bot/local/b1")
+    _, locked = await api.ask(f"/api/v1/jobs/{job_id}")
+    assert (locked["state"], locked["locked_by"]) == ("locked", "bot/local/b1")
+    assert locked["locked_at"] < locked["lease_until"]
     assert await api.ask(f"/bot/v1/jobs/{job_id}/heartbeat", {"epoch": 1}) == (
         200,
         {"ttl_seconds": 600.0, "cancelled": False},
     )
     assert await push(api, job, success(job)) == (200, {"job_id": job_id, "state": "DONE"})
-    assert await state(api, job_id) is JobState.DONE
+    _, done = await api.ask(f"/api/v1/jobs/{job_id}")
+    assert (done["state"], done["locked_by"], done["locked_at"]) == ("done", None, None)
 
 
 async def test_an_empty_pull_is_no_error(api: Served) -> None:

@@ -25,6 +25,7 @@ class Explanation:
             "state": self.job.state.value,
             "reason": self.reason,
             "explanation": self.sentence,
+            "capability": self.job.capability,
             **self.facts,
             **({"priority_parts": parts} if (parts := self.job.priority_parts) else {}),
         }

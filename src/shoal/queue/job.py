@@ -208,12 +208,12 @@ class Job:
             "max_attempts": self.max_attempts,
             "crash_count": self.crash_count,
             "lease_epoch": self.lease_epoch,
-            "lease_holder": self.lease_holder,
+            "locked_by": self.lease_holder,
+            "locked_at": moment(self.granted_at) if self.lease_holder is not None else None,
             "lease_until": moment(self.lease_until),
             "not_before": moment(self.not_before),
             "error": self.error,
             "created_at": moment(self.created_at),
-            "granted_at": moment(self.granted_at),
             "finished_at": moment(self.finished_at),
         }
 

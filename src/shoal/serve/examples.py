@@ -193,12 +193,12 @@ JOB: dict[str, Any] = {
     "max_attempts": 2,
     "crash_count": 0,
     "lease_epoch": 2,
-    "lease_holder": None,
+    "locked_by": None,
+    "locked_at": None,
     "lease_until": None,
     "not_before": "2026-03-01T09:00:05Z",
     "error": "connect: refused",
     "created_at": "2026-03-01T09:00:00Z",
-    "granted_at": "2026-03-01T09:00:06Z",
     "finished_at": "2026-03-01T09:00:06Z",
 }
 GRANT: dict[str, Any] = {
@@ -223,6 +223,7 @@ EXPLAINED: dict[str, Any] = {
     "state": "pending",
     "reason": "quota",
     "explanation": "project:shop may have 5 at once and has 5: it waits for one of them to end.",
+    "capability": "http",
 }
 QUOTA: dict[str, Any] = {"scope": "project:shop", "most": 5, "locked": 5, "parked": 120}
 STATS: dict[str, Any] = {

@@ -388,12 +388,12 @@ class Job(Struct, kw_only=True):
     max_attempts: int
     crash_count: Annotated[int, says("Workers that were lost with it since it last settled something.")]
     lease_epoch: int
-    lease_holder: str | None
-    lease_until: Moment | None
+    locked_by: Annotated[str | None, says("Who works on it: a node's process, or a bot as `bot/TOKEN/NAME`.")]
+    locked_at: Annotated[Moment | None, says("Since when.")]
+    lease_until: Annotated[Moment | None, says("Until when it is theirs without a sign of life.")]
     not_before: Moment
     error: str | None
     created_at: Moment
-    granted_at: Moment | None
     finished_at: Moment | None
 
 
@@ -438,6 +438,7 @@ class JobExplained(Struct, kw_only=True):
     state: JobState
     reason: str
     explanation: str
+    capability: Annotated[str, says("The queue that it waits in: http, js or special.")]
 
 
 class JobsRetried(Struct, kw_only=True):
