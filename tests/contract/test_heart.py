@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
-from shoal.base.clock import SystemClock
+from shoal.base.clock import FakeClock, SystemClock
+from shoal.hosts.watch import HoldsBegun
 from shoal.queue.job import Extended, Holder
 from shoal.queue.states import JobState
 from shoal.settings import WorkSettings
 from shoal.work.heart import Heart
-from shoal.work.nursery import Nursery
+from shoal.work.nursery import ChildProcess, Nursery
 from shoal.work.runs import RunSlots
 from shoal.work.workplace import Workplace
 from tests.contract.conftest import Bench, Gate, Gated
@@ -68,3 +70,35 @@ async def test_a_job_whose_child_heard_too_long_of_no_renewal_is_handed_back_at_
     job = await bench.job(job_id)
     assert (job.state, job.state_reason, job.crash_count, slots.free) == (JobState.PENDING, "store_away", 0, 2)
     await slots.end()
+
+
+async def test_an_idle_child_that_fell_silent_is_given_no_job(sqlite_bench: Bench) -> None:
+    bench, clock, spoke, freed = sqlite_bench, FakeClock(), asyncio.Event(), asyncio.Event()
+    bench.signals.subscribe(lambda signal: spoke.set() if isinstance(signal, HoldsBegun) else None)
+    speaks_once = """echo '{"say": "Held", "holds": {}}'; read job; echo '{"say": "Done", "ending": "x"}'"""
+    nursery = Remembering(clock, bench.signals, {}, command=["/bin/sh", "-c", speaks_once])
+    place = Workplace("n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), clock, bench.signals, nursery)
+    slots = RunSlots(place, freed.set)
+    await slots.warm_up()
+    await asyncio.wait_for(spoke.wait(), 5)
+    clock.jump(place.settings.child_silence.total_seconds() * 0.6)
+    job_id = await bench.enqueue(kind="crawl")
+    await slots.lease_more()
+    await asyncio.wait_for(freed.wait(), 5)
+    await slots.end()
+    [grant] = await bench.grants(job_id)
+    silent, fresh = nursery.pids
+    assert grant["pid"] == fresh != silent
+
+
+class Remembering(Nursery):
+    """Knows whom it had."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.pids: list[int] = []
+
+    async def spawn(self, *words: str) -> ChildProcess:
+        child = await super().spawn(*words)
+        self.pids.append(child.pid)
+        return child

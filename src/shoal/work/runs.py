@@ -151,9 +151,11 @@ class RunSlots:
         await place.settle(place.queue.began(lease.holder, place.node_id, child.pid, place.config))
 
     def _take_idle(self) -> ChildProcess | None:
+        """A child that waits for work. One that has been quiet for half as long as it may be is not given any."""
+        longest = self._place.settings.child_silence.total_seconds() / 2
         while self._idle:
             child = self._idle.pop()
-            if not child.gone:
+            if not child.gone and not child.is_silent(longest):
                 return child
             self._part_with(child)
         return None
