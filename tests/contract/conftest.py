@@ -357,6 +357,9 @@ class Gated:
     async def run(self, work: Work[T]) -> T:
         return await self._database.run(lambda tx: work(GatedTx(tx, self._gate)))
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
 
@@ -374,6 +377,9 @@ class Severed:
     async def run(self, work: Work[T]) -> T:
         self._check(self.writes)
         return await self._database.run(work)
+
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:
         self._check(self.reads)

@@ -952,6 +952,9 @@ class Noted:
     async def run(self, work: Work[T]) -> T:
         return await self._database.run(lambda tx: work(NotedTx(tx, self.names)))
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
 

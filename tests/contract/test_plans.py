@@ -122,6 +122,9 @@ class Watched:
     async def run(self, work: Work[T]) -> T:
         return await self._database.run(lambda tx: work(WatchedTx(tx, self)))
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(lambda tx: work(WatchedTx(tx, self)))
 

@@ -2,17 +2,20 @@
 
 import asyncio
 from datetime import timedelta
+from typing import TypeVar
 
 import pytest
 
-from shoal.base.errors import InvalidInput
+from shoal.base.database import Database, Work
+from shoal.base.errors import BackendUnavailable, InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.queue import states
 from shoal.queue.job import Enqueued, Holder, Lease, NewJob, Taker
 from shoal.queue.queue import JobEnqueued
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench, Gate, Gated, until_blocked
+from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
+T = TypeVar("T")
 J = JobState
 W1 = Taker("w1", ["page"])
 
@@ -399,3 +402,39 @@ async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice
             await bench.database.run(die)
     assert len(granted) == len({holder.job_id for holder in granted}) == 2_500
     assert {holder.epoch for holder in granted} == {1}
+
+
+class Single(Severed):
+    """A store that takes commits of one statement, and no others."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.writes = False
+
+    async def once(self, work: Work[T]) -> T:
+        return await self._database.once(work)
+
+
+async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
+    queue = bench.over(Single(bench.database)).queue
+    jobs = [new(scopes=("project:a",)) for _ in range(3)]
+    await queue.enqueue(jobs)
+    [first] = await queue.lease("w1", ["page"], ["shared"], 1)
+    late = states.finish(first.holder.job_id, first.holder.epoch - 1)
+    done = states.finish(first.holder.job_id, first.holder.epoch)
+    turned = await queue.finish_and_lease([late, done], W1, 5)
+    assert turned.refused == [late]
+    assert [lease.holder.job_id for lease in turned.leases] == [job.id for job in jobs[1:]]
+    assert (await bench.job(first.holder.job_id)).state is J.DONE
+
+
+async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    await bench.desk.set_quota("project:a", 1)
+    jobs = [new(scopes=("project:a",)) for _ in range(2)]
+    await bench.queue.enqueue(jobs)
+    with pytest.raises(BackendUnavailable):
+        await bench.over(Single(bench.database)).queue.lease("w1", ["page"], ["shared"], 1)
+    assert [(await bench.job(job.id)).state for job in jobs] == [J.PENDING] * 2
+    [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 2)
+    assert lease.holder.job_id == jobs[0].id

@@ -51,11 +51,11 @@ async def test_blocked_jobs_at_the_head_do_not_hide_others(bench: Bench) -> None
 
 
 class CutSoon(Severed):
-    """A store that is out of reach after the next commit."""
+    """A store that is out of reach after the next commit that does anything."""
 
     async def run(self, work: Work[T]) -> T:
         done = await super().run(work)
-        self.writes = False
+        self.writes = done is None
         return done
 
 

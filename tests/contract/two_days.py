@@ -97,6 +97,9 @@ class Dying:
                 await self._database.run(lambda tx: _undone(tx, work))
         raise BackendUnavailable("the store", "the process was killed", "start it again")
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
 

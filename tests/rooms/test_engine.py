@@ -336,6 +336,9 @@ class Deaf:
             raise BackendUnavailable("the store", "the cable was cut after the commit", "plug it in")
         return answer
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return await self._app.database.read(work)
 

@@ -85,6 +85,9 @@ class Overseen:
                 await first()
         return await self._database.run(work)
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
 

@@ -162,6 +162,8 @@ class Stepped(Protocol):
 
     async def run(self, work: Work[T]) -> T: ...
 
+    async def once(self, work: Work[T]) -> T: ...
+
     async def read(self, work: Work[T]) -> T: ...
 
     async def close(self) -> None: ...
@@ -191,6 +193,9 @@ class SteppedSqlite:
             await self.schedule.after_commit()
         await self.schedule.turn("committed")
         return answer
+
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:
         await self.schedule.turn("look")
@@ -248,6 +253,9 @@ class SteppedPostgres:
             await self.schedule.after_commit()
         await self.schedule.turn("committed")
         return answer
+
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:
         await self.schedule.turn("look")

@@ -51,6 +51,10 @@ class Database(Protocol):
         """Run `work` in one write transaction: all of it is committed, or nothing and an error is raised."""
         ...
 
+    async def once(self, work: Work[T]) -> T:
+        """Run `work`, which is a single statement, as a commit of its own: nothing else is sent to the store."""
+        ...
+
     async def read(self, work: Work[T]) -> T:
         """Run `work` on one consistent snapshot; it must not write."""
         ...

@@ -40,6 +40,8 @@ T = TypeVar("T")
 JITTER = 0.1
 LONGEST_NAME = 1000  # characters of a dedupe key or a scope
 ROUNDS = 20  # of a lease that finds only jobs for which there is no room
+SMALL = 40  # jobs of a turn: the way to the store and back takes longer than what it does there
+APART = 50  # turns after one that took more than a statement before the next is tried as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,7 @@ class Queue:
         self._keepers: dict[str, RunKeeper] = {}
         self._undertakers: dict[str, Undertaker] = {}
         self._jitter = jitter
+        self._apart = 0
 
     def register(self, keepers: Mapping[str, RunKeeper], undertakers: Mapping[str, Undertaker] | None = None) -> None:
         """Name who owns the runs of each job kind, and who is told of its dead letters."""
@@ -129,7 +132,9 @@ class Queue:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; what became of each, in their order."""
-        enqueued = await self._database.run(lambda tx: self.enqueue_in(tx, jobs))
+        keyed = any(job.dedupe_key is not None for job in jobs)  # what is known already has to be looked up
+        commit = self._database.run if keyed else self._database.once
+        enqueued = await commit(lambda tx: self.enqueue_in(tx, jobs))
         self.announce(jobs, enqueued)
         return enqueued
 
@@ -154,7 +159,7 @@ class Queue:
         taker, leases = Taker(holder, kinds, lanes, capabilities), list[Lease]()
         for _ in range(ROUNDS):
             try:
-                turned = await self._lease(taker, limit - len(leases))
+                turned = await self._turn((), taker, limit - len(leases))
             except BackendUnavailable:
                 if not leases:
                     raise
@@ -166,12 +171,9 @@ class Queue:
             self._tell_leased(lease, holder)
         return leases
 
-    async def _lease(self, taker: Taker, limit: int) -> Turned:
-        return await self._database.run(lambda tx: self.store.turn(tx, (), taker, limit, self.settings.lease))
-
     async def finish_and_lease(self, moves: Sequence[Move], taker: Taker, limit: int) -> Turned:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no keeper."""
-        turned = await self._database.run(lambda tx: self.finish_and_lease_in(tx, moves, taker, limit))
+        turned = await self._turn(moves, taker, limit)
         self.tell_turn(taker, moves, turned)
         return turned
 
@@ -179,6 +181,17 @@ class Queue:
         """Carry out moves and lease in an open transaction, each move fenced by itself; those that were refused changed
         nothing. What the moves mean for runs is the caller's business: it locks them before, and tells them after."""
         return await self.store.turn(tx, moves, taker, limit, self.settings.lease)
+
+    async def _turn(self, moves: Sequence[Move], taker: Taker, limit: int) -> Turned:
+        """A commit of its own. A small one is tried as one single statement, unless the last such was not enough."""
+        small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
+        if small:
+            ttl = self.settings.lease
+            turned = await self._database.once(lambda tx: self.store.turn_once(tx, moves, taker, limit, ttl))
+            if turned is not None:
+                return turned
+            self._apart = APART
+        return await self._database.run(lambda tx: self.finish_and_lease_in(tx, moves, taker, limit))
 
     def tell_turn(self, taker: Taker, moves: Sequence[Move], turned: Turned) -> None:
         """Say what a committed turn did, in few signals whatever the size of the batch."""

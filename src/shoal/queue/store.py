@@ -28,6 +28,10 @@ class JobStore(Protocol):
         in one statement where the store has such. What is refused changes nothing; the rest is done."""
         ...
 
+    async def turn_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> Turned | None:
+        """A small turn as one single statement. None: nothing was done, for it takes more than that; `turn` it."""
+        ...
+
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         """Grant this very job if it is pending."""
         ...

@@ -39,13 +39,14 @@ NOBODY = Taker("", (), (), ())
 @dataclass(slots=True)
 class _Said:
     """What a turn did: the jobs moved, the scopes in which they sat, the jobs granted; whether the time of others has
-    come, and whether any scope is limited, if one was granted that has some."""
+    come, whether any scope is limited, if one was granted that has some, and whether it did anything at all."""
 
     moved: set[str]
     freed: set[str]
     rows: list[Any]
     ripe: bool
     limited: bool
+    done: bool = True
 
 
 class SqlJobStore:
@@ -94,6 +95,16 @@ class SqlJobStore:
             waits = taker is None or taker.waits
             rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited, waits=waits)
         return Turned(refused, [_granted(row) for row in rows], parked)
+
+    async def turn_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> Turned | None:
+        if not self._in_one_statement:
+            return await self.turn(tx, moves, taker, limit, ttl)
+        floors = [LOWEST] * len(taker.lanes)
+        said = await self._turn_from(tx, floors, moves, taker, limit, taker.lock_ttl or ttl, alone=True)
+        if not said.done:
+            return None
+        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
+        return Turned(refused, [_granted(row) for row in _in_order(said.rows, taker)])
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
@@ -227,7 +238,15 @@ class SqlJobStore:
         return said
 
     async def _turn_from(
-        self, tx: Tx, floors: list[int], moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta
+        self,
+        tx: Tx,
+        floors: list[int],
+        moves: Sequence[Move],
+        taker: Taker,
+        limit: int,
+        ttl: timedelta,
+        *,
+        alone: bool = False,
     ) -> _Said:
         said, *rows = await tx.all(
             "turn_jobs",
@@ -241,8 +260,10 @@ class SqlJobStore:
             ttl=span(ttl),
             by_job=int(taker.lock_ttl is not None),
             ageing=self._ageing,
+            alone=int(alone),
         )
-        return _Said(set(said["moved"] or ()), set(said["seats"] or ()), rows, said["ripe"], said["limited"])
+        moved, freed = set(said["moved"] or ()), set(said["seats"] or ())
+        return _Said(moved, freed, rows, said["ripe"], said["limited"], said["done"])
 
     async def _turn_by_steps(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
         moved, freed = await self._move(tx, moves) if moves else (set(), set())

@@ -94,7 +94,7 @@ class PostgresDatabase:
 
     def __init__(self, settings: DatabaseSettings, *, single_statements: bool = False) -> None:
         """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
-        self._once = self._one_statement if single_statements else self._transaction
+        self._attempt = self._one_statement if single_statements else self._transaction
         self._idle_seconds = 0 if single_statements else 300  # who hurries finds its connection open
         self._url = settings.url
         self._pool_size = settings.pool_size
@@ -118,7 +118,10 @@ class PostgresDatabase:
             raise
 
     async def run(self, work: Work[T]) -> T:
-        return await self._translated(lambda: self._retried(work))
+        return await self._translated(lambda: self._retried(self._attempt, work))
+
+    async def once(self, work: Work[T]) -> T:
+        return await self._translated(lambda: self._retried(self._one_statement, work))
 
     async def read(self, work: Work[T]) -> T:
         async def on_snapshot() -> T:
@@ -190,10 +193,10 @@ class PostgresDatabase:
 
         return await self._translated(call)
 
-    async def _retried(self, work: Work[T]) -> T:
+    async def _retried(self, attempt: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
         for tried in range(1, TRIES + 1):
             try:
-                return await self._once(work)
+                return await attempt(work)
             except RACES:
                 if tried == TRIES:
                     raise

@@ -137,6 +137,9 @@ class SqliteDatabase:
     async def run(self, work: Work[T]) -> T:
         return cast(T, await self._submit(self._writes, work))
 
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
     async def read(self, work: Work[T]) -> T:
         return cast(T, await self._submit(self._reads, work))
 

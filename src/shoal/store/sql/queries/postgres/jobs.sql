@@ -22,18 +22,53 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
--- row, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then the
--- next, up to :limit. The first row says which moves were made, the scopes in which those jobs had seats, and whether the time of jobs
--- that wait for one has come. What is leased is named by a list: whatever the planner thinks of how many :limit are, it
--- looks up these and no others. Whose first job ranks best is looked for only where there is a choice: what was leased since
--- the last vacuum is stepped over each time.
+-- row, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are
+-- asked for the one whose first job ranks best, then the next, up to :limit. The first row says which moves were made, the
+-- scopes in which those jobs had seats, and whether the time of jobs that wait for one has come. With :alone nothing is done,
+-- and that is said, where more would have to follow in the same commit: seats to be settled, or jobs to be made due.
+-- What is leased is named by a list: whatever the planner thinks of how many :limit are, it looks up these and no others.
+-- Whose first job ranks best is looked for only where there is a choice: what was leased since the last vacuum is stepped
+-- over each time.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
+wanted AS MATERIALIZED (
+    SELECT l.lane, l.floor, k.kind, c.capability,
+           CASE WHEN cardinality(:kinds::text[]) * cardinality(:capabilities::text[]) > 1 THEN
+               (SELECT j.rank FROM job AS j
+                WHERE j.state = 'pending' AND j.due = 1 AND j.lane = l.lane AND j.kind = k.kind AND j.capability = c.capability
+                ORDER BY j.rank, j.id LIMIT 1)
+           ELSE 0 END AS head
+    FROM unnest(:lanes::text[], :floors::bigint[]) WITH ORDINALITY AS l (lane, floor, place), unnest(:kinds::text[]) AS k (kind),
+         unnest(:capabilities::text[]) AS c (capability)
+    WHERE :limit > 0
+    ORDER BY l.place, head
+),
+picked AS MATERIALIZED (
+    SELECT j.id, j.scopes FROM wanted AS w
+    CROSS JOIN LATERAL (SELECT job.id, job.scopes FROM job
+                        WHERE job.state = 'pending' AND job.due = 1 AND job.lane = w.lane AND job.kind = w.kind
+                              AND job.capability = w.capability AND job.rank >= w.floor
+                        ORDER BY job.rank, job.id LIMIT :limit FOR UPDATE SKIP LOCKED) AS j
+    WHERE w.head IS NOT NULL
+    LIMIT :limit
+),
+seen AS MATERIALIZED (
+    SELECT :limit > 0 AND EXISTS (SELECT 1 FROM job AS j WHERE j.state = 'pending' AND j.due = 0
+                                  AND j.not_before <= (SELECT t.now FROM t)) AS ripe,
+           EXISTS (SELECT 1 FROM quota) AS limited
+),
+clear AS MATERIALIZED (
+    SELECT CASE WHEN :alone = 0 THEN TRUE
+           ELSE NOT (seen.ripe OR seen.limited OR EXISTS (SELECT 1 FROM job_seat)
+                     OR EXISTS (SELECT 1 FROM picked WHERE strpos(picked.scopes, '"key:') > 0)) END AS yes
+    FROM seen
+),
 m AS MATERIALIZED (
     SELECT g.id, g.epoch, w.*
     FROM unnest(:ids::text[], :epochs::bigint[], :ways::int[]) AS g (id, epoch, way)
     JOIN unnest(:states::text[], :ends::text[], :reasons::text[], :errors::text[], :waits::bigint[], :attempts::int[],
                 :crashes::int[], :drops::int[], :backs::int[]) WITH ORDINALITY
          AS w (state, ended, reason, error, wait, attempt, crash, drop_by, back, place) ON w.place = g.way
+    WHERE (SELECT clear.yes FROM clear)
 ),
 moved AS (
     UPDATE job
@@ -59,33 +94,12 @@ closed AS (
     SELECT moved.id, moved.epoch, moved.lease_holder, moved.granted_at, t.now, moved.ended, moved.error FROM moved, t
     ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error
 ),
-wanted AS MATERIALIZED (
-    SELECT l.lane, l.floor, k.kind, c.capability,
-           CASE WHEN cardinality(:kinds::text[]) * cardinality(:capabilities::text[]) > 1 THEN
-               (SELECT j.rank FROM job AS j
-                WHERE j.state = 'pending' AND j.due = 1 AND j.lane = l.lane AND j.kind = k.kind AND j.capability = c.capability
-                ORDER BY j.rank, j.id LIMIT 1)
-           ELSE 0 END AS head
-    FROM unnest(:lanes::text[], :floors::bigint[]) WITH ORDINALITY AS l (lane, floor, place), unnest(:kinds::text[]) AS k (kind),
-         unnest(:capabilities::text[]) AS c (capability)
-    WHERE :limit > 0
-    ORDER BY l.place, head
-),
-picked AS MATERIALIZED (
-    SELECT j.id FROM wanted AS w
-    CROSS JOIN LATERAL (SELECT job.id FROM job
-                        WHERE job.state = 'pending' AND job.due = 1 AND job.lane = w.lane AND job.kind = w.kind
-                              AND job.capability = w.capability AND job.rank >= w.floor
-                        ORDER BY job.rank, job.id LIMIT :limit FOR UPDATE SKIP LOCKED) AS j
-    WHERE w.head IS NOT NULL
-    LIMIT :limit
-),
 leased AS (
     UPDATE job
     SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
         lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
         granted_at = t.now, offered_session = NULL, offered_until = NULL
-    FROM t WHERE job.id = ANY(ARRAY(SELECT picked.id FROM picked))
+    FROM t WHERE job.id = ANY(ARRAY(SELECT picked.id FROM picked)) AND (SELECT clear.yes FROM clear)
     RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
               t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability, job.priority,
               job.lease_until - job.granted_at AS ttl
@@ -96,11 +110,10 @@ SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NU
        (SELECT array_agg(moved.id) FROM moved) AS moved,
        (SELECT array_agg(s.scope) FROM job_seat AS s
         WHERE s.job_id = ANY(ARRAY(SELECT moved.id FROM moved WHERE moved.scopes IS NOT NULL))) AS seats,
-       :limit > 0 AND EXISTS (SELECT 1 FROM job AS j WHERE j.state = 'pending' AND j.due = 0
-                              AND j.not_before <= (SELECT t.now FROM t)) AS ripe,
-       EXISTS (SELECT 1 FROM quota) AS limited
+       seen.ripe, seen.limited, clear.yes AS done
+FROM seen, clear
 UNION ALL
-SELECT leased.*, NULL, NULL, NULL, NULL FROM leased;
+SELECT leased.*, NULL, NULL, NULL, NULL, NULL FROM leased;
 
 -- name: extend_leases
 -- Move the ends of leases that are still held, and tell which of them are to be killed. Touches no column that a fence
