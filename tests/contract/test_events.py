@@ -17,7 +17,7 @@ from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
 from shoal.base.leader import LEAD, Led
 from shoal.egress import AddressRule, Egress
 from shoal.events import courier as courier_room
-from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled
+from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled, WebhookDisabled
 from shoal.events.event import Event
 from shoal.events.eventfile import EventFile
 from shoal.events.forwarder import Forwarder
@@ -193,6 +193,23 @@ async def test_a_failure_is_tried_again_with_longer_waits_for_a_day_and_then_is_
     assert await post.states(webhook) == ["dead"]
     assert set(post.received()) == {event_id}
     assert len(post.received()) == len(WAITS) + 1
+
+
+async def test_five_days_without_one_success_disable_a_webhook_and_one_success_begins_them_anew(post: Post) -> None:
+    webhook = await post.hook()
+    for answer, days in ((500, 4), (204, 1), (500, 5)):
+        post.server.answer("/hook", reply(answer, b""))
+        for _ in range(days):
+            await post.happen("crawl.started")
+            await post.carry()
+            await post.bench.jump(86_400)
+            assert (await post.webhooks.get(webhook.id))[0].enabled
+    await post.bench.jump(60)
+    await post.carry()
+    found, _ = await post.webhooks.get(webhook.id)
+    assert (found.enabled, found.reason) == (False, "failing")
+    [told] = [one for one in post.bench.told if isinstance(one, WebhookDisabled)]
+    assert (told.webhook_id, told.reason) == (webhook.id, "failing")
 
 
 @pytest.mark.parametrize(
