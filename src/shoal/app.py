@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -277,7 +277,7 @@ class App:
             SqlPolicies(),
             self.queue,
             Again(self.crawls),
-            lambda: _rule_of(self.settings),
+            cache(lambda: _rule_of(self.settings)),
             self.priority_rules(),
             Proxies(self.settings.egress.proxies),
         )

@@ -3,11 +3,11 @@ same answer to the same result, and nothing at all for whoever comes late or is 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId

@@ -28,6 +28,7 @@ PREFIXES = {
 }
 _CLOCK = SystemClock()  # an id is no decision: nobody needs to fake the time in it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
+_PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 
 
 class _Numbers:
@@ -56,8 +57,4 @@ def new_id(prefix: str) -> str:
 
 
 def _encode(number: int) -> str:
-    digits = []
-    for _ in range(26):
-        digits.append(_ALPHABET[number & 31])
-        number >>= 5
-    return "".join(reversed(digits))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])

@@ -1,10 +1,11 @@
 """What an event is, and how others are told of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from shoal.base.clock import from_micros
 from shoal.base.ids import EventId, new_id
@@ -48,8 +49,7 @@ TYPES: Mapping[str, EventType] = {
 """Every type of events that there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something that happened, as others will be told. Its sequence number comes later, from the forwarder."""
 
     type: str

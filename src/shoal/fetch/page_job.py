@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
+from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
 from shoal.base.errors import TimeError
@@ -212,7 +213,7 @@ class PageRunner:
             html_hash=None if facts is None else facts.content_hash,
         )
         problem = _problem(fetched)
-        return result if problem is None else replace(result, status=Status.FAIL, **_as_error(problem))
+        return result if problem is None else replace_fields(result, status=Status.FAIL, **_as_error(problem))
 
 
 NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from msgspec import DecodeError, ValidationError
+from msgspec import DecodeError, Struct, ValidationError
 
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
@@ -34,8 +34,7 @@ class PutOff:
         return states.put_off(self.holder.job_id, self.holder.epoch, wait, "host_busy")
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """A leased job with what it needs. `start_in`: seconds until its host's slot."""
 
     lease: Lease
@@ -64,8 +63,6 @@ class SlotLeases:
     async def fit(self, tx: Tx, taker: Taker, leases: Sequence[Lease], want: int) -> Fitted:
         """Keep those of the jobs leased in this commit that have a slot, put the others off, and lease as many more."""
         fitted = Fitted()
-        # Now we hold rows of hosts, which others need who hold scopes: waiting for scopes would be waiting in a circle.
-        later = replace(taker, waits=False)
         for rounds_left in reversed(range(ROUNDS)):
             kept, refused = await self._sort(tx, leases)
             fitted.tasks += kept
@@ -74,6 +71,8 @@ class SlotLeases:
                 break
             more = want - len(fitted.tasks) if rounds_left else 0
             moves = [one.move for one in refused]
+            # We hold rows of hosts, which others need who hold scopes: waiting for scopes would be waiting in a circle.
+            later = replace(taker, waits=False)
             leases = (await self._queue.finish_and_lease_in(tx, moves, later, more)).leases
         return fitted
 

@@ -5,9 +5,10 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.database import Tx
@@ -18,8 +19,7 @@ SHORTEST_WAIT: Final = 0.25  # seconds until somebody who got no slot comes back
 MOST_HOSTS: Final = 10_000  # whose last request is remembered
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """What one request got at its host: a slot in so many seconds, or nothing, and when to ask again. `apart`: how far
     two requests to the host are to be apart."""
 

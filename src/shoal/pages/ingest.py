@@ -2,7 +2,10 @@
 the job, all in one commit with the event that tells of it. Fetching is left to others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
@@ -22,8 +25,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """A delivery whose grant still holds, and what becomes of its job."""
 
     job: HeldJob
@@ -89,16 +91,18 @@ class Ingest:
         back."""
         settlement = Settlement(taker)
         await self._lock_runs(tx, {*(one.holder.job_id for one in deliveries), *(move.job_id for move in put_off)})
-        held = await self._held(tx, {one.holder.job_id for one in deliveries})
-        answers = await self._known(tx, taker.holder, deliveries, held)
+        held = await self._held(tx, owner_of(taker.holder), deliveries)
+        late = [one.holder for one in deliveries if one.holder not in held]
+        answers = await self._store.answers(tx, taker.holder, late) if late else {}
         digests = [one.result.digest() for one in deliveries]
         for delivery, digest in zip(deliveries, digests, strict=True):
-            job = held.get(delivery.holder.job_id)
-            if job is None or delivery.holder in answers or not _holds(job, taker.holder, delivery.holder):
-                continue
-            one = self._judge(job, delivery.result, digest)
-            settlement.accepted.append(one)
-            answers[delivery.holder] = (one.digest, one.move.to)
+            job = held.pop(
+                delivery.holder, None
+            )  # a second one for the same grant finds what was answered to the first
+            if job is not None:
+                one = self._judge(job, delivery.result, digest)
+                settlement.accepted.append(one)
+                answers[delivery.holder] = (digest, one.move.to)
         settlement.receipts = [
             _receipt(one.holder, digest, answers.get(one.holder))
             for one, digest in zip(deliveries, digests, strict=True)
@@ -123,14 +127,11 @@ class Ingest:
         for run_id in sorted({run_id for run_id in runs if run_id}):
             await self._keeper.lock(tx, run_id)
 
-    async def _held(self, tx: Tx, job_ids: set[JobId]) -> dict[JobId, HeldJob]:
-        return {job.id: job for job in await self._store.lock(tx, sorted(job_ids))} if job_ids else {}
-
-    async def _known(
-        self, tx: Tx, owner: str, deliveries: Sequence[Delivery], held: dict[JobId, HeldJob]
-    ) -> dict[Holder, tuple[str, JobState]]:
-        late = [one.holder for one in deliveries if not _holds(held.get(one.holder.job_id), owner, one.holder)]
-        return await self._store.answers(tx, owner, late) if late else {}
+    async def _held(self, tx: Tx, owner: str, deliveries: Sequence[Delivery]) -> dict[Holder, HeldJob]:
+        """The jobs of those deliveries whose grants still hold."""
+        ids = sorted({one.holder.job_id for one in deliveries})
+        jobs = await self._store.lock(tx, ids) if ids else []
+        return {Holder(job.id, job.epoch): job for job in jobs if owner_of(job.owner) == owner}
 
     def _judge(self, job: HeldJob, given: Result, digest: str) -> Accepted:
         result = _checked(job, given if given.url else replace(given, url=job.url))
@@ -141,7 +142,9 @@ class Ingest:
             return states.finish(job.id, job.epoch)
         error = f"{result.error_code}: {result.error_message}"
         if not result.retryable:
-            return replace(states.fail(job.id, job.epoch, error), reason=result.error_code)
+            failed = states.fail(job.id, job.epoch, error)
+            failed.reason = result.error_code
+            return failed
         if job.attempts + 1 < job.max_attempts:
             return states.retry(job.id, job.epoch, error, self._queue.backoff(job.attempts + 1))
         return states.fail(job.id, job.epoch, error)
@@ -156,10 +159,6 @@ class Ingest:
         for run_id, move in _ended_in(accepted).items():  # the end of a group is told after those of its jobs
             await self._keeper.job_moved(tx, run_id, move)
         return turned
-
-
-def _holds(job: HeldJob | None, owner: str, holder: Holder) -> bool:
-    return job is not None and job.epoch == holder.epoch and owner_of(job.owner) == owner_of(owner)
 
 
 def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from shoal.base.database import Tx
 from shoal.base.ids import GroupId, JobId
 from shoal.pages.group import Group, GroupState
@@ -13,8 +15,7 @@ from shoal.queue.job import Holder
 from shoal.queue.states import JobState
 
 
-@dataclass(frozen=True, slots=True)
-class HeldJob:
+class HeldJob(Struct, frozen=True):
     """A locked job, as whoever takes its result must see it. What it says of itself is its own or its group's."""
 
     id: JobId
@@ -30,8 +31,7 @@ class HeldJob:
     labels: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class NewResult:
+class NewResult(Struct, frozen=True):
     """A result to be stored."""
 
     job_id: JobId

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 import xxhash
+from msgspec import Struct
 
 from shoal.base.clock import moment
 from shoal.base.ids import JobId
@@ -22,8 +23,7 @@ class Status(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What became of one page job. `data` is what the rule set took, or whatever a bot calls its data."""
 
     status: Status
@@ -70,16 +70,14 @@ class Result:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """A result, and the grant that it is for."""
 
     holder: Holder
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """What became of a delivery: the state that its job went to, or None if the lease was not the sender's any more."""
 
     holder: Holder

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct
 
 from shoal.base.clock import moment
 from shoal.base.database import Tx
@@ -108,8 +109,7 @@ class Taker:
     waits: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Who may change what a job owns: the job, and the number of its grant. The fence of every commit."""
 
     job_id: JobId

@@ -14,7 +14,6 @@ from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput, LeaseLost, RateLimited, TooLarge
 from shoal.base.form import Form, says
 from shoal.base.ids import JobId
-from shoal.base.text import has_nul
 from shoal.fetch.bots import Bots, Pull, told
 from shoal.fetch.slots import Task
 from shoal.pages.result import Delivery, Receipt, Result, Status
@@ -189,7 +188,7 @@ class BotApi:
     def _delivery(self, job_id: str, form: ResultForm, place: str) -> Delivery:
         _check_data(form.data, place)
         code, message = _error(form, place)
-        if has_nul([job_id, code, message, form.meta.html_hash]):
+        if any("\0" in text for text in (job_id, code, message, form.meta.html_hash) if text):
             raise InvalidInput(f"{place}meta", "or the id of the job has a NUL in it", "leave it out")
         result = Result(
             status=form.status,

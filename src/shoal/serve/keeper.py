@@ -25,6 +25,7 @@ from shoal.settings import ServeSettings
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
 COOKIE = "shoal_token"
+_BROWSERS = frozenset({b"origin", b"sec-fetch-site", b"cookie"})  # without all of them it is nobody's page that asks
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
 _TOKEN_SHAPED = re.compile(rb"shl_[0-9a-z]{10}_[0-9a-z]{20}")
 
@@ -99,6 +100,8 @@ class Loopback:
 
     def _check_site(self, request: Request) -> None:
         """Nothing that another site's page sends is taken, but for following a link to us."""
+        if _BROWSERS.isdisjoint(name for name, _ in request.scope["headers"]):
+            return
         fetched_from = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
         foreign = fetched_from not in (None, "none", "same-origin")

@@ -1,7 +1,5 @@
 """The outbox on SQL."""
 
-from typing import Any
-
 import orjson
 
 from shoal.base.database import Tx
@@ -16,6 +14,5 @@ class SqlOutbox:
         await tx.many("append_events", [_row(event) for event in events])
 
 
-def _row(event: Event) -> dict[str, Any]:
-    body = json_of(event.data, orjson.OPT_UTC_Z).decode()
-    return {"id": event.id, "type": event.type, "subject": event.subject, "body": body}
+def _row(event: Event) -> tuple[str, ...]:
+    return event.id, event.type, event.subject, json_of(event.data, orjson.OPT_UTC_Z).decode()

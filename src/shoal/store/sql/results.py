@@ -14,7 +14,6 @@ from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
 from shoal.queue.job import Holder, owner_of
 from shoal.queue.states import JobState
 
-_OF_JOB = ("id", "kind", "run_id", "epoch", "owner", "attempts", "max_attempts")
 _SAID = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
 _NEWEST = (1 << 62) - 1
 _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
@@ -73,16 +72,11 @@ class SqlResultStore:
 
 def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
     """What a group says holds for all of its jobs; one without a group says it itself."""
-    values = {name: row[name] for name in _OF_JOB}
     own = _readable(row["payload"])
     said = own if spec is None else spec
-    return HeldJob(
-        **values,
-        url=own.get("url", ""),
-        rule_set=said.get("rule_set"),
-        policy=own.get("policy"),
-        labels=said.get("labels", {}),
-    )
+    job_id, kind, run_id, epoch, owner, attempts, max_attempts = row[:7]
+    known = (own.get("url", ""), said.get("rule_set"), own.get("policy"), said.get("labels", {}))
+    return HeldJob(job_id, kind, run_id, epoch, owner, attempts, max_attempts, *known)
 
 
 def _readable(payload: str) -> dict[str, Any]:
@@ -99,20 +93,21 @@ def _common(row: Any) -> dict[str, Any]:
     return {**_readable(row["spec"]), "labels": orjson.loads(row["labels"])}
 
 
-def _row(new: NewResult) -> dict[str, Any]:
+def _row(new: NewResult) -> tuple[Any, ...]:
+    """In the order that `insert_results` names."""
     result = new.result
-    row = {name: _text(getattr(result, name)) for name in _PLAIN}
-    if result.error_message is not None:
-        row["error_message"] = row["error_message"][:LONGEST_MESSAGE]
-    row |= {name: getattr(new, name) for name in NewResult.__slots__ if name != "result"}
-    row["status"] = result.status
-    row["data"] = None if result.data is None else json_of(result.data).decode()
-    return row
+    message = None if result.error_message is None else _text(result.error_message)[:LONGEST_MESSAGE]
+    data = None if result.data is None else json_of(result.data).decode()
+    return (
+        *(new.job_id, new.epoch, new.group_id, new.policy, new.state, result.status, result.http_status),
+        *(result.fetched_at, result.duration, new.digest, _text(result.url), _text(result.final_url)),
+        *(_text(result.html_hash), _text(result.error_code), message, data),
+    )
 
 
 def _text(value: Any) -> Any:
     """PostgreSQL has no NUL in text, and nobody half a surrogate pair."""
-    return encodable(value).replace("\x00", "") if isinstance(value, str) else value
+    return value if value is None or (value.isascii() and "\x00" not in value) else encodable(value).replace("\x00", "")
 
 
 def _stored(row: Any) -> Stored:

@@ -1,6 +1,6 @@
 -- name: append_events
 -- Keep events until whoever wants them has them.
--- batch: arrays
+-- rows: id type subject body
 INSERT INTO outbox (id, type, subject, body, created_at)
 SELECT g.id, g.type, g.subject, g.body, shoal_now()
 FROM unnest(:id::text[], :type::text[], :subject::text[], :body::text[]) AS g (id, type, subject, body);

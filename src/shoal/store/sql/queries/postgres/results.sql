@@ -22,7 +22,8 @@ WHERE r.job_id = ANY(:ids::text[]);
 
 -- name: insert_results
 -- Keep results, in the order in which they come.
--- batch: arrays
+-- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
+-- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
                     html_hash, error_code, error_message, data)
 SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :policy::text[], :state::text[], :status::text[],

@@ -1,5 +1,6 @@
 -- name: append_events
 -- Keep events until whoever wants them has them.
+-- rows: id type subject body
 INSERT INTO outbox (id, type, subject, body, created_at) VALUES (:id, :type, :subject, :body, shoal_now());
 
 -- name: lock_event_number

@@ -20,6 +20,8 @@ FROM json_each(:ids) AS i CROSS JOIN result AS r ON r.job_id = i.value
 
 -- name: insert_results
 -- Keep a result.
+-- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
+-- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
                     html_hash, error_code, error_message, data)
 VALUES (:job_id, :epoch, :group_id, :policy, :state, :status, :http_status, :fetched_at, :duration, :digest, :url, :final_url,
