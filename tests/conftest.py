@@ -6,27 +6,41 @@ the run; workers join it by its folder.
 
 import os
 import platform
-import secrets
 import shutil
+import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
-from tests.support.servers import PostgresServer, RedisServer, Servers, Service, ask_postgres, ask_redis
+from shoal.base.clock import SystemClock
+from shoal.store.sql.sqlite import SqliteDatabase
+from tests.support.schemas import Schemas
+from tests.support.servers import PostgresServer, RedisServer, Servers, Service, ask_redis
 
 SERVERS = pytest.StashKey[Servers]()
-FREE_THE_SCHEMA = """
-    SELECT count(pg_terminate_backend(pid)) FROM pg_locks
-    JOIN pg_class ON pg_class.oid = relation
-    JOIN pg_namespace ON pg_namespace.oid = relnamespace AND nspname = '{schema}'
-    WHERE pid <> pg_backend_pid()
-"""
+
+
+# A run of everything tries the same cases each time, and shows one that fails as it was found: making it small can take
+# minutes. Whoever looks for new ones, or at one that was found: pytest --hypothesis-profile=explore
+settings.register_profile(
+    "steady",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate, Phase.target],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A run in the background of a script ignores Ctrl-C, and whoever it starts would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
     config.stash[SERVERS] = Servers(Path(worker["servers"])) if worker else Servers.open()
 
@@ -70,14 +84,27 @@ def chromium(servers: Servers) -> str:
     return servers.chromium().url
 
 
+@pytest.fixture(scope="session")
+def schemas(postgres: Service) -> Iterator[Schemas]:
+    schemas = Schemas(postgres.url)
+    yield schemas
+    schemas.close()
+
+
 @pytest.fixture
-def postgres_url(postgres: Service) -> Iterator[str]:
-    """An empty schema, gone after the test together with whatever still holds locks in it."""
-    schema = f"t_{secrets.token_hex(8)}"
-    ask_postgres(postgres.url, f"CREATE SCHEMA {schema}")
-    yield f"{postgres.url}{'&' if '?' in postgres.url else '?'}search_path={schema}"
-    drop = ("SET lock_timeout = '10s'", "SET client_min_messages = warning", f"DROP SCHEMA {schema} CASCADE")
-    ask_postgres(postgres.url, FREE_THE_SCHEMA.format(schema=schema), *drop)
+def postgres_url(schemas: Schemas) -> Iterator[str]:
+    """A new store, in a schema of its own. Whoever is still connected when the test is over is cut off."""
+    schema = schemas.lend()
+    yield schema.url
+    schemas.take_back(schema)
+
+
+@pytest.fixture
+def bare_postgres_url(schemas: Schemas) -> Iterator[str]:
+    """A schema without any table."""
+    schema = schemas.lend(empty=True)
+    yield schema.url
+    schemas.take_back(schema)
 
 
 @pytest.fixture
@@ -90,8 +117,24 @@ def redis_url(redis: Service) -> Iterator[str]:
     ask_redis(url, "FLUSHDB")
 
 
+@pytest.fixture(scope="session")
+def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which nothing has happened yet."""
+    path = tmp_path_factory.mktemp("new") / "shoal.db"
+    SqliteDatabase(path, SystemClock())._prepare(upgrade=True)
+    return path
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def sqlite_url(new_file: Path, tmp_path: Path) -> str:
+    """A new store, in a file of its own."""
+    shutil.copy(new_file, tmp_path)
+    return f"sqlite:///{tmp_path}/shoal.db"
+
+
+@pytest.fixture
+def bare_sqlite_url(tmp_path: Path) -> str:
+    """Where there is no file yet."""
     return f"sqlite:///{tmp_path}/shoal.db"
 
 

@@ -32,7 +32,7 @@ def needs(language: str) -> None:
 
 
 async def until_over(shop: Served, group_id: str) -> GroupState:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while (group := await shop.app.groups.get(group_id)).state is GroupState.OPEN:
             await shop.app.clock.sleep(0.05)
     return group.state

@@ -24,7 +24,7 @@ from shoal.settings import load
 ROOT = Path(__file__).parents[2]
 SITE = "http://example.org"
 SEEDS = [f"{SITE}/", f"{SITE}/a", f"{SITE}/b"]
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 120
 
 PERSISTENT = """
 import sys

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 from shoal.app import opened
 from shoal.base.database import Tx
@@ -16,11 +17,12 @@ from tests.support.fleet import PATIENCE_SECONDS, Fleet, clean_environment, wait
 from tests.support.servers import free_port
 from tests.support.site import Site
 
-SLOW = 0.5  # seconds that each answer takes, until nobody has to be quick
+PAGES = 40
+FIRST = 5  # pages that are there before anybody looks
 
 
 class Command:
-    """One `shoal crawls …` that asks the fleet's controller."""
+    """One `shoal crawls …` that asks the fleet's controller. As a context it is gone with the block."""
 
     def __init__(self, fleet: Fleet, *words: str) -> None:
         self.process = subprocess.Popen(
@@ -33,6 +35,13 @@ class Command:
             text=True,
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
     def finish(self) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
         out, err = self.process.communicate(timeout=PATIENCE_SECONDS)
@@ -41,30 +50,35 @@ class Command:
 
 
 def test_a_crawl_is_watched_left_alone_waited_for_and_read(store_url: str, tmp_path: Path) -> None:
-    with Site(pages=100, delay=SLOW) as site, Fleet(tmp_path, store_url, SHOAL_PROJECT_LOGS="logs") as fleet:
+    with Site(pages=PAGES) as site, Fleet(tmp_path, store_url, SHOAL_PROJECT_LOGS="logs") as fleet:
         fleet.controller(workers=1)
+        site.allowed = FIRST
         crawl_id = fleet.submit(site, concurrency=1, project="shop")
-        follow = Command(fleet, "logs", crawl_id, "--follow", "--json")
-        watch = Command(fleet, "watch", crawl_id)
-        assert watch.process.stderr is not None
-        assert "page" in watch.process.stderr.readline()
-        watch.process.send_signal(signal.SIGINT)
-        code, out, err = watch.finish()
-        assert (code, out) == (130, "")
-        assert f"The crawl goes on; look at it with `shoal crawls watch {crawl_id}`." in err
-        assert fleet.crawl(crawl_id)["state"] == "running"
-        site.delay = 0.0
-        code, out, _ = Command(fleet, "wait", crawl_id, "--json").finish()
-        assert (code, json.loads(out)["state"], json.loads(out)["pages"]) == (0, "completed", 100)
-        code, out, _ = follow.finish()
+        with Command(fleet, "logs", crawl_id, "--follow", "--json") as follow:
+            watched_and_left_alone(fleet, crawl_id)
+            site.allowed = None
+            code, out, _ = Command(fleet, "wait", crawl_id, "--json").finish()
+            assert (code, json.loads(out)["state"], json.loads(out)["pages"]) == (0, "completed", PAGES)
+            code, out, _ = follow.finish()
         lines = [json.loads(line) for line in out.splitlines()]
         assert [line["number"] for line in lines] == list(range(1, len(lines) + 1)), "each line once, in order"
         assert lines[0]["msg"] == "Waiting for a worker"
-        assert lines[-1]["msg"].startswith("Completed: 100 pages, 0 errors")
+        assert lines[-1]["msg"].startswith(f"Completed: {PAGES} pages, 0 errors")
         assert {"Started", "Depth 0 finished", "Depth 1 finished"} < {line["msg"] for line in lines}
         file = tmp_path / "logs" / "shop.log"
         wait_for(lambda: file.exists() and file.read_text().count("\n") == len(lines), "the lines in their file")
         assert [json.loads(line)["msg"] for line in file.read_text().splitlines()] == [line["msg"] for line in lines]
+
+
+def watched_and_left_alone(fleet: Fleet, crawl_id: str) -> None:
+    with Command(fleet, "watch", crawl_id) as watch:
+        assert watch.process.stderr is not None
+        assert "page" in watch.process.stderr.readline()
+        watch.process.send_signal(signal.SIGINT)
+        code, out, err = watch.finish()
+    assert (code, out) == (130, "")
+    assert f"The crawl goes on; look at it with `shoal crawls watch {crawl_id}`." in err
+    assert fleet.crawl(crawl_id)["state"] == "running"
 
 
 def test_a_wait_that_ends_before_the_crawl_says_so_and_leaves_it_alone(store_url: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.support.fleet import clean_environment
 from tests.support.hostile import HostileSite, complaints
 from tests.support.ledger import Expected
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 180
 MOST_MEMORY = 300_000_000
 OUTPUTS = ("out.jsonl", "out.csv", "out.warc.gz", "out.md")
 DATABASE = ("shoal.db", "shoal.db-wal", "shoal.db-shm")

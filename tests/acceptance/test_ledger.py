@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.support import ledger
-from tests.support.fleet import PATIENCE_SECONDS, SEED, TENTH, Fleet, seed_of_run, send_all, wait_for
+from tests.support.fleet import (
+    FIFTH,
+    PATIENCE_SECONDS,
+    QUICK,
+    SEED,
+    TENTH,
+    Fleet,
+    seed_of_run,
+    send_all,
+    wait_for,
+)
 from tests.support.ledger import Expected
 from tests.support.servers import PostgresServer
 from tests.support.site import Site, path_of
@@ -19,9 +29,8 @@ from tests.support.storm import Storm, Work
 
 KILLS = 20
 DELAY_SECONDS = 0.04
-SLOW_SECONDS = 0.1  # slow enough for twenty deaths on the way
 AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 2.0  # of FIFTH
 SILENCE_SECONDS = 1.5
 # A job may lose as many workers as the storm takes: what becomes of one that kills them is another test's question.
 STORMY = TENTH | {"SHOAL_POISON_LIMIT": "100", "SHOAL_PAGE_SPEED": "max"}
@@ -73,11 +82,11 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
                 storm.start_again()  # the last strike may have met one that was coming up
                 return bool(fleet.group(group)["state"] == "completed")
 
-            wait_for(page_jobs_over, "the end of the page jobs", 60)
+            wait_for(page_jobs_over, "the end of the page jobs")
             assert fleet.group(group)["jobs"] == {"done": len(single.urls)}
             crawls = [(work.crawl_id, work.site) for work in works if work.crawl_id is not None]
             for crawl_id, _ in crawls:
-                fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
+                fleet.wait_for_state(crawl_id, "completed", "failed")
             wait_for(lambda: not ledger.open_jobs(store_url), "the end of every walker")
             for crawl_id, site in crawls:
                 books_in_order(fleet, crawl_id, site, starts=None)
@@ -110,9 +119,9 @@ def test_an_outage_longer_than_a_lease_costs_no_attempt(own_postgres: PostgresSe
 
 
 def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_times(
-    store_url: str, tmp_path: Path
+    postgres_url: str, tmp_path: Path
 ) -> None:
-    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url) as fleet:
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, postgres_url) as fleet:
         fleet.controller()
         worker = fleet.worker()
         crawl_id = fleet.submit(site)
@@ -122,13 +131,14 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
         worker.start()
         again = site.wait_for_visit(killed_at, AGAIN_SECONDS)
         assert again.at - killed_at <= AGAIN_SECONDS
+        site.delay = 0
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
         assert ends_of(fleet, crawl_id) == ["expired", "done"]
 
 
 def test_a_worker_killed_before_its_first_heartbeat_costs_no_attempt(store_url: str, tmp_path: Path) -> None:
-    quiet = TENTH | {"SHOAL_LEASE": "5s", "SHOAL_LEASE_EXTEND": "2400ms"}
+    quiet = QUICK | {"SHOAL_LEASE": "4s", "SHOAL_LEASE_EXTEND": "1900ms"}
     with Site(pages=20, delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **quiet) as fleet:
         fleet.controller()
         worker = fleet.worker()
@@ -143,7 +153,7 @@ def test_a_worker_killed_before_its_first_heartbeat_costs_no_attempt(store_url: 
 
 
 def test_a_worker_told_to_stop_hands_its_job_back_without_penalty(store_url: str, tmp_path: Path) -> None:
-    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **QUICK) as fleet:
         fleet.controller()
         worker = fleet.worker()
         crawl_id = fleet.submit(site)
@@ -155,6 +165,7 @@ def test_a_worker_told_to_stop_hands_its_job_back_without_penalty(store_url: str
         assert [(job["state"], job["attempts"], job["crash_count"]) for job in books.jobs] == [("pending", 0, 0)]
         assert books.ends == ["released"]
         assert [row for row in books.frontier if row["job_id"] or row["crashes"]] == []
+        site.delay = 0
         worker.start()
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
@@ -162,16 +173,17 @@ def test_a_worker_told_to_stop_hands_its_job_back_without_penalty(store_url: str
 
 
 def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_path: Path) -> None:
-    with Site(delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+    with Site(delay=2 * DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **FIFTH) as fleet:
         fleet.controller()
         sleeper = fleet.worker("sleeper")
         crawl_id = fleet.submit(site, concurrency=2)
         site.wait_for_pages(60)
         asleep_at = put_to_sleep(sleeper.family, store_url, site, in_a_commit=False)
         other = fleet.worker("other")
-        site.wait_for_visit(asleep_at, seconds=15)
-        site.wait_for_visit(asleep_at + 3 * LEASE_SECONDS, seconds=15)
+        site.wait_for_visit(asleep_at)
+        site.wait_for_visit(asleep_at + 3 * LEASE_SECONDS)
         send_all(sleeper.family(), signal.SIGCONT)
+        site.delay = 0
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
         assert ends_of(fleet, crawl_id) == ["expired", "done"]
@@ -182,7 +194,7 @@ def test_a_worker_that_slept_through_its_lease_is_refused(store_url: str, tmp_pa
 
 
 def test_a_child_that_died_before_it_had_a_job_is_not_charged_to_one(store_url: str, tmp_path: Path) -> None:
-    with Site(pages=20) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+    with Site(pages=20) as site, Fleet(tmp_path, store_url, **QUICK) as fleet:
         fleet.controller()
         worker = fleet.worker()
         wait_for(lambda: bool(worker.children()), "a warm child")
@@ -195,21 +207,24 @@ def test_a_child_that_died_before_it_had_a_job_is_not_charged_to_one(store_url: 
 
 
 def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str, tmp_path: Path) -> None:
-    silence = SILENCE_SECONDS
+    silence = f"{SILENCE_SECONDS}s"
     with (
         Site(delay=DELAY_SECONDS) as site,
-        Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE=f"{silence}s", **TENTH) as fleet,
+        Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE=silence, **FIFTH) as fleet,
     ):
         fleet.controller()
         worker = fleet.worker()
         crawl_id = fleet.submit(site, concurrency=2)
         site.wait_for_pages(60)
         asleep_at = put_to_sleep(worker.children, store_url, site, in_a_commit=True)
-        site.wait_for_visit(asleep_at, seconds=silence + 5)
+        site.wait_for_visit(asleep_at)
+        site.delay = 0
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
-        # Its worker noticed, or, while the child kept the store locked, the lease ran out first.
-        assert ends_of(fleet, crawl_id) in (["crashed", "done"], ["expired", "done"])
+        # Its worker noticed, or, while the child kept the store locked, the lease ran out first. Other children were
+        # put to sleep with it, and the job may have been given to one of them.
+        *lost, last = ends_of(fleet, crawl_id)
+        assert (last, bool(lost), set(lost) <= {"crashed", "expired"}) == ("done", True, True), lost
 
 
 def test_a_job_that_settles_nothing_although_work_is_due_is_killed_and_runs_again(
@@ -244,7 +259,7 @@ def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: 
     with (
         Site(delay=DELAY_SECONDS) as site,
         Site(pages=2) as small,
-        Fleet(tmp_path, store_url, **slices, **TENTH) as fleet,
+        Fleet(tmp_path, store_url, **slices, **QUICK) as fleet,
     ):
         fleet.controller()
         fleet.worker()
@@ -253,6 +268,7 @@ def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: 
         short = fleet.submit(small)
         fleet.wait_for_state(short, "completed", "failed")
         assert fleet.crawl(long)["state"] == "running"
+        site.delay = 0
         fleet.wait_for_state(long, "completed", "failed")
         books_in_order(fleet, long, site)
         books_in_order(fleet, short, small)
@@ -261,7 +277,7 @@ def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: 
 
 
 def test_a_job_that_waits_for_the_turn_of_its_host_does_not_stall(store_url: str, tmp_path: Path) -> None:
-    with Site(pages=3) as site, Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="1s", **TENTH) as fleet:
+    with Site(pages=2) as site, Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **FIFTH) as fleet:
         fleet.controller()
         fleet.worker()
         crawl_id = fleet.submit(site, delay_seconds=3)
@@ -280,7 +296,7 @@ def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(
         worker = fleet.worker()
         site.call_at(path_of(killer), worker.kill_child)
         crawl_id = fleet.submit(site)
-        fleet.wait_for_state(crawl_id, "completed", "failed", seconds=60)
+        fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site, failed={site.url(killer)})
         books = ledger.read(store_url, crawl_id)
         codes = {page["url"]: page["error_code"] for page in books.pages if page["error_code"]}

@@ -43,7 +43,7 @@ def state_of(store_url: str, crawl_id: str = ID) -> tuple[str, str | None]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the background work until something is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.to_thread(lambda: None)
 

@@ -16,7 +16,13 @@ from tests.support.fleet import TENTH, Fleet, Shoal, clean_environment, send_all
 from tests.support.site import Site
 
 PAGES = 60
-FAST = {**TENTH, "SHOAL_PAGE_SPEED": "max", "MAX_CONCURRENT_CURL": "5", "WORKER_BACKOFF_MS": "100"}
+FAST = {
+    **TENTH,
+    "SHOAL_PAGE_SPEED": "max",
+    "MAX_CONCURRENT_CURL": "5",
+    "WORKER_BACKOFF_MS": "100",
+    "SHOAL_POISON_LIMIT": "100",  # the worker is killed, and leases of a second may run out by themselves as well
+}
 
 
 class Rest:
@@ -27,7 +33,7 @@ class Rest:
 
     def ask(self, path: str, body: Any = None) -> Any:
         sent = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(self._home + path, sent, {"Content-Type": "application/json"}), timeout=20) as response:
+        with urlopen(Request(self._home + path, sent, {"Content-Type": "application/json"}), timeout=60) as response:
             return json.load(response)
 
     def all(self, path: str) -> Iterator[dict[str, Any]]:
@@ -37,7 +43,7 @@ class Rest:
             yield from page["items"]
             cursor = f"&cursor={page['next']}" if page["next"] else None
 
-    def until_over(self, group_id: str, seconds: float = 60.0) -> dict[str, Any]:
+    def until_over(self, group_id: str, seconds: float = 120.0) -> dict[str, Any]:
         seen: dict[str, Any] = {}
 
         def over() -> bool:
@@ -118,7 +124,7 @@ def test_jobs_are_added_waited_for_and_read_from_the_command_line(store_url: str
 def shoal(folder: Path, store_url: str, *words: str) -> "subprocess.CompletedProcess[str]":
     env = clean_environment(folder) | {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
     command = [sys.executable, "-m", "shoal", *words]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done
 

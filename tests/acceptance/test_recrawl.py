@@ -16,7 +16,7 @@ from tests.support.site import Site
 
 PAGES = 120
 CHANGED = (0, 7, 50)
-DEADLINE_SECONDS = 90
+DEADLINE_SECONDS = 120
 FAST = ("--depth", "50", "--speed", "max", "--concurrency", "8", "--json")
 
 

@@ -18,10 +18,9 @@ CHECKS = (
     "response_schema_conformance",
     "unsupported_method",
 )
-AT_RANDOM = 4  # for each endpoint
-# The edges are what the API itself judges, whatever the store; that takes longest, so one store is enough for it.
-PHASES = {"sqlite": "examples,coverage", "postgresql": "examples,fuzzing"}
-DEADLINE_SECONDS = 180
+PHASES = "examples,coverage,fuzzing"
+AT_RANDOM = 2  # for each endpoint
+DEADLINE_SECONDS = 400
 
 
 def admin_token(port: int) -> str:
@@ -31,8 +30,9 @@ def admin_token(port: int) -> str:
         return str(json.load(answer)["token"])
 
 
-def test_no_request_that_the_document_allows_is_answered_wrongly(store_url: str, tmp_path: Path) -> None:
-    with Fleet(tmp_path, store_url) as fleet:
+def test_no_request_that_the_document_allows_is_answered_wrongly(postgres_url: str, tmp_path: Path) -> None:
+    """On the store that takes less: not every text, and no number of any size."""
+    with Fleet(tmp_path, postgres_url) as fleet:
         fleet.controller()
         token = admin_token(fleet.port)
         done = subprocess.run(
@@ -42,7 +42,7 @@ def test_no_request_that_the_document_allows_is_answered_wrongly(store_url: str,
                 f"http://127.0.0.1:{fleet.port}/openapi.json",
                 "--header",
                 f"Authorization: Bearer {token}",
-                f"--phases={PHASES[store_url.partition(':')[0]]}",
+                f"--phases={PHASES}",
                 f"--max-examples={AT_RANDOM}",
                 "--seed=5",
                 f"--checks={','.join(CHECKS)}",

@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.support.schemas import Schemas
 from tests.support.servers import (
     PostgresServer,
     RedisServer,
@@ -29,11 +30,55 @@ sys.stdin.read()
 """
 
 
-async def test_each_test_gets_an_empty_schema_and_its_url_is_enough(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
+async def test_each_test_gets_a_schema_of_its_own_and_its_url_is_enough(bare_postgres_url: str) -> None:
+    connection = await asyncpg.connect(bare_postgres_url)
     await connection.execute("CREATE TABLE mine (id bigint)")
-    assert await connection.fetchval("SELECT schemaname FROM pg_tables WHERE tablename = 'mine'") in postgres_url
+    assert await connection.fetchval("SELECT schemaname FROM pg_tables WHERE tablename = 'mine'") in bare_postgres_url
     await connection.close()
+
+
+async def test_a_schema_is_as_new_for_the_next_test_and_nobody_of_the_last_one_is_left(schemas: Schemas) -> None:
+    first = schemas.lend()
+    late = await asyncpg.connect(first.url)
+    await late.execute("INSERT INTO host (origin) VALUES ('http://example.org')")
+    await late.execute("UPDATE clock_offset SET micros = 5")
+    await late.execute("SELECT nextval('frontier_seq'); BEGIN; LOCK TABLE job")
+    schemas.take_back(first)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await late.execute("COMMIT")
+    late.terminate()
+    again = schemas.lend()
+    assert again.name == first.name
+    look = "SELECT (SELECT count(*) FROM host), (SELECT micros FROM clock_offset), nextval('frontier_seq')"
+    connection = await asyncpg.connect(again.url)
+    assert tuple(await connection.fetchrow(look)) == (0, 0, 1)
+    assert await connection.fetchval("INSERT INTO host (origin) VALUES ('x') RETURNING number") == 1
+    await connection.close()
+    schemas.take_back(again)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE mine (id bigint)",
+        "ALTER TABLE host ADD COLUMN mine bigint",
+        "CREATE OR REPLACE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE sql STABLE AS 'SELECT 1::bigint'",
+        "DROP INDEX {index}",
+        "ANALYZE host",
+    ],
+)
+async def test_a_schema_that_a_test_has_changed_is_given_to_nobody_else(schemas: Schemas, change: str) -> None:
+    schema = schemas.lend()
+    connection = await asyncpg.connect(schema.url)
+    index = await connection.fetchval(
+        "SELECT indexname FROM pg_indexes WHERE tablename = 'job' AND indexdef !~ 'UNIQUE'"
+    )
+    await connection.execute(change.format(index=index))
+    await connection.close()
+    schemas.take_back(schema)
+    another = schemas.lend()
+    assert another.name != schema.name
+    schemas.take_back(another)
 
 
 def test_what_a_killed_server_committed_is_there_after_its_start(own_postgres: PostgresServer) -> None:
@@ -69,7 +114,7 @@ def test_a_run_that_ends_in_any_way_leaves_no_server_and_no_folder(end: signal.S
         assert run.stdout is not None
         folder, postgres_url, redis_url = run.stdout.readline().split()
         run.send_signal(end)
-    wait_until(lambda: not Path(folder).exists(), "the removal of the run's folder", seconds=20)
+    wait_until(lambda: not Path(folder).exists(), "the removal of the run's folder")
     with pytest.raises(OSError, match=r"refused|Connect"):
         ask_postgres(postgres_url, "SELECT 1")
     with pytest.raises(OSError, match=r"refused|Connect"):

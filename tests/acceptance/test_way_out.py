@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.fleet import clean_environment
 from tests.support.site import Site
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 120
 EVENTS = (
     "socket.connect socket.sendto socket.getaddrinfo socket.gethostbyname subprocess.Popen os.system urllib.Request"
 )

@@ -29,7 +29,7 @@ from shoal.settings import load
 from shoal.work.leftovers import claim
 from shoal.work.process import started
 from tests.support import ledger
-from tests.support.fleet import PATIENCE_SECONDS, TENTH, Fleet, send_all, wait_for
+from tests.support.fleet import FIFTH, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
 from tests.support.lag import lagging
 from tests.support.site import Site, path_of
 
@@ -108,7 +108,7 @@ def costs(found: list[Job]) -> set[tuple[int, int]]:
 
 
 def test_page_jobs_are_worked_off_without_a_controller(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
-    ids = jobs.enqueue({}, count=300)
+    ids = jobs.enqueue({}, count=120)
     with Fleet(tmp_path, store_url) as fleet:
         worker = fleet.page_worker()
         found = jobs.until_state(JobState.DONE, *ids)
@@ -147,8 +147,8 @@ def test_page_jobs_of_a_child_that_was_killed_are_given_back_at_once(
 
 
 def test_a_page_job_longer_than_its_lease_is_given_to_nobody_else(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
-    ids = jobs.enqueue({"sleep": 4.0}, count=2)
-    with Fleet(tmp_path, store_url, **TENTH) as fleet:
+    ids = jobs.enqueue({"sleep": 5.0}, count=2)
+    with Fleet(tmp_path, store_url, **FIFTH) as fleet:
         fleet.controller()
         fleet.page_worker("one")
         fleet.page_worker("two")
@@ -157,8 +157,8 @@ def test_a_page_job_longer_than_its_lease_is_given_to_nobody_else(jobs: Jobs, st
 
 
 def test_a_child_that_blocks_its_loop_for_two_leases_keeps_its_jobs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
-    [blocking] = jobs.enqueue({"block": 2.5})
-    with Fleet(tmp_path, store_url, **TENTH) as fleet:
+    [blocking] = jobs.enqueue({"block": 5.0})
+    with Fleet(tmp_path, store_url, **FIFTH) as fleet:
         fleet.controller()
         fleet.page_worker()
         [job] = jobs.until_state(JobState.DONE, blocking)
@@ -169,7 +169,7 @@ def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_told(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     [blocking] = jobs.enqueue({"block": 60})
-    with Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE="1s", **TENTH) as fleet:
+    with Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE="1s", **QUICK) as fleet:
         worker = fleet.page_worker()
         [job] = jobs.until(lambda job: job.crash_count > 0, blocking)
         assert "said nothing for 1s" in (job.error or "")
@@ -180,7 +180,7 @@ def test_a_page_job_that_hangs_is_given_up_at_its_deadline_and_named_so(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     [hanging] = jobs.enqueue({"hang": True})
-    with Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **TENTH) as fleet:
+    with Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **FIFTH) as fleet:
         fleet.page_worker()
         good = jobs.enqueue({}, count=5)
         jobs.until_state(JobState.DONE, *good)
@@ -202,7 +202,7 @@ def test_a_worker_told_to_stop_hands_back_page_jobs_without_penalty(jobs: Jobs, 
 
 def test_a_worker_with_endless_grace_finishes_its_page_jobs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     ids = jobs.enqueue({"sleep": 3.0}, count=2)
-    with Fleet(tmp_path, store_url, SHOAL_SHUTDOWN_GRACE="inf", **TENTH) as fleet:
+    with Fleet(tmp_path, store_url, SHOAL_SHUTDOWN_GRACE="inf", **FIFTH) as fleet:
         fleet.controller()
         worker = fleet.page_worker()
         jobs.until_state(JobState.LOCKED, *ids)
@@ -238,7 +238,7 @@ def test_a_second_signal_ends_a_patient_worker_now_and_releases_its_lease(store_
         with pytest.raises(subprocess.TimeoutExpired):
             worker.wait(1.5)
         worker.send(signal.SIGTERM)
-        assert worker.wait(10) == 0
+        assert worker.wait(PATIENCE_SECONDS / 2) == 0
         job = only_job(store_url, crawl_id)
         assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
         assert ledger.read(store_url, crawl_id).ends == ["released"]
@@ -255,7 +255,7 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
         site.wait_for_pages(5)
         send_all(worker.children(), signal.SIGSTOP)  # it will not hand back
         worker.send(signal.SIGTERM)
-        assert worker.wait(10) == 0
+        assert worker.wait() == 0
         job = only_job(store_url, crawl_id)
         assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
 
@@ -263,7 +263,7 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
 def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
-    with Site(pages=3) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+    with Site(pages=3) as site, Fleet(tmp_path, store_url, **FIFTH) as fleet:
         fleet.controller()
         worker = fleet.worker("node-7")
         wait_for(lambda: bool(worker.children()), "a warm child")
@@ -272,7 +272,7 @@ def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(
         fleet.wait_for_state(crawl_id, "completed", "failed")
         [grant] = jobs.grants(only_job(store_url, crawl_id)["id"])
         assert (grant.node, grant.pid) == ("node-7", child)
-        assert orjson.loads(grant.config or "")["SHOAL_LEASE"] == "1s"
+        assert orjson.loads(grant.config or "")["SHOAL_LEASE"] == "2s"
 
 
 CUT = """
@@ -305,7 +305,7 @@ def test_a_fleet_whose_database_connections_are_cut_again_and_again_loses_nothin
         for done in (20, 80, 160, 240):
             wait_for(partial(_has_done, postgres_url, done), "progress")
             asyncio.run(cut())
-        wait_for(partial(_has_done, postgres_url, len(ids)), "the end", 60)
+        wait_for(partial(_has_done, postgres_url, len(ids)), "the end")
         found = jobs.look(*ids)
         assert {job.attempts for job in found} == {0}
         assert worker.alive
@@ -361,7 +361,7 @@ async def test_a_worker_ends_what_the_last_one_of_its_name_left_behind_and_nothi
         written.write_text(f"{written.read_text()}{other.pid} 1\n999999999 5\nrubbish\n")
         with closing(await claim("host", tmp_path, clock, given=False)) as book:
             assert book.reap() == [left.pid]
-        assert left.wait(10) == -signal.SIGKILL
+        assert left.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         assert other.poll() is None
         assert started(other.pid) != "1"
     finally:
@@ -380,7 +380,7 @@ def test_a_worker_under_a_name_that_is_taken_says_so_and_ends(store_url: str, tm
 
 
 def test_a_stop_by_force_kills_the_child_that_does_not_leave_and_ends_the_crawl(store_url: str, tmp_path: Path) -> None:
-    times = TENTH | {"SHOAL_FORCE_GRACE": "1s", "SHOAL_CHILD_SILENCE": "10m"}
+    times = QUICK | {"SHOAL_FORCE_GRACE": "1s", "SHOAL_CHILD_SILENCE": "10m"}
     with Site(pages=50, delay=0.05) as site, Fleet(tmp_path, store_url, **times) as fleet:
         fleet.controller()
         worker = fleet.worker()
@@ -438,7 +438,7 @@ def test_a_worker_far_from_its_database_keeps_its_leases(postgres_url: str, tmp_
 def test_children_are_replaced_after_so_many_runs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     with (
         Site(pages=2) as site,
-        Fleet(tmp_path, store_url, SHOAL_CHILD_RUNS="1", WORKER_CONCURRENCY="1", **TENTH) as fleet,
+        Fleet(tmp_path, store_url, SHOAL_CHILD_RUNS="1", WORKER_CONCURRENCY="1", **QUICK) as fleet,
     ):
         fleet.controller()
         fleet.worker()
@@ -451,14 +451,14 @@ def test_children_are_replaced_after_so_many_runs(jobs: Jobs, store_url: str, tm
         assert len(set(pids)) == 2
         [book] = tmp_path.rglob("workers/*")
         gone = f"{pids[0]} "
-        wait_for(lambda: gone not in book.read_text(), "a book without the children that are gone", 10)
+        wait_for(lambda: gone not in book.read_text(), "a book without the children that are gone")
 
 
 def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
-    ids = jobs.enqueue({"sleep": 0.3}, count=24)
+    ids = jobs.enqueue({"sleep": 0.3}, count=8)
     worn = {"SHOAL_CHILD_MEMORY": "50MB", "SHOAL_CHILD_SILENCE": "2s", "MAX_CONCURRENT_CURL": "2"}
     with Fleet(tmp_path, store_url, **worn) as fleet:
         fleet.page_worker()
-        found = jobs.until_state(JobState.DONE, *ids, seconds=60)
+        found = jobs.until_state(JobState.DONE, *ids)
         assert costs(found) == {(0, 0)}
         assert len({grant.holder for grant in jobs.grants(*ids)}) > 1

@@ -52,7 +52,7 @@ from shoal.store.sql.results import SqlResultStore
 T = TypeVar("T")
 
 SITE = "http://example.org"
-PATIENCE = 10.0  # seconds: for what happens at once, unless it never happens
+PATIENCE = 60.0  # seconds: for what happens at once, unless it never happens
 FREE = Pace(timedelta(0))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -266,8 +267,15 @@ asyncio.run(main())
 """
 
 
-def test_processes_that_start_together_initialise_an_empty_store_once(store_url: str) -> None:
-    command = [sys.executable, "-c", INITIALISE, store_url]
+@pytest.fixture(params=["sqlite", "postgres"])
+def bare_url(request: pytest.FixtureRequest) -> str:
+    """Where a store may be made, each kind in turn."""
+    url: str = request.getfixturevalue(f"bare_{request.param}_url")
+    return url
+
+
+def test_processes_that_start_together_initialise_an_empty_store_once(bare_url: str) -> None:
+    command = [sys.executable, "-c", INITIALISE, bare_url]
     started = [
         subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for n in range(4)
@@ -277,11 +285,11 @@ def test_processes_that_start_together_initialise_an_empty_store_once(store_url:
     assert {answer[0].strip() for answer in answers} == {"fine"}
 
 
-async def test_objects_that_open_together_initialise_an_empty_store_once(store_url: str) -> None:
-    databases = [database_at(store_url, FakeClock()) for _ in range(6)]
+async def test_objects_that_open_together_initialise_an_empty_store_once(bare_url: str) -> None:
+    databases = [database_at(bare_url, FakeClock()) for _ in range(6)]
     await asyncio.gather(*[database.open() for database in databases])
     try:
-        await asyncio.wait_for(asyncio.gather(*[database.run(adding("a")) for database in databases]), 30)
+        await asyncio.wait_for(asyncio.gather(*[database.run(adding("a")) for database in databases]), 60)
     finally:
         for database in databases:
             await database.close()
@@ -436,7 +444,7 @@ async def test_a_server_that_may_only_be_read_is_unavailable_for_now(postgres_be
 
 
 async def test_an_unknown_database_is_unavailable(postgres_url: str) -> None:
-    error = await refusal(postgres_at(postgres_url.replace("/postgres?", "/nowhere?")))
+    error = await refusal(postgres_at(urlsplit(postgres_url)._replace(path="/nowhere").geturl()))
     assert isinstance(error, BackendUnavailable)
     assert "nowhere" in error.message
 
@@ -577,7 +585,7 @@ async def test_a_file_that_cannot_be_opened_is_said_to_whoever_asks_and_tried_ag
     try:
         path.rename(away)
         path.mkdir()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for ask in (database.run(adding("a")), database.read(lambda tx: tx.value("now"))):
                 with pytest.raises(BadConfig, match="cannot be opened"):
                     await ask

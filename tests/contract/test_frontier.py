@@ -958,7 +958,7 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
             await asyncio.wait_for(gate.reached.wait(), patience)
     for gate in gates:
         gate.open()
-    answers = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 20)
+    answers = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), PATIENCE)
     assert not [answer for answer in answers if isinstance(answer, Exception)]
 
 

@@ -14,7 +14,7 @@ from shoal.work.heart import Heart
 from shoal.work.nursery import ChildProcess, Nursery
 from shoal.work.runs import RunSlots
 from shoal.work.workplace import Workplace
-from tests.contract.conftest import Bench, Gate, Gated
+from tests.contract.conftest import PATIENCE, Bench, Gate, Gated
 
 
 class Hand:
@@ -47,12 +47,12 @@ async def test_a_lease_that_a_stuck_commit_holds_does_not_cost_the_others_theirs
     troubles: list[str] = []
     heart = Heart(bench.queue, SystemClock(), [stuck, free], lambda doing, error: troubles.append(str(error)))
     beating = asyncio.create_task(heart.beat())
-    await asyncio.wait_for(free.heard.wait(), 5)
+    await asyncio.wait_for(free.heard.wait(), PATIENCE)
     assert not stuck.heard.is_set()
-    assert len(troubles) == 1
+    assert troubles
     gate.open()
     await settling
-    await asyncio.wait_for(stuck.heard.wait(), 5)
+    await asyncio.wait_for(stuck.heard.wait(), PATIENCE)
     beating.cancel()
 
 
@@ -66,7 +66,7 @@ async def test_a_job_whose_child_heard_too_long_of_no_renewal_is_handed_back_at_
     freed = asyncio.Event()
     slots = RunSlots(place, freed.set)
     await slots.lease_more()
-    await asyncio.wait_for(freed.wait(), 5)
+    await asyncio.wait_for(freed.wait(), PATIENCE)
     job = await bench.job(job_id)
     assert (job.state, job.state_reason, job.crash_count, slots.free) == (JobState.PENDING, "store_away", 0, 2)
     await slots.end()

@@ -18,7 +18,7 @@ from shoal.work import pages
 from shoal.work.pages import PageDesk
 from tests.support.page_child import PlainPages
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 HOLDER = "node/1/pages/2"
 
 

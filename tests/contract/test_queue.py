@@ -13,7 +13,7 @@ from shoal.queue.job import Holder, LostJob
 from shoal.queue.queue import ClockWentBack, Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
 from shoal.settings import QueueSettings
-from tests.contract.conftest import Bench, Gate, Gated, Severed, database_at, until_blocked
+from tests.contract.conftest import PATIENCE, Bench, Gate, Gated, Severed, database_at, until_blocked
 
 J = JobState
 
@@ -165,7 +165,7 @@ async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbe
     gated = Gated(bench.database, gate)
     fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.holder)))
     await gate.wait_until_reached()
-    assert (await asyncio.wait_for(bench.queue.extend([lease.holder]), 5)).kept == [lease.holder]
+    assert (await asyncio.wait_for(bench.queue.extend([lease.holder]), PATIENCE)).kept == [lease.holder]
     finishing = asyncio.create_task(bench.queue.finish(lease))
     await until_blocked(bench)
     assert not finishing.done()

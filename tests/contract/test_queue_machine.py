@@ -36,7 +36,7 @@ from tests.support.queue_model import DEAD_LETTERS, SECOND, ModelJob, QueueModel
 
 T = TypeVar("T")
 
-EXAMPLES = 120
+EXAMPLES = {"sqlite": 60, "postgres": 12}
 STEPS = 50
 DICE = 0.5  # of the jitter, which only adds
 FAKE_CLOCK = """
@@ -376,10 +376,8 @@ def ground(store_url: str) -> Iterator[Ground]:
 def test_the_queue_does_what_its_model_does(ground: Ground) -> None:
     machine = type("QueueMachine", (QueueMachine,), {"ground": ground})
     limits = settings(
-        max_examples=times(EXAMPLES),
+        max_examples=times(EXAMPLES[ground.bench.dialect]),
         stateful_step_count=STEPS,
-        deadline=None,
-        print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=limits)

@@ -19,6 +19,16 @@ Quiet = Callable[[datetime], AbstractAsyncContextManager[Days]]
 
 @pytest.fixture
 def quiet(store_url: str) -> Quiet:
+    return quiet_at(store_url)
+
+
+@pytest.fixture
+def quiet_file(sqlite_url: str) -> Quiet:
+    """For what no store has a say in: when a rhythm comes next."""
+    return quiet_at(sqlite_url)
+
+
+def quiet_at(store_url: str) -> Quiet:
     """Days on which nobody dies, with the honest bot alone."""
 
     @asynccontextmanager
@@ -49,9 +59,9 @@ async def made(days: Days) -> int:
     [(SPRING, ["28 02:30", "29 03:00", "30 02:30"]), (AUTUMN, ["24 02:30", "25 02:30", "26 02:30"])],
 )
 async def test_a_nightly_policy_runs_once_on_the_night_when_clocks_change(
-    quiet: Quiet, begins: datetime, times: list[str]
+    quiet_file: Quiet, begins: datetime, times: list[str]
 ) -> None:
-    async with quiet(begins) as days:
+    async with quiet_file(begins) as days:
         await days.begin([policy(cron="30 2 * * *", timezone="Europe/Berlin")])
         for _ in range(2 * 60):
             await days.live(30)
@@ -59,8 +69,10 @@ async def test_a_nightly_policy_runs_once_on_the_night_when_clocks_change(
 
 
 @pytest.mark.parametrize("begins", [SPRING, AUTUMN])
-async def test_an_hourly_policy_goes_on_through_the_night_when_clocks_change(quiet: Quiet, begins: datetime) -> None:
-    async with quiet(begins) as days:
+async def test_an_hourly_policy_goes_on_through_the_night_when_clocks_change(
+    quiet_file: Quiet, begins: datetime
+) -> None:
+    async with quiet_file(begins) as days:
         await days.begin([policy(cron="0 * * * *", timezone="Europe/Berlin"), policy(frequency="1h")])
         for _ in range(48):
             await days.live(60)

@@ -20,7 +20,7 @@ async def crawl_by(crawler: Crawler, walkers: int, asked_for: int, **options: fl
     """A crawl that asked for some walkers, walked by as many as there are."""
     async with serving(ScriptedSite(wide)) as site:
         crawl = await crawler.submit(site, depth=100, workers=asked_for, concurrency=8, **options)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(crawler.walk(crawl) for _ in range(walkers)))
         return await crawler.app.crawls.get(crawl.id), site
 

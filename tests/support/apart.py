@@ -19,9 +19,10 @@ def environment(name: str) -> Path:
     home = ROOT / ".venv" / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if not home.exists():
         new = home.with_name(f"{home.name}.{os.getpid()}")
-        _run(name, sys.executable, "-m", "venv", str(new))
-        install = ["-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", str(lock)]
-        _run(name, str(new / "bin" / "python"), *install)
+        _run(name, sys.executable, "-m", "venv", "--without-pip", str(new))
+        # Our own pip, and no bytecode beforehand: few of the modules are ever imported.
+        pip = [sys.executable, "-m", "pip", "--python", str(new), "install", "--quiet", "--disable-pip-version-check"]
+        _run(name, *pip, "--no-compile", "--require-hashes", "--no-deps", "-r", str(lock))
         # Scripts name their interpreter by its path: it stays where it was made, and the short name leads there.
         with suppress(FileExistsError):  # another run was first
             home.symlink_to(new.name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ON_THE_MACHINE = "binary found on the machine"
-RUN_DEADLINE_SECONDS = 60
+RUN_DEADLINE_SECONDS = 120
 CHROMIUM_NAMES = (
     "chromium-headless-shell",
     "chrome-headless-shell",

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BufferedRWPair
 from pathlib import Path
 from typing import Literal
@@ -43,8 +43,11 @@ from tests.support.programs import (
 # Each names a server by its URL, or binaries by their path, or is `wheel`.
 POSTGRES = "SHOAL_TEST_POSTGRES"
 REDIS = "SHOAL_TEST_REDIS"
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
+FIRST_PORT, PORTS = 20_000, 12_000
+# Most databases sort texts as a language does, which is not the order of their bytes, nor of SQLite.
+SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,12 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below the ports that the system gives to whoever connects: nobody takes it before it is used, or used again."""
+    while True:
+        port = FIRST_PORT + secrets.randbelow(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port: int) -> bool:
@@ -171,7 +176,7 @@ class PostgresServer:
             return None
 
     def _control(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "45", *arguments)
+        return self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "100", *arguments)
 
     def _run(self, binary: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self._identity.run([self.program.beside(binary), *arguments], self.folder)
@@ -307,7 +312,12 @@ class Servers:
         url = os.environ.get(POSTGRES, "")
         if "://" in url:
             return Service("PostgreSQL", postgres_version(url), f"named by {POSTGRES}", url)
-        return self.new_postgres().service
+        service = self.new_postgres().service
+        try:
+            ask_postgres(service.url, SORTED)
+        except asyncpg.PostgresError:  # this one was built without languages
+            return service
+        return replace(service, url=urlsplit(service.url)._replace(path="/sorted").geturl())
 
     def _start_redis(self) -> Service:
         url = os.environ.get(REDIS, "")
@@ -354,7 +364,7 @@ def ask_postgres(url: str, *statements: str) -> object:
     """Run statements on a connection of their own; the value of the last one."""
 
     async def ask() -> object:
-        connection = await asyncpg.connect(url, timeout=10)
+        connection = await asyncpg.connect(url, timeout=60)
         try:
             return [await connection.fetchval(statement) for statement in statements][-1]
         finally:
@@ -379,7 +389,7 @@ def redis_version(url: str) -> tuple[str, str]:
 def ask_redis(url: str, *words: str) -> str:
     """One command on a connection of its own, answers of one line or one text only."""
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port or 6379), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port or 6379), timeout=60) as connection:
         stream = connection.makefile("rwb")
         if address.password:
             send_redis(stream, "AUTH", address.password)

@@ -19,7 +19,7 @@ PAGES = 300
 CHILDREN = 5  # of a page: 300 pages are four links deep
 ELSEWHERE = 20  # places outside that are linked to
 PAGES_OF_A_SITEMAP = 25
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 HOLD_SECONDS = 0.02
 
 
@@ -96,13 +96,13 @@ class Site:
     def times_asked(self, path: str) -> int:
         return sum(visit.path == path for visit in self.visits)
 
-    def wait_for_pages(self, count: int, seconds: float = 30.0) -> None:
+    def wait_for_pages(self, count: int, seconds: float = 120.0) -> None:
         """Until this many different pages were asked for."""
         with self._news:
             if not self._news.wait_for(lambda: self.pages_asked >= count, seconds):
                 raise AssertionError(f"{self.pages_asked} pages were asked for in {seconds:g} s, not {count}")
 
-    def wait_for_visit(self, after: float, seconds: float) -> Visit:
+    def wait_for_visit(self, after: float, seconds: float = 120.0) -> Visit:
         """The first request that came after a moment."""
 
         def found() -> Visit | None:

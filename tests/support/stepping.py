@@ -21,7 +21,7 @@ from shoal.store.sql.sqlite import SqliteDatabase, SqliteTx
 T = TypeVar("T")
 
 BLOCKED_SECONDS = 0.03  # an actor that has not come back by then waits for a lock of the server
-STUCK_SECONDS = 20.0
+STUCK_SECONDS = 60.0
 
 
 class Died(BaseException):

@@ -36,7 +36,7 @@ def process(*words: str, env: dict[str, str] | None = None, stdout: int = subpro
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     return done.returncode, done.stdout or "", done.stderr
@@ -67,7 +67,7 @@ def test_the_version_is_answered_without_importing_anything_heavy() -> None:
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); {code}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert done.stdout == f"shoal {__version__}\n"

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -92,14 +91,12 @@ def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.Captur
     assert [line.split()[0] for line in err.splitlines()] == ["1,234", "1,300"]
 
 
-def read_to_the_end(master: int) -> bytes:
-    """All that was written to a terminal that is closed by now; it comes in pieces."""
+def read_up_to(mark: str, master: int) -> str:
+    """What was written to a terminal that is still open: one that is closed may forget what nobody has read yet."""
     found = b""
-    with suppress(OSError):  # that is how a terminal says that there is no more
-        while piece := os.read(master, 100_000):
-            found += piece
-    os.close(master)
-    return found
+    while mark.encode() not in found:
+        found += os.read(master, 100_000)
+    return found.decode()
 
 
 def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +109,9 @@ def test_a_log_line_stands_above_the_live_line_and_is_not_glued_to_it(monkeypatc
         live.show(STANDING)
         logs.say(Level.WARNING, "test", "a.example asks us to wait")
         live.close()
-    written = read_to_the_end(master).decode()
+        print("the end", file=stream, flush=True)
+        written = read_up_to("the end", master)
+    os.close(master)
     [line] = [line for line in written.split("\n") if "asks us to wait" in line]
     assert "1,234" not in line.split("\x1b[2K")[-1]
     assert "\nabout" not in written  # one line, however narrow the terminal

@@ -108,7 +108,7 @@ async def test_a_sitemap_that_nobody_foresaw_is_a_failure_and_not_lost(server: B
     fetcher = SitemapFetcher(egress, headers(), Limits(), None)  # type: ignore[arg-type]  # telling a refusal must raise
     told: Told[FetchedSitemap] = Told()
     fetcher.submit(Url(f"http://127.0.0.1:{server.port}/sitemap.xml"), told)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         [fetched] = await told.at_least(1)
     assert fetched.failure is not None
     assert (fetched.failure.code, fetched.retryable) == ("unexpected", False)

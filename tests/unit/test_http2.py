@@ -23,7 +23,7 @@ class Pair:
         self._port = port
 
     async def ask(self, path: str, limits: Limits | None = None) -> Outcome:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._egress.fetch(Request(f"https://site.test:{self._port}{path}", limits=limits))
 
 

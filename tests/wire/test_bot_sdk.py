@@ -58,7 +58,7 @@ def bot_at(api: Served, **more: Any) -> Bot:
 
 
 async def until_ended(api: Any, job_ids: list[JobId]) -> list[JobState]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             states = [(await api.app.jobs.get(job_id)).state for job_id in job_ids]
             if not {JobState.PENDING, JobState.LOCKED} & set(states):
@@ -148,7 +148,7 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
 
     first, second = await add(api, "https://example.org/", "https://example.com/")
     working = asyncio.create_task(bot.serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await begun.wait()
         bot.stop()
         go_on.set()
@@ -171,7 +171,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
 
     [job_id] = await add(api, "https://example.org/", lock_ttl=timedelta(seconds=0.3))
     working = asyncio.create_task(bot.serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await api.app.jobs.get(job_id)).state is not JobState.LOCKED:
             await api.app.clock.sleep(0.02)
         await api.app.jobs.cancel(job_id)
@@ -227,7 +227,7 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
         verdicts = await Verifier(wire).run()
     finally:
         wire.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await gone.wait()
         server.close()
         await server.wait_closed()

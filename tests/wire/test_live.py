@@ -22,7 +22,7 @@ from tests.support.fleet import Fleet
 from tests.support.site import Site
 
 CRAWLS = "/api/v1/crawls"
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 @dataclass(frozen=True)

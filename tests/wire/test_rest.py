@@ -20,14 +20,15 @@ async def test_a_running_crawl_names_the_nodes_that_walk_it(api: Served) -> None
     assert (seen["node_ids"], seen["error"]) == (["node-a", "node-b"], None)
 
 
-async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(api: Served) -> None:
+async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(store_url: str) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/"
-    _, made = await api.ask("/api/v1/crawls", {"seeds": [nowhere], "robots": "ignore"})
-    crawl = (await api.app.crawls.get(made["id"])).crawl
-    while (await api.app.crawls.get(crawl.id)).crawl.state == "queued":
-        [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        await walker_of(api.app, crawl, lease.holder, lambda: True).run()
-    _, seen = await api.ask(f"/api/v1/crawls/{crawl.id}")
+    async with served(store_url, SHOAL_PAGE_ATTEMPTS="1") as api:
+        _, made = await api.ask("/api/v1/crawls", {"seeds": [nowhere], "robots": "ignore"})
+        crawl = (await api.app.crawls.get(made["id"])).crawl
+        while (await api.app.crawls.get(crawl.id)).crawl.state == "queued":
+            [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
+            await walker_of(api.app, crawl, lease.holder, lambda: True).run()
+        _, seen = await api.ask(f"/api/v1/crawls/{crawl.id}")
     assert (seen["state"], seen["state_reason"]) == ("failed", "no_seed_gave_a_page")
     assert seen["error"]["code"] == "no_seed_gave_a_page"
     assert seen["error"]["message"].startswith(nowhere)

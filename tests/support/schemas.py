@@ -1,0 +1,131 @@
+"""Schemas of the run's PostgreSQL, lent to one test after the other: made once, and as new for each.
+
+A schema has an owner of its own, so that whoever is still connected when its test is over can be found and ended.
+Tables that were written to are truncated, numbers begin again, and the rows that a new store has are put back. One
+whose definition a test has changed, or whose tables were counted for the planner, is dropped, and another one is made.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from shoal.settings import DatabaseSettings
+from shoal.store.sql.postgres import PostgresDatabase
+
+T = TypeVar("T")
+
+PAUSE_SECONDS = 0.002
+END_OTHERS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1"
+TABLES = """
+    SELECT relname, pg_relation_size(oid) > 0 AS used, reltuples >= 0 AS counted FROM pg_class
+    WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY relname
+"""
+SEQUENCES = "SELECT sequencename FROM pg_sequences WHERE schemaname = $1 AND last_value IS NOT NULL"
+DEFINITION = """
+    SELECT md5(string_agg(line, ',' ORDER BY line)) FROM (
+        SELECT concat_ws(' ', relname, relkind, relnatts, relchecks, relhastriggers, reloptions) AS line FROM pg_class
+        WHERE relnamespace = $1::regnamespace
+        UNION ALL
+        SELECT concat_ws(' ', relname, attname, atttypid, attnotnull, atthasdef, attisdropped) FROM pg_attribute
+        JOIN pg_class ON pg_class.oid = attrelid AND relnamespace = $1::regnamespace AND relkind = 'r'
+        UNION ALL
+        SELECT concat_ws(' ', proname, provolatile, prosrc) FROM pg_proc WHERE pronamespace = $1::regnamespace
+        UNION ALL
+        SELECT concat_ws(' ', conname, contype) FROM pg_constraint WHERE connamespace = $1::regnamespace
+    ) AS lines
+"""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema, its owner of the same name, and what it is when it is new."""
+
+    name: str
+    url: str
+    definition: str
+    rows: dict[str, str]  # of the tables that are not empty then, as JSON
+
+
+class Schemas:
+    """Lends schemas with the tables of Shoal in them. It has a thread: the loop of a test stays untouched."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._thread = ThreadPoolExecutor(1)
+        self._runner = self._thread.submit(asyncio.Runner).result()
+        self._connection: Any = None
+        self._free: list[Schema] = []
+
+    def lend(self, *, empty: bool = False) -> Schema:
+        """One that nobody else has; `empty`: without any table."""
+        return self._free.pop() if self._free and not empty else self._run(self._make(empty))
+
+    def take_back(self, schema: Schema) -> None:
+        if self._run(self._renew(schema)):
+            self._free.append(schema)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._run(self._connection.close())
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+    def _run(self, doing: Coroutine[Any, Any, T]) -> T:
+        return self._thread.submit(self._runner.run, doing).result()
+
+    async def _ask(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            session = {"client_min_messages": "warning", "lock_timeout": "60s"}
+            self._connection = await asyncpg.connect(self._url, timeout=60, server_settings=session)
+        return self._connection
+
+    async def _make(self, empty: bool) -> Schema:
+        name, password = f"t_{secrets.token_hex(8)}", secrets.token_hex(8)
+        ask = await self._ask()
+        await ask.execute(f"CREATE ROLE {name} SUPERUSER LOGIN PASSWORD '{password}'; CREATE SCHEMA {name}")
+        url = self._url_of(name, password)
+        if empty:
+            return Schema(name, url, "", {})
+        database = PostgresDatabase(DatabaseSettings(url=url))
+        await database.open(upgrade=True)
+        await database.close()
+        used = [row["relname"] for row in await ask.fetch(TABLES, name) if row["used"]]
+        rows = {table: await ask.fetchval(f"SELECT json_agg(t) FROM {name}.{table} AS t") for table in used}
+        return Schema(name, url, await ask.fetchval(DEFINITION, name), rows)
+
+    def _url_of(self, name: str, password: str) -> str:
+        parts = urlsplit(self._url)
+        place = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"{name}:{password}@{place}", query=f"search_path={name}"))
+
+    async def _renew(self, schema: Schema) -> bool:
+        """Whether it is as new; if not, it is gone."""
+        ask = await self._ask()
+        while await ask.fetchval(END_OTHERS, schema.name):  # noqa: ASYNC110 (the server tells nobody when one is gone)
+            await asyncio.sleep(PAUSE_SECONDS)
+        tables = await ask.fetch(TABLES, schema.name)
+        spoiled = any(table["counted"] for table in tables)
+        if spoiled or await ask.fetchval(DEFINITION, schema.name) != schema.definition:
+            await ask.execute(
+                f"DROP SCHEMA {schema.name} CASCADE; DROP OWNED BY {schema.name}; DROP ROLE {schema.name}"
+            )
+            return False
+        async with ask.transaction():
+            await self._empty(ask, schema, [table["relname"] for table in tables if table["used"]])
+        return True
+
+    async def _empty(self, ask: Any, schema: Schema, used: list[str]) -> None:
+        if used:
+            names = ", ".join(f"{schema.name}.{table}" for table in used)
+            await ask.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
+        for table, rows in schema.rows.items():
+            place = f"{schema.name}.{table}"
+            await ask.execute(f"INSERT INTO {place} SELECT * FROM json_populate_recordset(NULL::{place}, $1)", rows)
+        for row in await ask.fetch(SEQUENCES, schema.name):
+            await ask.execute(f"ALTER SEQUENCE {schema.name}.{row['sequencename']} RESTART")
