@@ -18,7 +18,7 @@ import pytest
 from shoal.cli.main import main
 from tests.support import ledger
 from tests.support.disk import stuff
-from tests.support.fleet import clean_environment
+from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.ledger import Expected
 from tests.support.servers import free_port
 from tests.support.site import PAGES, Site
@@ -26,7 +26,6 @@ from tests.support.site import PAGES, Site
 DEADLINE_SECONDS = 120
 DELAY_SECONDS = 0.04
 QUICK_LEASE = {"SHOAL_LEASE": "2s", "SHOAL_LEASE_EXTEND": "300ms", "SHOAL_LEASE_SWEEP": "1s"}
-LONG_LEASE = {"SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
 ID = "mine"
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support import ledger
-from tests.support.fleet import clean_environment
+from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.hostile import HostileSite, complaints
 from tests.support.ledger import Expected
 
@@ -37,7 +37,7 @@ def test_every_page_comes_to_what_it_must_and_nothing_inside_is_touched(tmp_path
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.peak", "peak", sys.executable, "-m", "shoal", *crawl, *how],
             cwd=tmp_path,
-            env=clean_environment(tmp_path) | site.settings | {"PYTHONPATH": str(ROOT)},
+            env=clean_environment(tmp_path) | site.settings | LONG_LEASE | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=DEADLINE_SECONDS,

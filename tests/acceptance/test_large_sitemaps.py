@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.fleet import clean_environment
+from tests.support.fleet import LONG_LEASE, clean_environment
 
 # Entries, and the length of each URL: one that has as many as it may, and two whose files are as large as they may be.
 SITEMAPS = ((50_000, 100), (25_000, 2_000), (25_000, 2_000))
@@ -79,7 +79,7 @@ def test_several_of_the_largest_sitemaps_fit_into_memory(tmp_path: Path, sqlite_
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.peak", "peak", sys.executable, "-m", "shoal", *crawl],
             cwd=tmp_path,
-            env=clean_environment(tmp_path) | {"PYTHONPATH": str(ROOT)},
+            env=clean_environment(tmp_path) | LONG_LEASE | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=DEADLINE_SECONDS,

@@ -237,7 +237,7 @@ def test_a_job_that_settles_nothing_although_work_is_due_is_killed_and_runs_agai
 
     with (
         Site(pages=20, delay=DELAY_SECONDS) as site,
-        Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **TENTH) as fleet,
+        Fleet(tmp_path, store_url, SHOAL_STALL_DEADLINE="2s", **FIFTH) as fleet,
     ):
         fleet.controller()
         worker = fleet.worker()
@@ -291,7 +291,7 @@ def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(
     store_url: str, tmp_path: Path, pages: int
 ) -> None:
     killer = pages - 1
-    with Site(pages=pages, delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+    with Site(pages=pages, delay=DELAY_SECONDS) as site, Fleet(tmp_path, store_url, **QUICK) as fleet:
         fleet.controller()
         worker = fleet.worker()
         site.call_at(path_of(killer), worker.kill_child)

@@ -215,6 +215,7 @@ def test_bodies_without_room_pause_the_crawl_and_say_so(
     assert answers_in(tmp_path / "a.warc.gz") == urls_of((tmp_path / "a.jsonl").read_text()) == Counter(site.urls)
 
 
+@pytest.mark.parametrize("site", [MANY], indirect=True)
 def test_an_output_without_room_pauses_the_crawl_and_says_so(
     crawl: Crawl, site: Site, whole: list[str], sqlite_url: str, tmp_path: Path
 ) -> None:

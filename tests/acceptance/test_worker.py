@@ -29,7 +29,7 @@ from shoal.settings import load
 from shoal.work.leftovers import claim
 from shoal.work.process import started
 from tests.support import ledger
-from tests.support.fleet import FIFTH, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
+from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
 from tests.support.lag import lagging
 from tests.support.site import Site, path_of
 
@@ -136,7 +136,7 @@ def test_page_jobs_of_a_child_that_was_killed_are_given_back_at_once(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     ids = jobs.enqueue({"sleep": 1.0}, count=3)
-    with Fleet(tmp_path, store_url, SHOAL_LEASE="10m", SHOAL_LEASE_EXTEND="1m") as fleet:
+    with Fleet(tmp_path, store_url, **LONG_LEASE) as fleet:
         worker = fleet.page_worker()
         locked = jobs.until_state(JobState.LOCKED, *ids)
         [pid] = {int((job.lease_holder or "").rpartition("/")[2]) for job in locked}
@@ -228,7 +228,7 @@ def only_job(store_url: str, crawl_id: str) -> dict[str, Any]:
 
 
 def test_a_second_signal_ends_a_patient_worker_now_and_releases_its_lease(store_url: str, tmp_path: Path) -> None:
-    grace = {"SHOAL_SHUTDOWN_GRACE": "inf", "SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
+    grace = LONG_LEASE | {"SHOAL_SHUTDOWN_GRACE": "inf"}
     with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet, held_up(site, 10):
         fleet.controller()
         worker = fleet.worker()
@@ -247,7 +247,7 @@ def test_a_second_signal_ends_a_patient_worker_now_and_releases_its_lease(store_
 def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leases(
     store_url: str, tmp_path: Path
 ) -> None:
-    grace = {"SHOAL_SHUTDOWN_GRACE": "300ms", "SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
+    grace = LONG_LEASE | {"SHOAL_SHUTDOWN_GRACE": "300ms"}
     with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet:
         fleet.controller()
         worker = fleet.worker()

@@ -37,6 +37,8 @@ OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_
 QUICK = {"SHOAL_LEASE_SWEEP": "200ms", "SHOAL_QUEUE_POLL": "200ms", "SHOAL_COMMIT_RESULTS": "10"}
 # Every time of a lease at a tenth, so that twenty deaths fit into a test. A busy machine may let one run out by itself.
 TENTH = QUICK | {"SHOAL_LEASE": "1s", "SHOAL_LEASE_EXTEND": "300ms"}
+# Whatever a busy machine does, no lease runs out.
+LONG_LEASE = {"SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
 # For a test that counts how leases ended.
 FIFTH = QUICK | {"SHOAL_LEASE": "2s", "SHOAL_LEASE_EXTEND": "300ms"}
 
