@@ -31,9 +31,9 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Settled, Task, key_of
 from shoal.crawl.frontier import Report as Brought
 from shoal.crawl.store import Pace
+from shoal.loading import load
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
-from shoal.settings import load
 from tests.support.programs import ServerUnavailable
 from tests.support.servers import PostgresServer, Servers, ask_postgres
 

@@ -21,10 +21,11 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.service import Chore
 from shoal.events.event import Event
 from shoal.events.webhook import NewWebhook
+from shoal.loading import load
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.queue.job import NewJob
-from shoal.settings import Settings, load
+from shoal.settings import Settings
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.policies import SqlPolicies
 from tests.support.api import listening

@@ -27,9 +27,10 @@ from bench.report import Report, Table
 from shoal.app import App, opened
 from shoal.base.signals import Signals
 from shoal.cli.worker import workers_of
+from shoal.loading import load
 from shoal.queue import states
 from shoal.queue.job import Lease, Taker
-from shoal.settings import Settings, load
+from shoal.settings import Settings
 from tests.support.programs import ServerUnavailable
 
 ADAPTER = Path(jobs.__file__).resolve()

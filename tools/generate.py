@@ -25,11 +25,12 @@ from shoal.base.reading import show
 from shoal.cli.frame import COMMANDS, Lazy, shoal
 from shoal.events.event import TYPES
 from shoal.fetch.codes import PAGE_ERRORS
+from shoal.loading import CATALOGUE, ROOMS, Entry
 from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_lines
 from shoal.serve.openapi import problems_of, tag_of
-from shoal.settings import CATALOGUE, ROOMS, SPEEDS, Entry
+from shoal.settings import SPEEDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"

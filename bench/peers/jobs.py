@@ -25,10 +25,10 @@ from shoal.base.signals import Signals
 from shoal.cli.child import main as serve_parent
 from shoal.cli.watching import on_stop
 from shoal.cli.worker import workers_of
+from shoal.loading import load
 from shoal.queue import states
 from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.queue import Queue
-from shoal.settings import load
 
 CHILD = (sys.executable, str(Path(__file__).resolve()), "child")
 KIND = "page"

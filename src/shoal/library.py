@@ -12,8 +12,8 @@ from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
 from shoal.here.crawl import CrawlHere
 from shoal.here.wish import Wish, read_config, read_id
+from shoal.loading import load
 from shoal.pages.page import Page
-from shoal.settings import load
 
 
 def crawl(

@@ -19,7 +19,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.compat import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
 from shoal.crawl.crawls import Seen
-from shoal.settings import load
+from shoal.loading import load
 
 ROOT = Path(__file__).parents[2]
 SITE = "http://example.org"

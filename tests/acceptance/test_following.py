@@ -11,8 +11,8 @@ from typing import Self
 
 from shoal.app import opened
 from shoal.base.database import Tx
+from shoal.loading import load
 from shoal.queue.job import Grant
-from shoal.settings import load
 from tests.support.fleet import PATIENCE_SECONDS, Fleet, clean_environment, wait_for
 from tests.support.servers import free_port
 from tests.support.site import Site

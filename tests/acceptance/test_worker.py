@@ -23,9 +23,9 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.ids import JobId, new_id
+from shoal.loading import load
 from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
-from shoal.settings import load
 from shoal.work.leftovers import claim
 from shoal.work.process import started
 from tests.support import ledger

@@ -11,9 +11,9 @@ import pytest
 
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
+from shoal.loading import load
 from shoal.queue.job import Holder, Job, Lease, NewJob
 from shoal.queue.states import JobState
-from shoal.settings import load
 from shoal.work import pages
 from shoal.work.pages import PageDesk
 from tests.support.page_child import PlainPages

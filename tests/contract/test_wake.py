@@ -13,9 +13,9 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
+from shoal.loading import load
 from shoal.queue.job import NewJob, local_lane
 from shoal.queue.wake import WakeDegraded, WakeEarFailed, WakeRestored
-from shoal.settings import load
 from shoal.store.sql import postgres_wake
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.postgres_wake import PostgresWake

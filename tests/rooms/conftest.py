@@ -17,9 +17,9 @@ from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.frontier import Report
 from shoal.crawl.store import FrontierStore
+from shoal.loading import load
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
-from shoal.settings import load
 
 Answer = tuple[int, dict[str, str], str | bytes]
 CLOCK = SystemClock()

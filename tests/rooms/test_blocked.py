@@ -7,7 +7,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.walker import FetchBlocked
-from shoal.settings import load
+from shoal.loading import load
 from tests.rooms.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.told import Told
 

@@ -18,7 +18,7 @@ from shoal.crawl.explain import UrlState
 from shoal.crawl.frontier import Control, Turn
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
-from shoal.settings import load
+from shoal.loading import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
 
 T = TypeVar("T")

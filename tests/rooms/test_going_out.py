@@ -12,7 +12,7 @@ from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
-from shoal.settings import load
+from shoal.loading import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 SECRET = {"Authorization": "Bearer hunter2", "X-Mine": "hunter2"}

@@ -13,11 +13,11 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
 from shoal.fetch.jobs import UNREADABLE, PageJobs, PutOff
+from shoal.loading import load
 from shoal.pages.group import Group, GroupConfig, GroupState
 from shoal.pages.result import Delivery, Result
 from shoal.pages.work import PageSpec
 from shoal.queue.job import NewJob
-from shoal.settings import load
 from tests.rooms.conftest import Answer, ScriptedSite, html, serving
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price", "type": "float"}}}

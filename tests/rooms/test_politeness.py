@@ -14,7 +14,7 @@ from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
 from shoal.hosts.watch import HostHeld, HostNews
-from shoal.settings import load
+from shoal.loading import load
 from tests.rooms.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving
 from tests.support.told import Told
 

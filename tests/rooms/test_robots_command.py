@@ -9,7 +9,7 @@ import pytest
 
 from shoal.app import opened
 from shoal.cli.main import main
-from shoal.settings import load
+from shoal.loading import load
 from tests.rooms.conftest import Answer, ScriptedSite, serving
 
 FILE = """

@@ -17,11 +17,11 @@ from shoal.app import App, opened
 from shoal.base.clock import FakeClock
 from shoal.fetch.slots import Task
 from shoal.fetch.waiting import WaitingRoom
+from shoal.loading import load
 from shoal.serve.endpoint import Finder, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
 from shoal.serve.live import Live
 from shoal.serve.site import site
-from shoal.settings import load
 
 MAX_BODY = 1_000_000
 

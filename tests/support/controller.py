@@ -17,9 +17,10 @@ from shoal.base.clock import SystemClock
 from shoal.base.signals import Signal, Signals
 from shoal.cli.door import address_of, open_door
 from shoal.cli.serve import Controller
+from shoal.loading import load
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
-from shoal.settings import LogSettings, load
+from shoal.settings import LogSettings
 from shoal.work.worker import Worker
 
 CRAWLS = "/api/v1/crawls"

@@ -7,7 +7,7 @@ import uvloop
 from shoal.app import opened
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
-from shoal.settings import load
+from shoal.loading import load
 
 COMMAND = (sys.executable, "-m", "tests.support.page_child")
 

@@ -11,9 +11,9 @@ import pytest
 from shoal.app import opened
 from shoal.base.ids import JobId
 from shoal.cli.main import main
+from shoal.loading import load
 from shoal.pages.result import Delivery, Result, Status
 from shoal.queue.job import NewJob
-from shoal.settings import load
 
 
 @pytest.fixture(autouse=True)

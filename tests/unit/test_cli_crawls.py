@@ -16,7 +16,7 @@ from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
-from shoal.settings import load
+from shoal.loading import load
 
 
 @pytest.fixture(autouse=True)

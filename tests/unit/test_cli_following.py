@@ -13,7 +13,7 @@ from shoal.cli.main import main
 from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlMove
-from shoal.settings import load
+from shoal.loading import load
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,9 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, key_of
 from shoal.crawl.states import CrawlState
 from shoal.hosts.pace import HeldHost
+from shoal.loading import load
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
-from shoal.settings import load
 
 SITE = "https://example.org"
 URL = Url(f"{SITE}/a/7")

@@ -22,7 +22,8 @@ from shoal.base.reading import (
     show_size,
 )
 from shoal.base.text import redact_url, visible
-from shoal.settings import CATALOGUE, CrawlSettings, Loaded, Settings, load
+from shoal.loading import CATALOGUE, Loaded, load
+from shoal.settings import CrawlSettings, Settings
 
 HOME = {"HOME": "/home/somebody"}
 

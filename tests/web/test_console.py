@@ -23,11 +23,11 @@ from shoal.base.ids import CrawlId
 from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.loading import load
 from shoal.serve import console
 from shoal.serve.console import BADGES, NOTHING, ConsoleApi, ago, duration, files, size
 from shoal.serve.endpoint import routes_of
 from shoal.serve.site import site
-from shoal.settings import load
 
 SITE = "https://example.com/"
 SCRIPT_SEED = "https://example.com/?q=\"><script>alert('x')</script>&b=<b>"

@@ -16,9 +16,10 @@ from shoal.bot import Bot, Found, Job, JobFailed
 from shoal.bot.fetcher import Fetcher
 from shoal.bot.verify import Verifier
 from shoal.bot.wire import Wire
+from shoal.loading import load
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
-from shoal.settings import Settings, load
+from shoal.settings import Settings
 from shoal.store.sql.results import SqlResultStore
 from tests.support import controller
 from tests.support.api import Served, served

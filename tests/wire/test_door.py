@@ -21,12 +21,12 @@ from shoal.app import opened
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BadConfig, NotAllowed
 from shoal.cli.door import check_reach
+from shoal.loading import load
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import table_of
 from shoal.serve.keeper import CallerRefused, TokenKeeper
 from shoal.serve.site import LOOK_EVERY_SECONDS, site
 from shoal.serve.tls import Certificate, tls_of
-from shoal.settings import load
 from shoal.store.sql.tokens import SqlTokenStore
 from tests.support.controller import CRAWLS, ME, Served, served
 from tests.support.servers import free_port

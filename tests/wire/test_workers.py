@@ -20,13 +20,14 @@ from shoal.cli import child
 from shoal.cli.probes import probed
 from shoal.crawl.crawls import CrawlMoved
 from shoal.crawl.states import CrawlState
+from shoal.loading import load
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
 from shoal.pages.settled import PagesSettled
 from shoal.queue.job import Lease
 from shoal.queue.queue import JobMoved, Queue
 from shoal.queue.states import GrantEnd, JobState
-from shoal.settings import LogSettings, load
+from shoal.settings import LogSettings
 from shoal.work import child as work_child
 from shoal.work.child import Child
 from shoal.work.nursery import Nursery

@@ -1,7 +1,7 @@
 """One setting: what it is called, what it accepts, how its text becomes a value; and slices, which hold the values.
 
-Which settings there are, and where their texts come from, is `shoal.settings`'. Written without a validation library:
-every command reads all settings first, and importing one takes longer than reading them.
+Which settings there are is `shoal.settings`', where their texts come from `shoal.loading`'s. Written without a
+validation library: every command reads all settings first, and importing one takes longer than reading them.
 """
 
 from collections.abc import Callable, Mapping

@@ -70,7 +70,7 @@ class Bot:
     def fetcher(self) -> "Fetcher":
         if self._fetcher is None:
             from shoal.bot.fetcher import Fetcher
-            from shoal.settings import load
+            from shoal.loading import load
 
             self._fetcher = Fetcher(load().settings, self._clock)
         return self._fetcher

@@ -23,7 +23,8 @@ from shoal.base.errors import (
     UsageError,
     from_problem,
 )
-from shoal.settings import ClientSettings, Settings, load
+from shoal.loading import load
+from shoal.settings import ClientSettings, Settings
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ from shoal.app import RUNS, App, Runs, opened, page_work_of
 from shoal.base.errors import ShoalError
 from shoal.cli.collector import spare
 from shoal.cli.watching import watched
-from shoal.settings import load
+from shoal.loading import load
 from shoal.work.child import Child, ChildRefused, PageChild, die_with_parent
 from shoal.work.pages import PageCraft, holder_of
 

@@ -7,7 +7,7 @@ import click
 from shoal.base.text import LONGEST, shorten
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json, print_table
-from shoal.settings import load
+from shoal.loading import load
 
 LONGEST_SHOWN = 50  # characters of a value on a terminal; a pipe gets all of them
 

@@ -35,7 +35,7 @@ from shoal.egress import Limits
 from shoal.export.output import Outputs
 from shoal.here.crawl import CrawlHere
 from shoal.here.wish import Wish, read_config, read_id
-from shoal.settings import load
+from shoal.loading import load
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 

@@ -8,7 +8,7 @@ from shoal.app import database_of
 from shoal.base.clock import SystemClock
 from shoal.cli.frame import Group
 from shoal.cli.output import print_json
-from shoal.settings import load
+from shoal.loading import load
 from shoal.store.sql import migrations
 
 

@@ -22,8 +22,8 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
+from shoal.loading import load
 from shoal.serve.keeper import is_loopback
-from shoal.settings import load
 
 LOOK_SECONDS = 0.5
 

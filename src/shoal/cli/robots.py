@@ -16,7 +16,8 @@ from shoal.cli.summary import print_rows
 from shoal.egress import AddressRule, Egress, Limits, endpoint
 from shoal.hosts.desk import RobotsDesk, ask_host
 from shoal.hosts.robots import ANYBODY, PRODUCT, Decision, RobotsState, Rules
-from shoal.settings import Settings, load
+from shoal.loading import load
+from shoal.settings import Settings
 
 DENIED = 1
 MOST_SITEMAPS_SHOWN = 10

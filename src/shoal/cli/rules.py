@@ -24,8 +24,8 @@ from shoal.extract.rules import RuleSet, read_rules
 from shoal.here.crawl import CrawlHere
 from shoal.here.reread import Rereader, Tally
 from shoal.here.wish import Wish, read_config
+from shoal.loading import load
 from shoal.pages.page import Page
-from shoal.settings import load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -17,6 +17,7 @@ from shoal.cli.door import address_of, check_reach, config_of, open_door
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
+from shoal.loading import load
 from shoal.observe.hours import EVERY
 from shoal.observe.metrics import Metrics
 from shoal.serve.console import ConsoleApi, files
@@ -27,7 +28,6 @@ from shoal.serve.live import Live
 from shoal.serve.login import Login
 from shoal.serve.site import site
 from shoal.serve.tls import LOOK_EVERY, Certificate, tls_of
-from shoal.settings import load
 from shoal.work.worker import Worker
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before another worker takes the place of one that failed

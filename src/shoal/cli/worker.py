@@ -12,10 +12,10 @@ from shoal import __version__
 from shoal.app import RUNS, App, apart, opened
 from shoal.base.service import Service
 from shoal.cli.watching import on_stop, watched
+from shoal.loading import Loaded, load
 from shoal.observe.hours import EVERY
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.queue import Queue
-from shoal.settings import Loaded, load
 from shoal.work.leftovers import Book, claim
 from shoal.work.nursery import COMMAND, Nursery
 from shoal.work.worker import Worker
