@@ -110,6 +110,20 @@ def test_wrong_words_are_told_with_the_nearest_right_ones(
     assert said.err.count("\n") == 1
 
 
+def groups_below(command: click.Command, name: str) -> list[tuple[str, click.Group]]:
+    if not isinstance(command, click.Group):
+        return []
+    inner = [groups_below(one, f"{name} {word}") for word, one in command.commands.items()]
+    return [(name, command), *(group for found in inner for group in found)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_narrow_terminal_cuts_no_line_about_a_command(name: str) -> None:
+    for path, group in groups_below(COMMANDS[name].load(), name):
+        told = group.get_help(click.Context(group, info_name=path, max_content_width=80, terminal_width=80))
+        assert [line for line in told.splitlines() if line.endswith("...") and "Usage" not in line] == []
+
+
 def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 2
     assert "Usage: shoal config" in capsys.readouterr().err

@@ -219,7 +219,7 @@ async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: Served, ep
         ({"bot_id": "b", "wait_seconds": -1}, "wait_seconds"),
         ({"bot_id": "b", "wait_seconds": 31}, "wait_seconds"),
         ({"bot_id": "b", "capabilities": []}, "capabilities"),
-        ({"bot_id": "b", "capabilities": ["fly"]}, "capabilities"),
+        ({"bot_id": "b", "capabilities": ["fly"]}, "capabilities[0]"),
         ({"bot_id": "b", "tenant": "acme"}, "tenant"),
     ],
 )
@@ -231,6 +231,11 @@ async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
     assert (status, problem["code"]) == (422, "invalid_input")
     assert problem["field"].startswith(field)
     assert await state(lite, job_id) is JobState.PENDING
+
+
+async def test_a_capability_that_there_is_not_is_refused_with_those_that_there_are(lite: Served) -> None:
+    _, problem = await lite.ask("/bot/v1/jobs/pull", {"bot_id": "b", "capabilities": ["http", "fly"]})
+    assert problem["detail"] == "capabilities[1] is none of the known ones; give http, js or special."
 
 
 @pytest.mark.parametrize(

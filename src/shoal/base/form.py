@@ -244,6 +244,8 @@ def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool)
     said, place = (match[1], match[2] or "") if match else (error, "")
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
         return InvalidInput(called + place, *_said(said))
+    if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:
+        return InvalidInput(called + place, "is none of the known ones", f"give {accepts(get_args(field.kind)[0])}")
     if place or _FIELD.search(said):
         return InvalidInput(called + place, *_inner(said))
     problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"

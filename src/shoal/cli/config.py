@@ -20,7 +20,7 @@ def config() -> None:
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def show(as_json: bool) -> None:
-    """Print every setting, its value and its source: flag, env, the path of a file, or default."""
+    """Print every setting, its value and its source. That is a flag, env, the path of a file, or default."""
     rows = load().shown()
     if as_json:
         print_json({row.env: {"value": row.value, "source": row.source} for row in rows})

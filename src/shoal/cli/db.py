@@ -20,7 +20,7 @@ def db() -> None:
 @db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def current(as_json: bool) -> None:
-    """Print the schema version of the store and the one that this Shoal needs."""
+    """Print the schema version of the store. Beside it the one that this Shoal needs."""
     asyncio.run(_report(upgrade=False, as_json=as_json))
 
 

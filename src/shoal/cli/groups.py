@@ -49,7 +49,7 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Make a page job for each URL, all of them one group; print its id."""
+    """Make a page job for each URL. All of them are one group; its id is printed."""
     given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
     if not given:
         raise UsageError("there is no URL", "name some, or a file of them with --file")
@@ -85,7 +85,7 @@ def add(
 @reaching
 @_json
 def results(group_id: str, limit: int, cursor: str | None, reach: Reach, as_json: bool) -> None:
-    """Print what the jobs of a group gave so far, a JSON object a line, in the order in which they ended; or, by the id
+    """Print what the jobs of a group gave so far. A JSON object a line, in the order in which they ended; or, by the id
     of one job, what each attempt at it gave."""
 
     async def look(api: Api) -> tuple[list[Any], str | None]:

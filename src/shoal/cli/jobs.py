@@ -63,7 +63,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, reach: Reach, as_json:
 @reaching
 @_json
 def show(job_id: str, reach: Reach, as_json: bool) -> None:
-    """Show one job and its history: who had it, when, and how that ended."""
+    """Show one job and its history. Who had it, when, and how that ended."""
     job = run_on(reach, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
     if as_json:
         print_json(job)
@@ -89,7 +89,7 @@ def retry(
     reach: Reach,
     as_json: bool,
 ) -> None:
-    """Replay dead letters: they wait again, with all their attempts."""
+    """Replay dead letters. They wait again, with all their attempts."""
     _check_choice(job_id, dead)
     if job_id is not None:
         _move(reach, job_id, "retry", as_json)
@@ -142,7 +142,7 @@ def purge(
 
 @jobs.group(cls=Group)
 def quota() -> None:
-    """Limit how many jobs of a project, a label or a key run at once."""
+    """Limit how many jobs of a project, label or key run at once."""
 
 
 @quota.command("set", epilog="Example: shoal jobs quota set project:acme 5")

@@ -147,7 +147,8 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_jso
 @reaching
 @_json
 def diff(policy_id: str, before: str | None, after: str | None, reach: Reach, as_json: bool) -> None:
-    """Say what changed between two results of a policy, named by their jobs; without names, the last two successes."""
+    """Say what changed between two results of a policy. They are named by their jobs; without names, the last two
+    successes."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
     found = run_on(reach, lambda api: api.get(path, **sides))
     if as_json:
@@ -251,7 +252,7 @@ def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
 @click.option("--project", metavar="NAME", help="Only policies of this project.")
 @reaching
 def export(file: Path, project: str | None, reach: Reach) -> None:
-    """Write all policies to a .csv or .jsonl file, to be imported again."""
+    """Write all policies to a .csv or .jsonl file. It can be imported again."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
         out = PartFile(str(file))
