@@ -125,6 +125,18 @@ async def test_large_events_are_sent_a_few_at_a_time_and_all_of_them(
     assert {(one.state.value, one.status, one.attempts) for one in deliveries} == {("delivered", 204, 1)}
 
 
+async def test_a_webhook_goes_with_its_queue_a_batch_a_commit(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.events.webhooks.EMPTIED_AT_ONCE", 2)
+    webhook, other = await post.hook(), await post.hook("/other")
+    await post.happen(*["crawl.started"] * 5)
+    await post.forwarder.run_once()
+    await post.webhooks.remove(webhook.id)
+    assert [one.id for one in await post.webhooks.all()] == [other.id]
+    assert await post.bench.number("SELECT count(*) FROM delivery") == 5
+    with pytest.raises(NotFound):
+        await post.webhooks.remove(webhook.id)
+
+
 async def test_an_event_reads_as_a_cloud_event(post: Post) -> None:
     [event_id] = await post.happen("crawl.completed")
     await post.forwarder.run_once()

@@ -71,7 +71,7 @@ EVENTS |= {
     "due_deliveries",
     "numbered_events",
 }
-EVENTS |= {"waiting_deliveries", "dead_deliveries", "deliveries_that_died"}
+EVENTS |= {"waiting_deliveries", "dead_deliveries", "deliveries_that_died", "empty_webhook"}
 
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
 JOB = "id, kind, state, run_id, payload, lane, priority, rank, not_before, max_attempts, created_at, finished_at, due"
@@ -445,6 +445,7 @@ async def tell(bench: Bench) -> None:
     await run(lambda tx: hooks.take(tx, "whk", 8, timedelta(minutes=1)))
     assert (await run(lambda tx: hooks.counts(tx, "whk")))["dead"] == SIZE // 500 - 1
     await run(lambda tx: hooks.deliveries(tx, "whk", "dead", SIZE, 50))
+    assert await run(lambda tx: hooks.empty(tx, "whk", 20)) == 20
     assert (await run(lambda tx: events.prune(tx, THEN, 0, 100)))[0] == 0
     assert (await run(lambda tx: events.prune(tx, THEN + 20, 0, 100)))[0] == 19
 

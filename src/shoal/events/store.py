@@ -74,7 +74,13 @@ class WebhookStore(Protocol):
 
     async def save(self, tx: Tx, webhook: Webhook) -> None: ...
 
-    async def remove(self, tx: Tx, webhook_id: str) -> bool: ...
+    async def empty(self, tx: Tx, webhook_id: str, limit: int) -> int:
+        """Forget deliveries of a webhook, no more than so many; how many."""
+        ...
+
+    async def remove(self, tx: Tx, webhook_id: str) -> bool:
+        """Forget a webhook, and what is left in its queue."""
+        ...
 
     async def put(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
         """Put events into a webhook's queue, to be sent at once; also those that were in it before."""

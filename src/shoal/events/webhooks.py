@@ -21,6 +21,7 @@ from shoal.events.webhook import Delivery, NewWebhook, Webhook, WebhookChange
 OLD_SECRET_FOR = timedelta(hours=24)
 MOST_WEBHOOKS = 100
 BATCH = 1_000
+EMPTIED_AT_ONCE = 10_000  # deliveries of a webhook that is removed
 ADDRESS_FIX = "name a public address, or have the operator allow its network with SHOAL_ALLOW_NETWORKS"
 
 
@@ -103,11 +104,21 @@ class Webhooks:
         )
 
     async def remove(self, webhook_id: str, *, noting: Noting = unnoted) -> None:
+        """Forget it and its queue, which may be long: a batch a commit, so that others can write meanwhile."""
+
+        async def empty(tx: Tx) -> int:
+            webhook = await self._locked(tx, webhook_id)
+            if webhook.enabled:
+                await self._store.save(tx, replace(webhook, enabled=False, reason="asked"))
+            return await self._store.empty(tx, webhook_id, EMPTIED_AT_ONCE)
+
         async def commit(tx: Tx) -> None:
             if not await self._store.remove(tx, webhook_id):
                 raise _unknown(webhook_id)
             await noting(tx, webhook_id)
 
+        while await self._database.run(empty) == EMPTIED_AT_ONCE:
+            pass
         await self._database.run(commit)
 
     async def deliveries(self, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:

@@ -92,6 +92,9 @@ class SqlWebhooks:
         del values["created_at"]
         await tx.execute("save_webhook", **values)
 
+    async def empty(self, tx: Tx, webhook_id: str, limit: int) -> int:
+        return await tx.execute("empty_webhook", webhook=webhook_id, limit=limit)
+
     async def remove(self, tx: Tx, webhook_id: str) -> bool:
         return await tx.execute("remove_webhook", id=webhook_id) == 1
 

@@ -91,6 +91,11 @@ SELECT * FROM webhook WHERE id = :id;
 -- Every webhook, the oldest first.
 SELECT * FROM webhook ORDER BY created_at, id;
 
+-- name: empty_webhook
+-- Drop the first deliveries of a webhook.
+DELETE FROM delivery WHERE webhook = :webhook AND sequence IN
+    (SELECT sequence FROM delivery WHERE webhook = :webhook ORDER BY sequence LIMIT :limit);
+
 -- name: remove_webhook
 -- Drop a webhook; its queue goes with it.
 DELETE FROM webhook WHERE id = :id;
