@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from shoal.base.errors import InvalidInput
+from shoal.base.ids import new_id
 from shoal.plan.intake import Intake, Report
 from shoal.plan.sheet import Row, read_csv, read_json_lines, write_csv, write_json_lines
 from tests.contract.conftest import Bench
@@ -37,6 +38,16 @@ async def test_a_csv_file_is_taken_in(bench: Bench) -> None:
     _, [first, second] = await Office(bench).policies.page_of()
     assert (first.form.priority_base, first.form.labels) == (70, {"team": "a", "kind": "price"})
     assert (second.form.priority_base, second.form.rule_set) == (50, {"fields": {"t": {"css": "h1"}}})
+
+
+async def test_a_file_whose_first_answer_was_lost_is_kept_once(bench: Bench) -> None:
+    first = new_id("pol")
+    for _ in range(2):
+        office = Office(bench)
+        intake = Intake(bench.database, office.store, office.policies, bench.clock)
+        rows = read_csv([HEAD, "http://example.org/a,6h,,,", "http://example.org/b,6h,,,"])
+        assert (await intake.take(rows, skip_bad=False, first=first)).made == 2
+    assert await urls(bench) == ["http://example.org/a", "http://example.org/b"]
 
 
 async def test_with_one_bad_line_nothing_is_kept_and_the_line_is_named(bench: Bench) -> None:

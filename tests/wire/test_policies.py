@@ -9,6 +9,7 @@ import pytest
 from tests.support.api import Served, served
 
 HERE = "/api/v1/policies"
+KEY = "Idempotency-Key"
 CSV = {"Content-Type": "text/csv"}
 
 
@@ -145,6 +146,16 @@ async def test_a_file_goes_in_and_out(api: Served) -> None:
     assert again.json["made"] == 2
     rows = (await api.send("GET", f"{HERE}/export")).body.splitlines()
     assert len(rows) == 4
+
+
+async def test_a_file_that_is_sent_again_with_its_key_is_kept_once(api: Served) -> None:
+    lines, headers = b"url,frequency\r\nhttp://example.org/a,6h\r\nhttp://example.org/b,1d\r\n", CSV | {KEY: "k"}
+    first = await api.send("POST", f"{HERE}/import", headers=headers, raw=lines)
+    again = await api.send("POST", f"{HERE}/import", headers=headers, raw=lines)
+    assert (again.status, again.body, again.json["made"]) == (200, first.body, 2)
+    assert len((await api.ask(HERE))[1]["items"]) == 2
+    other = await api.send("POST", f"{HERE}/import", headers=headers, raw=lines + b"http://example.org/c,1d\r\n")
+    assert (other.status, other.json["field"]) == (422, KEY)
 
 
 async def test_a_bad_line_is_named_and_nothing_is_kept_unless_it_is_skipped(api: Served) -> None:

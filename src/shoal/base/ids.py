@@ -1,6 +1,7 @@
 """Ids: a prefix that says what it names, then 26 characters that sort by the time they were made."""
 
 import os
+from collections.abc import Callable
 from typing import NewType
 
 from shoal.base.clock import SystemClock
@@ -54,6 +55,15 @@ def new_id(prefix: str) -> str:
     if prefix not in PREFIXES:
         raise KeyError(prefix)
     return f"{prefix}_{_encode(_NUMBERS.draw())}"
+
+
+def ids_behind(first: str) -> Callable[[int], str]:
+    """The ids so many places behind one: the same for whoever counts from that one."""
+    prefix, _, digits = first.partition("_")
+    number = 0
+    for digit in digits:
+        number = number << 5 | _ALPHABET.index(digit)
+    return lambda place: f"{prefix}_{_encode(number + place)}"
 
 
 def _encode(number: int) -> str:

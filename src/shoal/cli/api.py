@@ -5,7 +5,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Protocol, TypeVar
@@ -39,6 +39,7 @@ class Send(Protocol):
 
 PAGE = 200  # items that a list gives at once
 PATIENCE = timedelta(seconds=60)
+FILE_PATIENCE = timedelta(minutes=10)  # who gives up on a file does not know whether it was taken
 LARGEST_ANSWER = 256_000_000
 LISTS = {
     "analysis": "shoal analyses ls",
@@ -261,10 +262,12 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[Api]:
         raise BadConfig("SHOAL_SERVER", url.problem, "write it as https://host:port")
     login = _login(settings)
     limits = Limits(total_timeout=PATIENCE, idle_timeout=PATIENCE, max_body_bytes=LARGEST_ANSWER)
+    for_files = replace(limits, total_timeout=FILE_PATIENCE, idle_timeout=FILE_PATIENCE)
     egress = Egress(AddressRule(named=frozenset({endpoint(url)})), limits)
 
     async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
-        outcome = await egress.fetch(Request(server + target, method, (("Content-Type", kind), *login), body))
+        headers, patience = (("Content-Type", kind), *login), limits if kind == JSON else for_files
+        outcome = await egress.fetch(Request(server + target, method, headers, body, patience))
         if isinstance(outcome, Failure):
             why = f"{outcome.code}: {outcome.message.rstrip('.')}"
             raise BackendUnavailable(server, why, "check that it runs, and SHOAL_SERVER or --server")

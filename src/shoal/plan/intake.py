@@ -1,7 +1,7 @@
 """The intake: many policies from a file, judged line by line; all of them are kept, or none, or the good ones."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO
@@ -11,6 +11,7 @@ from msgspec import json
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError
+from shoal.base.ids import ids_behind, new_id
 from shoal.plan.policies import Policies, new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.plan.sheet import Row
@@ -42,20 +43,23 @@ class Intake:
         self._policies = policies
         self._clock = clock
 
-    async def take(self, rows: Iterator[Row], *, skip_bad: bool) -> Report:
+    async def take(self, rows: Iterator[Row], *, skip_bad: bool, first: str | None = None) -> Report:
         """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped.
+        The ids are counted by lines from `first` on: the same file under the same id is kept once.
 
         All that can be done before the commit is: while it lasts, nobody else writes to a SQLite store."""
         report = Report()
         now = await self._database.read(self._store.now)
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
-            count = await self._judge(rows, good, report, now)
+            count = await self._judge(rows, good, report, now, ids_behind(first or new_id("pol")))
             if count and (skip_bad or not report.bad):
                 await self._database.run(lambda tx: self._keep(tx, good))
                 report.made = count
         return report
 
-    async def _judge(self, rows: Iterator[Row], good: IO[bytes], report: Report, now: int) -> int:
+    async def _judge(
+        self, rows: Iterator[Row], good: IO[bytes], report: Report, now: int, id_of: Callable[[int], str]
+    ) -> int:
         count = 0
         while some := list(islice(rows, BREATH)):
             for row in some:
@@ -65,7 +69,7 @@ class Intake:
                     if len(report.problems) < MOST_TOLD:
                         report.problems.append((row.line, problem))
                 elif row.form is not None:
-                    good.write(json.encode(new_policy(row.form, now)) + b"\n")
+                    good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
                     count += 1
             await self._clock.sleep(0)
         return count

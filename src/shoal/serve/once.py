@@ -18,14 +18,16 @@ Make = Callable[[str], Awaitable[Json]]
 """Makes what has this id, or shows it if it is there already."""
 
 
-async def answer_once(once: Once, ask: Ask[B, Q], prefix: str, make: Make) -> Response:
-    """What `make` answers, the first time; later the same again."""
+async def answer_once(
+    once: Once, ask: Ask[B, Q], prefix: str, make: Make, content: Callable[[], str] | None = None
+) -> Response:
+    """What `make` answers, the first time; later the same again. `content`: what was sent, if it is not the body."""
     fresh = new_id(prefix)
     sent = ask.request.headers.get(HEADER)
     if sent is None:
         return await make(fresh)
     key = Key(caller_of(ask.request).who, f"{ask.request.method} {ask.request.url.path}", sent)
-    kept = await once.begin(key, ask.body.text(), fresh)
+    kept = await once.begin(key, ask.body.text() if content is None else content(), fresh)
     if kept.answer is not None:
         return _again(kept.answer)
     try:

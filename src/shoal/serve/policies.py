@@ -6,6 +6,7 @@ from dataclasses import asdict
 from io import TextIOWrapper
 from typing import IO, Annotated, Any, Literal
 
+import xxhash
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -214,19 +215,26 @@ class PolicyApi:
         answer=ImportReport,
         answers={"made": 199_999, "bad": 1, "problems": [{"line": 150_000, "problem": "url is missing; give text."}]},
         problems=[InvalidInput],
+        once=True,
     )
-    async def import_policies(self, ask: Ask[Nothing, ImportOptions]) -> Json:
+    async def import_policies(self, ask: Ask[Nothing, ImportOptions]) -> Response:
         """CSV with the names of fields in its first line, or JSON objects line by line. All of it is kept in one
         commit; with a bad line nothing is, unless bad lines are to be skipped."""
-        skip = ask.query.bad == "skip"
         kind = ask.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in READERS:
             raise WrongMediaType(shorten(kind) or "no type", " or ".join(READERS))
         with tempfile.TemporaryFile() as file:
-            await self._spool(ask.request, file)
+            digest = await self._spool(ask.request, file)
             # What is not UTF-8 stays to be seen, and its line is refused.
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            report = await self._intake.take(READERS[kind](lines), skip_bad=skip)
+
+            async def make(first: str) -> Json:
+                return await self._take(READERS[kind](lines), ask.query.bad == "skip", first)
+
+            return await answer_once(self._once, ask, "pol", make, lambda: f"{kind} {ask.query.bad} {digest}")
+
+    async def _take(self, rows: Iterator[Row], skip: bool, first: str) -> Json:
+        report = await self._intake.take(rows, skip_bad=skip, first=first)
         if report.bad and not skip:
             line, problem = report.problems[0]
             refusal = InvalidInput(f"line {line}:", problem.rstrip("."), "correct it, or skip bad lines with bad=skip")
@@ -382,14 +390,17 @@ class PolicyApi:
         headers = {"Location": f"/api/v1/policies/{policy.id}"}
         return Json(policy.answer(policy.created_at), status_code=201, headers=headers)
 
-    async def _spool(self, request: Request, file: IO[bytes]) -> None:
-        size = 0
+    async def _spool(self, request: Request, file: IO[bytes]) -> str:
+        """Keep what is sent in a file; its digest."""
+        size, digest = 0, xxhash.xxh3_128()
         async for chunk in request.stream():
             size += len(chunk)
             if size > self._largest:
                 raise TooLarge("the file", f"{self._largest} bytes", "split it, or raise SHOAL_MAX_IMPORT")
             file.write(chunk)
+            digest.update(chunk)
         file.seek(0)
+        return digest.hexdigest()
 
     async def _lines(self, project: str | None, as_csv: bool) -> AsyncIterator[bytes]:
         after = 0
