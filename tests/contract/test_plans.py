@@ -10,7 +10,6 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from shoal.app import database_of
 from shoal.base.clock import FakeClock

@@ -116,8 +116,7 @@ class Holder(Struct, frozen=True):
     epoch: int
 
 
-@dataclass(slots=True)  # not frozen: there are many, and that would cost as much as all the rest of them
-class Lease:
+class Lease(Struct):
     """The right to work on a job. It lasts one term from the grant: measure what is left by your own clock."""
 
     holder: Holder

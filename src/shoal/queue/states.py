@@ -3,9 +3,10 @@
 `attempts` counts failures, `crash_count` lost workers, `lease_epoch` grants; the three are never mixed.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from shoal.base.ids import JobId
 
@@ -47,8 +48,7 @@ class GrantEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(slots=True)  # not frozen: there are many, and that would cost as much as all the rest of them
-class Move:
+class Move(Struct):
     """One change of a locked job: where it goes, why, and what it costs. Applied by compare-and-set on the epoch."""
 
     job_id: JobId

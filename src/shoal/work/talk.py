@@ -1,10 +1,11 @@
 """What parent and child say to each other: one JSON object a line over the child's own pipes."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import orjson
+from msgspec import convert, to_builtins
 
 from shoal.base.ids import JobId
 from shoal.queue.job import Holder, Lease
@@ -162,7 +163,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 def encode(message: Message) -> bytes:
     if isinstance(message, Work):
-        values = asdict(message)
+        values = {"lease": to_builtins(message.lease)}
     else:  # flat, and often long
         values = {name: getattr(message, name) for name in message.__slots__}
     return orjson.dumps({"say": type(message).__name__, **values}) + b"\n"
@@ -172,8 +173,6 @@ def decode(line: bytes) -> Message:
     values = orjson.loads(line)
     kind = _KINDS[values.pop("say")]
     if kind is Work:
-        lease = values["lease"]
-        holder = Holder(JobId(lease["holder"]["job_id"]), lease["holder"]["epoch"])
-        return Work(Lease(**{**lease, "holder": holder}))
+        return Work(convert(values["lease"], Lease))
     message: Message = kind(**values)
     return message
