@@ -1,9 +1,8 @@
-"""The composition root: the only place that names a driver, wires the rooms, and registers job kinds."""
+"""The composition root: the only place that names a driver and wires the rooms. What runs in them is `shoal.crew`'s."""
 
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,20 +13,15 @@ from shoal.base.errors import BadConfig, NotFound
 from shoal.base.ids import JobId
 from shoal.base.reading import Address
 from shoal.base.signals import Signals
-from shoal.base.url import Url
-from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import KIND, Crawls
-from shoal.crawl.credentials import is_label
-from shoal.crawl.frontier import Settled
 from shoal.crawl.journal import Journal
 from shoal.crawl.store import FrontierStore
-from shoal.crawl.walker import Walker
-from shoal.egress import AddressRule, Egress, Endpoint, Limits, Proxies, Proxy, endpoint, is_local, listening
+from shoal.egress import AddressRule, Egress, Endpoint, Proxies, is_local, listening
 from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import SHARED_LANE, Holder, Lease, RunKeeper, local_lane
+from shoal.queue.job import Holder, RunKeeper
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 from shoal.queue.wake import QuietWake, Wake, announcing
@@ -50,7 +44,6 @@ if TYPE_CHECKING:
     from shoal.access.once import Once
     from shoal.access.tokens import Tokens
     from shoal.audit.analyses import Analyses
-    from shoal.audit.run import AnalysisRun
     from shoal.base.service import Chore
     from shoal.crawl.archive import FrontierArchive
     from shoal.crawl.archivist import Archivist
@@ -58,7 +51,6 @@ if TYPE_CHECKING:
     from shoal.crawl.filer import Filer
     from shoal.events.webhooks import Webhooks
     from shoal.fetch.bots import Bots
-    from shoal.fetch.jobs import PageJobs
     from shoal.fetch.slots import Task
     from shoal.fetch.waiting import WaitingRoom
     from shoal.pages.groups import Groups
@@ -70,8 +62,6 @@ if TYPE_CHECKING:
     from shoal.queue.jobs import Jobs
     from shoal.serve.live import Live
     from shoal.store.sql.postgres import PostgresDatabase
-    from shoal.work.child import Run
-    from shoal.work.worker import Worker
 
     SqlDatabase = SqliteDatabase | PostgresDatabase
 
@@ -145,7 +135,7 @@ class App:
             self.queue,
             self.hosts,
             SqlOutbox(),
-            _rule_of(self.settings),
+            rule_of(self.settings),
             self.signals,
             self.settings.pages,
             Proxies(self.settings.egress.proxies),
@@ -207,7 +197,7 @@ class App:
         from shoal.hosts.places import Places
 
         settings, pace = self.settings, self.settings.pages.pace
-        places = Places(self.hosts, pace.delay, _ease_of(pace), settings.hosts.longest_slow_delay, at_once=True)
+        places = Places(self.hosts, pace.delay, ease_of(pace), settings.hosts.longest_slow_delay, at_once=True)
         slots = SlotLeases(self.queue, self.groups.store, places)
         room = room or self.waiting_room()
         return Bots(self.database, self.queue, self.ingest, slots, room, settings.bots, self.clock, self.signals)
@@ -265,7 +255,7 @@ class App:
         from shoal.events.webhooks import Webhooks
         from shoal.store.sql.events import SqlEvents, SqlWebhooks
 
-        return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: _rule_of(self.settings), self.clock)
+        return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: rule_of(self.settings), self.clock)
 
     def policies(self) -> "Policies":
         from shoal.crawl.again import Again
@@ -277,7 +267,7 @@ class App:
             SqlPolicies(),
             self.queue,
             Again(self.crawls),
-            cache(lambda: _rule_of(self.settings)),
+            cache(lambda: rule_of(self.settings)),
             self.priority_rules(),
             Proxies(self.settings.egress.proxies),
         )
@@ -325,7 +315,7 @@ class App:
         from shoal.store.sql.leader import SqlLeaderStore
 
         events, webhooks, path = SqlEvents(), SqlWebhooks(), self.settings.events.file
-        egress = partial(Egress, _rule_of(self.settings), clock=self.clock)
+        egress = partial(Egress, rule_of(self.settings), clock=self.clock)
         chores: list[Chore] = [
             Forwarder(self.database, events, webhooks, self.signals),
             Courier(self.database, webhooks, egress, self.clock, self.signals),
@@ -498,7 +488,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         frontier,
         queue,
         SqlOutbox(),
-        _rule_of(settings),
+        rule_of(settings),
         signals,
         Journal(database, SqlJournalStore(), crawl_store, settings.crawl.journal_lines),
         settings.crawl,
@@ -534,91 +524,12 @@ async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> A
     return on_database(settings, database)
 
 
-def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
-    """Workers of one process for the other walkers of a crawl that it walks itself."""
-    from shoal.work.local import holder_name
-    from shoal.work.nursery import Nursery
-    from shoal.work.worker import Worker
-    from shoal.work.workplace import Workplace
-
-    settings = app.settings.work.but(concurrency=size)
-    environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
-    place = Workplace(
-        node_id="here",
-        holder=holder_name(),
-        lanes=(local_lane(crawl.id),),
-        kinds=(KIND,),
-        queue=app.queue,
-        settings=settings,
-        clock=app.clock,
-        signals=app.signals,
-        nursery=Nursery(app.clock, app.signals, environment),
-    )
-    return Worker(place, app.wake, with_pages=False)
-
-
-async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
-    """A walker of a leased job's crawl, ready to start in this process."""
-    seen = await app.crawls.get(lease.run_id or "")
-    return walker_of(app, seen.crawl, lease.holder, alive)
-
-
-async def analysis_of(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
-    """An attempt at an analysis in this process, with every analyzer there is."""
-    from shoal.audit.analyzers import ANALYZERS
-    from shoal.audit.run import AnalysisRun
-
-    analyses = app.analyses
-    return AnalysisRun(app.database, analyses, app.queue, app.pages, ANALYZERS, app.clock, app.signals, lease, alive)
-
-
-def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
-    """What a page child of this process works with: one way out for all of its jobs, under the operator's rule."""
-    from shoal.fetch.jobs import PageJobs
-    from shoal.fetch.page_job import PageRunner, RobotsMemory, Way, Ways
-    from shoal.hosts.desk import RobotsDesk
-    from shoal.hosts.places import Connections, Places
-    from shoal.hosts.watch import HostWatch
-
-    settings, clock, signals = app.settings, app.clock, app.signals
-    pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
-    ease = _ease_of(pace)
-
-    def way(label: str | None) -> Way | None:
-        proxy = None if label is None else Proxies(settings.egress.proxies).find(label)
-        if label is not None and proxy is None:
-            return None
-        egress = Egress(_rule_of(settings), limits, clock=clock, proxy=proxy)
-        desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
-        return Way(egress, RobotsMemory(desk, clock))
-
-    return PageJobs(
-        app.database,
-        app.queue,
-        app.ingest,
-        app.groups.store,
-        app.hosts,
-        Places(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
-        Connections(pace.connections, clock),
-        HostWatch(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
-        PageRunner(Ways(way), agent, limits, settings.crawl.max_links, clock),
-        clock,
-        signals,
-        lanes,
-    )
-
-
-def _ease_of(pace: Pace) -> float:
+def ease_of(pace: Pace) -> float:
     """Seconds of delay for each second that a slow host takes to answer."""
     return 2 / pace.connections if pace.delay else 0.0
 
 
-Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]
-RUNS: Runs = {KIND: run_of, "analysis": analysis_of}
-"""What a worker's children run, by kind of job."""
-
-
-def _rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:
+def rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:
     """What crawls may reach: never a controller or a worker that runs with these settings, unless a person at this
     machine named it; then something else may be listening there."""
     doors = [door for door in (settings.serve.listen, settings.work.listen) if door is not None]
@@ -628,51 +539,3 @@ def _rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> Ad
 
 def _is_named(door: Address, named: frozenset[Endpoint]) -> bool:
     return any((host, door.port) in named for host in (door.host, f"[{door.host}]", "localhost"))
-
-
-def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
-    """The crawl's proxy. It may be inside only if the operator set it up, or whoever asked sat at this machine, as for
-    the seeds."""
-    wanted = crawl.config.proxy
-    if wanted is None:
-        return None
-    if is_label(wanted):
-        found = Proxies(app.settings.egress.proxies).find(wanted)
-        if found is None:
-            raise BadConfig("SHOAL_PROXIES", f'has no proxy "{wanted}" for {crawl.id}', "name it on this machine too")
-        return found
-    proxy = Proxy.parse(wanted, AddressRule())
-    named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
-    return replace(proxy, rule=_rule_of(app.settings, named))
-
-
-def walker_of(
-    app: App,
-    crawl: Crawl,
-    holder: Holder,
-    alive: Callable[[], bool],
-    settled: Callable[[list[Settled]], None] = lambda settled: None,
-    hungry: Callable[[], bool] = lambda: True,
-) -> Walker:
-    """A walker of a crawl in this process, going out under the crawl's own address rule."""
-    named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    rule = _rule_of(app.settings, named)
-    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
-    return Walker(
-        app.database,
-        app.crawls,
-        app.frontier,
-        app.hosts,
-        app.queue,
-        egress,
-        app.settings,
-        app.clock,
-        app.signals,
-        app.pages,
-        app.bodies,
-        crawl,
-        holder,
-        alive,
-        settled,
-        hungry,
-    )

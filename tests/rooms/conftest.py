@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.app import App, opened, walker_of
+from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.signals import Signals
@@ -17,6 +17,7 @@ from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.frontier import Report
 from shoal.crawl.store import FrontierStore
+from shoal.crew import walker_of
 from shoal.loading import load
 from shoal.pages.page import Page
 from shoal.queue.job import Holder

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from shoal.app import walker_of
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import Seen
 from shoal.crawl.engine import Window
 from shoal.crawl.states import CrawlState
+from shoal.crew import walker_of
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 PAGES = 30

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from shoal.app import App, opened, walker_of
+from shoal.app import App, opened
 from shoal.base.database import Work
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.params import SESSION
@@ -18,6 +18,7 @@ from shoal.crawl.explain import UrlState
 from shoal.crawl.frontier import Control, Turn
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
+from shoal.crew import walker_of
 from shoal.loading import load
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from shoal.app import App, opened, page_work_of
+from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
+from shoal.crew import page_work_of
 from shoal.fetch.jobs import UNREADABLE, PageJobs, PutOff
 from shoal.loading import load
 from shoal.pages.group import Group, GroupConfig, GroupState

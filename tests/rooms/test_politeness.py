@@ -8,11 +8,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from shoal.app import App, opened, walker_of
+from shoal.app import App, opened
 from shoal.base.database import Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
+from shoal.crew import walker_of
 from shoal.hosts.watch import HostHeld, HostNews
 from shoal.loading import load
 from tests.rooms.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving

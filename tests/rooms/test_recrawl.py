@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.app import walker_of
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
 from shoal.crawl import engine
@@ -15,6 +14,7 @@ from shoal.crawl.crawls import Seen
 from shoal.crawl.earlier import EarlierCrawl
 from shoal.crawl.frontier import Task
 from shoal.crawl.recaller import FEWEST
+from shoal.crew import walker_of
 from shoal.extract.rules import read_rules
 from shoal.here.reread import Rereader, Tally
 from shoal.pages.bodies import Captured, answer_of, place_of

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.app import walker_of
 from shoal.base.database import Tx
 from shoal.base.signals import Signal
 from shoal.crawl import engine, sitemap_reader
@@ -17,6 +16,7 @@ from shoal.crawl.frontier import Report
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import FrontierStore
 from shoal.crawl.walker import SitemapSettled
+from shoal.crew import walker_of
 from shoal.fetch.sitemap import SMALL_BYTES
 from shoal.queue.job import Holder
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.app import walker_of
+from shoal.crew import walker_of
 from tests.support.api import MAX_BODY, Served
 from tests.support.site import Site
 

@@ -12,9 +12,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from shoal.app import walker_of
 from shoal.base.errors import NotFound, RateLimited
 from shoal.crawl.line import Line
+from shoal.crew import walker_of
 from shoal.serve import live as live_module
 from shoal.serve.live import Live
 from tests.support.api import Served

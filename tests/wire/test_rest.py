@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.app import walker_of
+from shoal.crew import walker_of
 from tests.support.api import Served, served
 from tests.support.disk import stuff
 from tests.support.servers import PostgresServer, free_port

@@ -8,10 +8,11 @@ from typing import Any
 
 import uvloop
 
-from shoal.app import RUNS, App, Runs, opened, page_work_of
+from shoal.app import App, opened
 from shoal.base.errors import ShoalError
 from shoal.cli.collector import spare
 from shoal.cli.watching import watched
+from shoal.crew import RUNS, Runs, page_work_of
 from shoal.loading import load
 from shoal.work.child import Child, ChildRefused, PageChild, die_with_parent
 from shoal.work.pages import PageCraft, holder_of

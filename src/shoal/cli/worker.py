@@ -9,9 +9,10 @@ import orjson
 import uvloop
 
 from shoal import __version__
-from shoal.app import RUNS, App, apart, opened
+from shoal.app import App, apart, opened
 from shoal.base.service import Service
 from shoal.cli.watching import on_stop, watched
+from shoal.crew import RUNS
 from shoal.loading import Loaded, load
 from shoal.observe.hours import EVERY
 from shoal.queue.job import SHARED_LANE

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from shoal.app import App, company_of, walker_of
+from shoal.app import App
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, OperatorError, ShoalError, StateConflict
 from shoal.crawl.crawl import Counts, Crawl
@@ -20,6 +20,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
+from shoal.crew import company_of, walker_of
 from shoal.here.stream import PageStream
 from shoal.hosts.pace import HeldHost
 from shoal.pages.page import Page
