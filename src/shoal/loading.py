@@ -18,7 +18,7 @@ from shoal.base.setting import Setting, Slice
 from shoal.base.text import HIDDEN, redact_url, shorten
 from shoal.settings import Settings, data_dir
 
-RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON")
+RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
 RESERVED_PREFIX = "SHOAL_TEST_"
 
 ROOMS: Mapping[str, type[Slice]] = {room.name: cast("type[Slice]", room.type) for room in fields(Settings)}

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 BAD_CONFIG = 4
 STUB = """
 import json, os, sys
-print(json.dumps([sys.argv[1:], [name for name in os.environ if "SHOAL" in name]]))
+called = os.environ.pop("SHOAL_COMMAND")
+print(called if sys.argv[1:] == ["called"] else json.dumps([sys.argv[1:], [n for n in os.environ if "SHOAL" in n]]))
 """
 ONE_PACKAGE = f"colourless-green-ideas==1.0 --hash=sha256:{'0' * 64}\n"
 
@@ -49,7 +50,7 @@ class Checkout:
     def start(
         self,
         *words: str,
-        launcher: Path | None = None,
+        launcher: Path | str | None = None,
         cwd: Path | str = "/",
         uid: int | None = None,
         **env: str,
@@ -111,6 +112,11 @@ def test_the_first_run_installs_says_so_in_one_line_and_starts(
 
 def test_later_runs_say_nothing(installed: Checkout) -> None:
     assert installed.run("--version") == (0, '[["--version"], []]\n', "")
+
+
+def test_the_command_knows_by_what_name_it_was_called(installed: Checkout) -> None:
+    assert installed.run("called", launcher="./shoal", cwd=installed.folder)[1] == "./shoal\n"
+    assert installed.run("called", launcher="shoal", PATH=f"{installed.folder}:{os.environ['PATH']}")[1] == "shoal\n"
 
 
 def test_a_symbolic_link_is_as_good_as_the_launcher(installed: Checkout, tmp_path: Path) -> None:

@@ -117,6 +117,14 @@ def groups_below(command: click.Command, name: str) -> list[tuple[str, click.Gro
     return [(name, command), *(group for found in inner for group in found)]
 
 
+def test_advice_can_be_copied_as_it_stands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SHOAL_COMMAND", "./shoal")
+    assert main(["crawls", "show", "none"]) == 5
+    assert "list them with `./shoal crawls ls`." in capsys.readouterr().err
+    assert main(["crwal"]) == 2
+    assert 'the nearest one is "./shoal crawl"' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_narrow_terminal_cuts_no_line_about_a_command(name: str) -> None:
     for path, group in groups_below(COMMANDS[name].load(), name):

@@ -179,7 +179,9 @@ def _say_known(error: ShoalError, as_json: bool) -> None:
     if as_json:
         _to_stderr(json.dumps(_cleaned(error.problem())))
     else:
-        _to_stderr(f"shoal: {clean(error.message)}")
+        from shoal.cli.output import as_called
+
+        _to_stderr(f"shoal: {as_called(clean(error.message))}")
 
 
 def _say(code: str, message: str, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """What commands print: data on stdout, progress on stderr; a terminal gets the head of a table in bold."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +39,13 @@ def _plain(value: Any) -> Any:
 
 def note(text: str) -> None:
     """A line for the person who waits; never data."""
-    print(clean(text), file=sys.stderr, flush=True)
+    print(as_called(clean(text)), file=sys.stderr, flush=True)
+
+
+def as_called(text: str) -> str:
+    """Advice with the name by which the launcher was called, so that it can be copied as it stands."""
+    command = os.environ.get("SHOAL_COMMAND", "shoal")
+    return text if command == "shoal" else re.sub('(?<=[`"])shoal(?= )', lambda _: command, text)
 
 
 def to_the_second(time: str | None) -> str:
