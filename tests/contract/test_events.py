@@ -189,6 +189,18 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(post: Post) -> None:
     assert found.secrets(post.bench.clock.micros() + 25 * 3600 * 1_000_000) == [new.secret]
 
 
+async def test_who_rotates_twice_cuts_off_nobody_who_has_the_first_secret(post: Post) -> None:
+    first = await post.hook()
+    now = post.bench.clock.micros()
+    second = await post.webhooks.rotate(first.id)
+    third = await post.webhooks.rotate(first.id)
+    assert third.secrets(now) == [third.secret, second.secret, first.secret]
+    for _ in range(5):
+        last = await post.webhooks.rotate(first.id)
+    assert len(last.secrets(now)) == 4
+    assert last.secrets(now + 25 * 3600 * 1_000_000) == [last.secret]
+
+
 async def test_a_failure_is_tried_again_with_longer_waits_for_a_day_and_then_is_dead(post: Post) -> None:
     webhook = await post.hook()
     post.server.answer("/hook", reply(500, b"no"))

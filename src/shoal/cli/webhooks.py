@@ -86,7 +86,7 @@ def disable(webhook_id: str, reach: Reach, as_json: bool) -> None:
 @reaching
 @_json
 def rotate(webhook_id: str, reach: Reach, as_json: bool) -> None:
-    """Give it a new secret. For a day deliveries are signed with both."""
+    """Give it a new secret. For a day deliveries are signed with those before as well."""
     _print_secret(run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
 
 

@@ -75,7 +75,7 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Somebody who wants to be told. `old_secret` signs as well until `old_until`."""
+    """Somebody who wants to be told. `old_secret`, or several with spaces between, sign as well until `old_until`."""
 
     id: str
     url: str
@@ -97,7 +97,7 @@ class Webhook:
 
     def secrets(self, now: int) -> list[str]:
         """Those that are valid now, the newest first."""
-        old = [self.old_secret] if self.old_secret and (self.old_until or 0) > now else []
+        old = (self.old_secret or "").split() if (self.old_until or 0) > now else []
         return [self.secret, *old]
 
     def answer(self) -> dict[str, Any]:

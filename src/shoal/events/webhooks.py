@@ -19,6 +19,7 @@ from shoal.events.store import EventStore, WebhookStore
 from shoal.events.webhook import Delivery, NewWebhook, Webhook, WebhookChange
 
 OLD_SECRET_FOR = timedelta(hours=24)
+MOST_OLD_SECRETS = 3
 MOST_WEBHOOKS = 100
 BATCH = 1_000
 EMPTIED_AT_ONCE = 10_000  # deliveries of a webhook that is removed
@@ -95,13 +96,14 @@ class Webhooks:
         return await self._update(webhook_id, changed, noting)
 
     async def rotate(self, webhook_id: str, *, noting: Noting = unnoted) -> Webhook:
-        """Give it a new secret; for a day both sign. The answer is the only one with the secret."""
-        until = self._clock.micros() + span(OLD_SECRET_FOR)
-        return await self._update(
-            webhook_id,
-            lambda webhook: replace(webhook, secret=new_secret(), old_secret=webhook.secret, old_until=until),
-            noting,
-        )
+        """Give it a new secret; for a day those before sign as well. The answer is the only one with the secret."""
+        now = self._clock.micros()
+
+        def rotated(webhook: Webhook) -> Webhook:
+            old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # who rotates twice cuts nobody off
+            return replace(webhook, secret=new_secret(), old_secret=old, old_until=now + span(OLD_SECRET_FOR))
+
+        return await self._update(webhook_id, rotated, noting)
 
     async def remove(self, webhook_id: str, *, noting: Noting = unnoted) -> None:
         """Forget it and its queue, which may be long: a batch a commit, so that others can write meanwhile."""

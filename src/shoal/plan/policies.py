@@ -147,7 +147,10 @@ class Policies:
                 raise _unknown(policy_id)
             now = await self._store.now(tx)
             rated[:] = [job_of(policy, await self.rating(tx, policy, now))]
-            return await self._queue.enqueue_in(tx, rated)
+            enqueued = await self._queue.enqueue_in(tx, rated)
+            if not enqueued[0].duplicate:
+                await self._store.advance(tx, [_begun_now(policy)])
+            return enqueued
 
         enqueued = await self._database.run(commit)
         self._queue.announce(rated, enqueued)
@@ -160,16 +163,7 @@ class Policies:
         crawl_id = f"{policy.id}-{policy.planned_at}n{policy.runs}"
         rating = await self._database.read(lambda tx: self._rating_now(tx, policy))
         await self._crawling.begin(crawl_id, options_of(policy.form, rating.value))
-        step = Step(
-            policy.id,
-            policy.next_run_at or 0,
-            policy.planned_at,
-            policy.next_run_at,
-            policy.queued,
-            begun=True,
-            crawl=crawl_id,
-        )
-        await self._database.run(lambda tx: self._store.advance(tx, [step]))
+        await self._database.run(lambda tx: self._store.advance(tx, [_begun_now(policy, crawl_id)]))
         return Begun(crawl_id, is_crawl=True)
 
     async def _rating_now(self, tx: Tx, policy: Policy) -> Priority:
@@ -204,6 +198,12 @@ class Policies:
 
         await self._database.run(commit)
         return await self.get(policy_id)
+
+
+def _begun_now(policy: Policy, crawl: str | None = None) -> Step:
+    """A run of it began, and its plan stays as it is."""
+    at, seen = policy.next_run_at, policy.next_run_at or 0
+    return Step(policy.id, seen, policy.planned_at, at, policy.queued, begun=True, crawl=crawl)
 
 
 def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewPolicy:

@@ -219,7 +219,7 @@ class WebhookApi:
         act="webhook.rotated",
     )
     async def rotate_webhook(self, ask: Ask[Nothing, Nothing]) -> Json:
-        """For a day deliveries carry the signatures of both."""
+        """For a day deliveries carry the signatures of those before as well."""
         webhook = await self._webhooks.rotate(ask.part("webhook_id"), noting=ask.note)
         return Json(webhook.answer() | {"secret": webhook.secret})
 
