@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.hosts.watch import HoldsBegun
 from shoal.queue.job import Extended, Holder
@@ -13,8 +15,9 @@ from shoal.settings import WorkSettings
 from shoal.work.heart import Heart
 from shoal.work.nursery import ChildProcess, Nursery
 from shoal.work.runs import RunSlots
-from shoal.work.workplace import Workplace
-from tests.contract.conftest import PATIENCE, Bench, Gate, Gated
+from shoal.work.talk import Renewed
+from shoal.work.workplace import StoreOutOfReach, Workplace
+from tests.contract.conftest import PATIENCE, Bench, Gate, Gated, Severed
 
 
 class Hand:
@@ -72,6 +75,32 @@ async def test_a_job_whose_child_heard_too_long_of_no_renewal_is_handed_back_at_
     await slots.end()
 
 
+async def test_a_job_that_was_left_during_an_outage_is_handed_back_when_the_store_is_there_again(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.work.runs.CHILD_PAUSE", 0.01)
+    bench, severed, freed, tried = sqlite_bench, Severed(sqlite_bench.database), asyncio.Event(), asyncio.Event()
+    apart = bench.over(severed)
+    apart.signals.subscribe(lambda signal: tried.set() if isinstance(signal, StoreOutOfReach) else None)
+    job_id = await bench.enqueue(kind="crawl")
+    leaves = ["/bin/sh", "-c", """read job; read go; echo '{"say": "Done", "ending": "store_away"}'; read more"""]
+    nursery = Remembering(SystemClock(), apart.signals, {}, command=leaves)
+    place = Workplace(
+        "n", "n/1", ["shared"], ["crawl"], apart.queue, WorkSettings(), SystemClock(), apart.signals, nursery
+    )
+    slots = RunSlots(place, freed.set)
+    await slots.lease_more()
+    severed.writes = False
+    nursery.children[0].say(Renewed())
+    await asyncio.wait_for(tried.wait(), PATIENCE)
+    assert (await bench.job(job_id)).state is JobState.LOCKED
+    severed.writes = True
+    await asyncio.wait_for(freed.wait(), PATIENCE)
+    job = await bench.job(job_id)
+    assert (job.state, job.state_reason, job.crash_count) == (JobState.PENDING, "store_away", 0)
+    await slots.end()
+
+
 async def test_an_idle_child_that_fell_silent_is_given_no_job(sqlite_bench: Bench) -> None:
     bench, clock, spoke, freed = sqlite_bench, FakeClock(), asyncio.Event(), asyncio.Event()
     bench.signals.subscribe(lambda signal: spoke.set() if isinstance(signal, HoldsBegun) else None)
@@ -80,15 +109,15 @@ async def test_an_idle_child_that_fell_silent_is_given_no_job(sqlite_bench: Benc
     place = Workplace("n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), clock, bench.signals, nursery)
     slots = RunSlots(place, freed.set)
     await slots.warm_up()
-    await asyncio.wait_for(spoke.wait(), 5)
+    await asyncio.wait_for(spoke.wait(), PATIENCE)
     clock.jump(place.settings.child_silence.total_seconds() * 0.6)
     job_id = await bench.enqueue(kind="crawl")
     await slots.lease_more()
-    await asyncio.wait_for(freed.wait(), 5)
+    await asyncio.wait_for(freed.wait(), PATIENCE)
     await slots.end()
     [grant] = await bench.grants(job_id)
-    silent, fresh = nursery.pids
-    assert grant["pid"] == fresh != silent
+    silent, fresh = nursery.children
+    assert grant["pid"] == fresh.pid != silent.pid
 
 
 class Remembering(Nursery):
@@ -96,9 +125,9 @@ class Remembering(Nursery):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.pids: list[int] = []
+        self.children: list[ChildProcess] = []
 
     async def spawn(self, *words: str) -> ChildProcess:
         child = await super().spawn(*words)
-        self.pids.append(child.pid)
+        self.children.append(child)
         return child

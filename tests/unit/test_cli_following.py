@@ -4,11 +4,16 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shoal.app import App, opened
+from shoal.base.clock import FakeClock
+from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import CrawlId
+from shoal.cli.api import Api
+from shoal.cli.following import Steady
 from shoal.cli.main import main
 from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
@@ -116,3 +121,47 @@ def test_who_follows_a_journal_is_let_go_when_the_crawl_has_ended(capsys: pytest
     capsys.readouterr()
     assert main(["crawls", "logs", "one", "--follow"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("Stopped: 0 pages, 0 errors, 0 skipped (asked for)")
+
+
+class Flaky(Api):
+    """Answers, is away for so many questions, and answers again."""
+
+    def __init__(self, *, away: range) -> None:
+        self.asked = 0
+        self._away = away
+
+    async def get(self, path: str, **query: Any) -> Any:
+        self.asked += 1
+        if self.asked in self._away:
+            raise BackendUnavailable("the server", "connection refused", "wait")
+        return self.asked
+
+
+class Quick(FakeClock):
+    """Time passes as soon as somebody waits for it."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.jump(seconds)
+
+
+async def test_who_answered_before_may_be_away_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+    steady = Steady(Flaky(away=range(2, 50)), Quick())
+    assert [await steady.get("/x") for _ in range(3)] == [1, 50, 51]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("(connection refused); wait. Trying again for 60 s.")
+
+
+async def test_who_never_answered_is_not_waited_for() -> None:
+    flaky = Flaky(away=range(1, 2))
+    with pytest.raises(BackendUnavailable):
+        await Steady(flaky, Quick()).get("/x")
+    assert flaky.asked == 1
+
+
+async def test_who_is_away_for_longer_is_given_up() -> None:
+    clock = Quick()
+    steady = Steady(Flaky(away=range(2, 1000)), clock)
+    await steady.get("/x")
+    with pytest.raises(BackendUnavailable):
+        await steady.get("/x")
+    assert 60 < clock.monotonic() < 62

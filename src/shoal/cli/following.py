@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shoal.base.clock import Clock, SystemClock, to_micros
-from shoal.base.errors import InvalidInput, WaitTimedOut
+from shoal.base.errors import BackendUnavailable, InvalidInput, WaitTimedOut
 from shoal.base.ids import CrawlId
 from shoal.base.reading import read_duration
 from shoal.base.text import shorten, visible
@@ -27,6 +27,7 @@ from shoal.hosts.pace import HeldHost
 
 CRAWL = "/api/v1/crawls/{}"
 LOOK_SECONDS = 0.5
+AWAY_SECONDS = 60.0  # for which a server or a store that was there may be away
 INTERRUPTED = 130  # 128 + SIGINT: whoever only looks leaves nothing behind
 STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more unless somebody asks for it
 
@@ -105,6 +106,33 @@ def at_its_end(reach: Reach, crawl_id: str, as_json: bool, longest: float | None
     return _looking(reach, follow)
 
 
+class Steady(Api):
+    """Asks again and again, for a while, who answered before: a controller that is started anew, or a database, should
+    not end what somebody waits for."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._answered = False
+
+    async def get(self, path: str, **query: Any) -> Any:
+        away_since: float | None = None
+        while True:
+            try:
+                answer = await self._api.get(path, **query)
+            except BackendUnavailable as error:
+                now = self._clock.monotonic()
+                if not self._answered or (away_since is not None and now - away_since > AWAY_SECONDS):
+                    raise
+                if away_since is None:
+                    away_since = now
+                    note(f"{error.message} Trying again for {AWAY_SECONDS:g} s.")
+                await self._clock.sleep(LOOK_SECONDS)
+            else:
+                self._answered = True
+                return answer
+
+
 @dataclass(slots=True)
 class Watched:
     """A crawl that is walked elsewhere, for the live line: all that is known of it is what we are told."""
@@ -179,8 +207,9 @@ def _told(seen: Seen, as_json: bool) -> int:
 
 def _looking(reach: Reach, look: Callable[[Api, Clock], Awaitable[int]], left: str | None = None) -> int:
     """Look at crawls; Ctrl-C ends that, and nothing else."""
+    clock = SystemClock()
     try:
-        return run_on(reach, lambda api: look(api, SystemClock()))
+        return run_on(reach, lambda api: look(Steady(api, clock), clock))
     except KeyboardInterrupt:
         if left is not None:
             note(left)

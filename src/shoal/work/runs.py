@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.reading import show_duration
 from shoal.queue.job import Extended, Holder, Lease
 from shoal.queue.states import STALLED
@@ -168,16 +168,32 @@ class RunSlots:
                 await self._bury(slot, await slot.child.end())
             elif done.ending == STORE_AWAY:
                 self._place.tell_unreachable("working on a job", RuntimeError(done.error))
-                await self._place.settle(self._place.queue.release(slot.lease, STORE_AWAY))
+                await self._hand_back(slot.lease)
                 await self._place.clock.sleep(CHILD_PAUSE)
             elif done.ending == LEASE_LOST:
-                await self._place.settle(self._place.queue.release(slot.lease, STORE_AWAY))  # if it is ours after all
+                await self._hand_back(slot.lease)  # if it is ours after all
             elif done.error is not None:
                 await self._place.settle(self._place.queue.fail(slot.lease, done.error))
         finally:
             self._slots.pop(slot.lease.holder, None)
             self._reuse(slot.child)
             self._freed()
+
+    async def _hand_back(self, lease: Lease) -> None:
+        """Give a job back that was left because of the store, as soon as the store can be told: else it would wait
+        until the lease has run out, and longer after an outage."""
+        while True:
+            try:
+                await self._place.queue.release(lease, STORE_AWAY)
+            except LeaseLost:
+                return
+            except ShoalError as error:
+                self._place.tell_unreachable("handing back a job", error)
+                if self._leaving:
+                    return
+                await self._place.clock.sleep(CHILD_PAUSE)
+            else:
+                return
 
     async def _bury(self, slot: Slot, how: str) -> None:
         place, lease = self._place, slot.lease
