@@ -59,7 +59,7 @@ SHARED = Pace(timedelta(0), walkers=2)
 FEW = Pace(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
 ROOMS = ("frontier", "jobs", "hosts")
-PLAN = {"due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
+PLAN = {"ready_line", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
 EVENTS = {"last_event_before", "old_events", "forget_events", "forget_deliveries", "heads_between", "put_deliveries"}
 EVENTS |= {

@@ -112,8 +112,10 @@ class Scheduler:
             self._signals.emit(JobsScheduled(made=made, skipped=batch.looked - made, late_seconds=batch.late))
 
     async def _rooms(self, tx: Tx) -> dict[str, int]:
-        """How many more jobs may wait, by what they ask for; what nobody takes must not hold back the others."""
-        waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in CAPABILITIES}
+        """How many more jobs may wait in each line that has something to run; what nobody takes must not hold back the
+        others. Mostly there is nothing, and then nobody waits for a lock of ours."""
+        ready = [line for line in CAPABILITIES if await self._store.is_ready(tx, line)]
+        waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in ready}
         return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
 
     async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> _Batch:

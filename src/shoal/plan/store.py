@@ -78,6 +78,10 @@ class PolicyStore(Protocol):
         """Policies in the order in which they were made, after a number."""
         ...
 
+    async def is_ready(self, tx: Tx, line: str) -> bool:
+        """Whether there is anything in a line that is due, or owed a run; somebody else may run it before you."""
+        ...
+
     async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
         """Policies of a line whose time has come, the longest due first, each kept from other schedulers until this
         transaction ends. Read by index: a million that are not due cost nothing."""

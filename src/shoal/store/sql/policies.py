@@ -48,6 +48,9 @@ class SqlPolicies:
             rows = await tx.all("policies_of_project", after=after, limit=limit, project=project, enabled=wanted)
         return [_policy(row) for row in rows]
 
+    async def is_ready(self, tx: Tx, line: str) -> bool:
+        return await tx.one("ready_line", line=line) is not None
+
     async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
         return [_policy(row) for row in await tx.all("due_policies", line=line, limit=limit)]
 

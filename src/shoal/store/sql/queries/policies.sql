@@ -19,6 +19,11 @@ WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
       AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
 ORDER BY p.project, p.number LIMIT :limit;
 
+-- name: ready_line
+-- Whether something in a line is due, or owed a run.
+SELECT 1 AS ready WHERE EXISTS (SELECT 1 FROM policy WHERE line = :line AND next_run_at <= shoal_now())
+                        OR EXISTS (SELECT 1 FROM policy WHERE line = :line AND queued = 1);
+
 -- name: due_sites
 -- Policies of sites that are due, the longest due first.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = 'site' AND p.next_run_at <= shoal_now()
