@@ -51,6 +51,8 @@ LISTS = {
     "token": "shoal tokens ls",
     "webhook": "shoal webhooks ls",
 }
+SERVER_FIX = "check that it runs, and SHOAL_SERVER or --server"
+TLS_FIX = f"{SERVER_FIX}; of a certificate of your own, name its authority in SSL_CERT_FILE"
 LOGIN_FIX = "give a valid one with --token-file, --token or SHOAL_TOKEN"
 
 
@@ -270,7 +272,7 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[Api]:
         outcome = await egress.fetch(Request(server + target, method, headers, body, patience))
         if isinstance(outcome, Failure):
             why = f"{outcome.code}: {outcome.message.rstrip('.')}"
-            raise BackendUnavailable(server, why, "check that it runs, and SHOAL_SERVER or --server")
+            raise BackendUnavailable(server, why, TLS_FIX if outcome.code.startswith("tls_") else SERVER_FIX)
         return outcome.status, outcome.raw
 
     try:
