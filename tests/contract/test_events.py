@@ -99,7 +99,7 @@ async def test_events_get_numbers_without_gaps_in_the_order_of_their_commits(pos
 async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
     post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.events.MOST_READ", 30)  # two and a half of these
+    monkeypatch.setattr("shoal.store.sql.sizes.MOST_READ", 30)  # two and a half of these
     await post.happen(*["crawl.started"] * 4, "crawl.completed")
     await post.forwarder.run_once()
     pages, after = [], 0
@@ -116,7 +116,7 @@ async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
 async def test_large_events_are_sent_a_few_at_a_time_and_all_of_them(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.events.MOST_READ", 30)  # two and a half of these
+    monkeypatch.setattr("shoal.store.sql.sizes.MOST_READ", 30)  # two and a half of these
     webhook = await post.hook()
     wanted = await post.happen(*["crawl.started"] * 5)
     await post.carry()

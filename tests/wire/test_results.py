@@ -44,6 +44,21 @@ async def test_the_results_of_a_policy_are_listed_newest_first(api: Served) -> N
     assert ([one["data"] for one in rest["items"]], rest["next"]) == ([{"price": 1}], None)
 
 
+async def test_a_page_of_large_results_has_fewer_of_them_and_none_is_missed(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.sql.sizes.MOST_READ", 25)  # two and a half of these
+    ours = await policy(api)
+    for price in range(5):
+        await ran(api, ours, {"price": price})
+    pages, cursor = [], ""
+    while cursor is not None:
+        _, page = await api.ask(f"/api/v1/policies/{ours}/results{cursor and f'?cursor={cursor}'}")
+        pages.append([one["data"]["price"] for one in page["items"]])
+        cursor = page["next"]
+    assert pages == [[4, 3], [2, 1], [0]]
+
+
 async def test_a_difference_is_that_of_the_last_two_successes_unless_jobs_are_named(api: Served) -> None:
     ours = await policy(api)
     first = await ran(api, ours, {"price": 1, "name": "Anchor"}, "a")

@@ -68,11 +68,12 @@ class ResultStore(Protocol):
 
     async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
         """The last word on each ended job of a group, in the order in which they were stored, after that number: none
-        of a job that will be tried again."""
+        of a job that will be tried again. Fewer than `limit` if they are large; none only if there is none."""
         ...
 
     async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[Stored]:
-        """The last word on each ended job of a policy, newest first, before that number; also of jobs that are gone."""
+        """The last word on each ended job of a policy, newest first, before that number; also of jobs that are gone.
+        Fewer than `limit` if they are large; none only if there is none."""
         ...
 
     async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> Stored | None:

@@ -86,13 +86,15 @@ class GroupApi:
         problems=[NotFound],
     )
     async def list_results(self, ask: Ask[Nothing, Paging]) -> Json:
-        """What is there so far: until the group is over, `next` is where to go on later. A job that is tried again, was
+        """What is there so far: until the group is over, `next` is where to go on later. A page of large ones has
+        fewer of them. A job that is tried again, was
         cancelled, or lost its workers too often has no result."""
         group = await self._groups.get(ask.part("group_id"))
         query, after = ask.query, number_of(ask.query.cursor) or 0
-        found = await self._groups.results(group.id, after=after, limit=query.limit + 1)
+        found = await self._groups.results(group.id, after=after, limit=query.limit)
+        more = found and await self._groups.results(group.id, after=found[-1].number, limit=1)
         rows = [(one.number, one.answer()) for one in found]
-        return Json(so_far(rows, query.limit, after, goes_on=group.state is GroupState.OPEN))
+        return Json(so_far(rows, query.limit, after, goes_on=bool(more) or group.state is GroupState.OPEN))
 
     @endpoint(
         "GET",

@@ -8,10 +8,9 @@ from shoal.access.scopes import Scope
 from shoal.base.errors import NotFound
 from shoal.base.form import Form, says
 from shoal.pages.history import History
-from shoal.pages.result import Stored
 from shoal.plan.policies import Policies
 from shoal.serve import examples, shapes
-from shoal.serve.cursor import Paging, cursor_of, cut, number_of
+from shoal.serve.cursor import Paging, cursor_of, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.problems import Json
 
@@ -44,11 +43,12 @@ class ResultApi:
     )
     async def list_policy_results(self, ask: Ask[Nothing, Paging]) -> Json:
         """The last word on each run that has ended. They are kept longer than their jobs are, and the last success
-        always."""
+        always. A page of large ones has fewer of them."""
         policy = await self._policies.get(ask.part("policy_id"))
-        query = ask.query
-        found = await self._history.of_policy(policy.id, before=number_of(query.cursor), limit=query.limit + 1)
-        return Json(cut(found, query.limit, Stored.answer, lambda one: cursor_of(str(one.number))))
+        found = await self._history.of_policy(policy.id, before=number_of(ask.query.cursor), limit=ask.query.limit)
+        more = found and await self._history.of_policy(policy.id, before=found[-1].number, limit=1)
+        place = cursor_of(str(found[-1].number)) if more else None
+        return Json({"items": [one.answer() for one in found], "next": place})
 
     @endpoint(
         "GET",

@@ -11,8 +11,7 @@ from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.events.event import Told
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
-
-MOST_READ = 16_000_000  # characters of events in memory at once
+from shoal.store.sql.sizes import readable
 
 
 class SqlEvents:
@@ -28,7 +27,7 @@ class SqlEvents:
         return len(rows), max((row["waited"] for row in rows), default=0)
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
-        heads = _readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
+        heads = readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
         last = heads[-1]["sequence"] if heads else sequence
         return [_told(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
 
@@ -108,7 +107,7 @@ class SqlWebhooks:
         return [row["id"] for row in await tx.all("due_webhooks")]
 
     async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
-        rows = _readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
+        rows = readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
         if not rows:
             return []
         taken = [{"webhook": webhook_id, "sequence": row["sequence"], "patience": span(patience)} for row in rows]
@@ -150,17 +149,6 @@ class SqlWebhooks:
     async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
         waiting = await tx.value("waiting_deliveries", webhook=webhook_id)
         return {"waiting": waiting, "dead": await tx.value("dead_deliveries", webhook=webhook_id)}
-
-
-def _readable(rows: Sequence[Any]) -> list[Any]:
-    """Of events with their sizes the first ones, as many as may be in memory at once; at least one."""
-    size, found = 0, list[Any]()
-    for row in rows:
-        size += row["size"]
-        if size > MOST_READ and found:
-            break
-        found.append(row)
-    return found
 
 
 def _told(row: Any) -> Told:

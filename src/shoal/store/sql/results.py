@@ -13,6 +13,7 @@ from shoal.pages.jobs_store import HeldJob, NewResult
 from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
 from shoal.queue.job import Holder, owner_of
 from shoal.queue.states import JobState
+from shoal.store.sql.sizes import readable
 
 _SAID = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
 _NEWEST = (1 << 62) - 1
@@ -47,12 +48,16 @@ class SqlResultStore:
         await tx.many("insert_results", [_row(one) for one in results])
 
     async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
-        rows = await tx.all("results_of_group", group_id=group_id, number=after, limit=limit)
+        heads = readable(await tx.all("sizes_of_group", group_id=group_id, after=after, limit=limit))
+        last = heads[-1]["number"] if heads else after
+        rows = await tx.all("results_of_group", group_id=group_id, after=after, last=last) if heads else []
         return [_stored(row) for row in rows]
 
     async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[Stored]:
         newest = _NEWEST if before is None else before
-        rows = await tx.all("results_of_policy", policy=policy, before=newest, limit=limit)
+        heads = readable(await tx.all("sizes_of_policy", policy=policy, before=newest, limit=limit))
+        last = heads[-1]["number"] if heads else newest
+        rows = await tx.all("results_of_policy", policy=policy, before=newest, last=last) if heads else []
         return [_stored(row) for row in rows]
 
     async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> Stored | None:

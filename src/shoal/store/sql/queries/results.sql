@@ -1,16 +1,30 @@
--- name: results_of_group
--- The last word on each ended job of a group, in the order in which they were stored.
-SELECT * FROM result WHERE group_id = :group_id AND group_id IS NOT NULL AND state <> 'pending' AND number > :number
+-- name: sizes_of_group
+-- How large the last word on each ended job of a group is, in the order in which they were stored.
+SELECT number, coalesce(length(data), 0) AS size FROM result
+WHERE group_id = :group_id AND group_id IS NOT NULL AND state <> 'pending' AND number > :after
 ORDER BY number LIMIT :limit;
+
+-- name: results_of_group
+-- These last words, up to a number.
+SELECT * FROM result
+WHERE group_id = :group_id AND group_id IS NOT NULL AND state <> 'pending' AND number > :after AND number <= :last
+ORDER BY number;
 
 -- name: results_of_job
 -- Every result of a job, oldest first.
 SELECT * FROM result WHERE job_id = :job_id ORDER BY epoch;
 
--- name: results_of_policy
--- The last word on each ended job of a policy, newest first, before a number.
-SELECT * FROM result WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND number < :before
+-- name: sizes_of_policy
+-- How large the last word on each ended job of a policy is, newest first, before a number.
+SELECT number, coalesce(length(data), 0) AS size FROM result
+WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND number < :before
 ORDER BY number DESC LIMIT :limit;
+
+-- name: results_of_policy
+-- These last words, down to a number.
+SELECT * FROM result
+WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND number < :before AND number >= :last
+ORDER BY number DESC;
 
 -- name: success_of_policy
 -- The last success of a policy before a number.
