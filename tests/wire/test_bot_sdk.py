@@ -138,6 +138,22 @@ async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:
     assert errors[1] == {"code": "ZeroDivisionError", "message": "by hand"}
 
 
+@pytest.mark.parametrize("given", [{1, 2}, "x" * 10_500_000], ids=["no JSON", "too large"])
+async def test_a_result_that_is_refused_fails_its_job_at_once(api: Served, given: Any) -> None:
+    bot = bot_at(api)
+
+    @bot.on_job
+    async def look(job: Job) -> Any:
+        return given
+
+    working = asyncio.create_task(bot.serve())
+    ids = await add(api, "https://a.example/", max_attempts=1)
+    assert await until_ended(api, ids) == [JobState.FAILED]
+    bot.stop()
+    await working
+    assert (await result_of(api, ids[0])).error_code == "result_refused"
+
+
 async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
     bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.errors import LeaseLost, ShoalError, TimeError
+from shoal.base.errors import InvalidInput, LeaseLost, ShoalError, TimeError, TooLarge
 from shoal.bot.wire import Job, Wire
 
 if TYPE_CHECKING:
@@ -159,7 +159,12 @@ class Bot:
 
     async def _result(self, wire: Wire, job: Job) -> None:
         result = await self._try(job)
-        await self._patiently("push", lambda: wire.push(job, result))
+        try:
+            await self._patiently("push", lambda: wire.push(job, result))
+        except (InvalidInput, TooLarge, TypeError) as refusal:  # TypeError: no JSON can be made of it
+            self._tell(f"the result of {job.id} was refused: {refusal}")
+            failed = _refused(result, refusal)
+            await self._patiently("push", lambda: wire.push(job, failed))
 
     async def _try(self, job: Job) -> dict[str, Any]:
         from shoal.bot.fetcher import Found, JobFailed
@@ -191,6 +196,9 @@ class Bot:
                 return
             except TimeError as error:
                 self._tell(f"heartbeat of {job.id}: {error.message}")
+            except ShoalError as error:
+                self._tell(f"heartbeat of {job.id} was refused: {error.message}")
+                return
 
     async def _patiently(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Ask until the server answers; who pulls gives up when the bot stops, who pushes when the lease is over."""
@@ -205,6 +213,13 @@ class Bot:
                 return None
             await self._clock.sleep(wait)
             pause = min(LONGEST_PAUSE, pause * 2)
+
+
+def _refused(result: dict[str, Any], refusal: Exception) -> dict[str, Any]:
+    """What is said instead of a result that is not taken: else its job would wait for the end of its lease, again and
+    again."""
+    error = {"code": "result_refused", "message": str(refusal)[:LONGEST_MESSAGE]}
+    return {"status": "fail", "data": None, "meta": result["meta"] | {"error": error, "html_hash": None}}
 
 
 def _own_name() -> str:
