@@ -4,8 +4,9 @@ that pull and push over HTTP. Everything runs in this process, on the real store
 import asyncio
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -32,15 +33,18 @@ from tests.support.api import listening
 from tests.support.badserver import bad_server, reply
 from tests.support.programs import ServerUnavailable
 
+Post = Callable[[str, object], Awaitable[dict[str, Any]]]
+
 POLICIES, FEW_POLICIES = 1_000_000, 20_000
 DUE = 100  # one in so many
 EVENTS, FEW_EVENTS = 10_000, 500
 PAIRS, FEW_PAIRS = {1: 2_000, 20: 20_000}, {1: 50, 20: 400}
+BOTS = (1, 16)  # that ask at once: commits of several go to disk together
 AT_ONCE = 1_000
 ABOUT = (
     "A pass of the scheduler makes the jobs of every policy that is due, one in a hundred; an event is appended, "
-    "numbered, put into a webhook's queue and delivered to a receiver in this process; a bot pulls jobs over HTTP and "
-    "pushes their results, as many at a time as the batch says. CPU is of this process, client and receiver included."
+    "numbered, put into a webhook's queue and delivered to a receiver in this process; bots pull jobs over HTTP and "
+    "push their results, as many at a time as the batch says. CPU is of this process, client and receiver included."
 )
 
 
@@ -49,7 +53,7 @@ def run(options: Namespace) -> Report:
     report = Report("plan", ABOUT)
     passes = report.table("A pass of the scheduler", "store", "policies", "jobs made", "seconds", "CPU seconds")
     events = report.table("Events", "store", "events", "told per second", "delivered per second", "CPU µs")
-    bots = report.table("Bots", "store", "batch", "calls per second", "jobs per second", "CPU µs of a job")
+    bots = report.table("Bots", "store", "bots", "batch", "calls per second", "jobs per second", "CPU µs of a job")
     for driver in options.drivers:
         try:
             with opened_store(driver) as store:
@@ -64,7 +68,8 @@ async def measured(store: Store, short: bool, rows: tuple[list[list[Cell]], ...]
     async with opened(settings_of(store), upgrade=True) as app:
         rows[1].append([store.name, *await tell(app, FEW_EVENTS if short else EVENTS)])
         for batch, count in (FEW_PAIRS if short else PAIRS).items():
-            rows[2].append([store.name, batch, *await pull_and_push(app, batch, count)])
+            for bots in BOTS:
+                rows[2].append([store.name, bots, batch, *await pull_and_push(app, bots, batch, count)])
         rows[0].append([store.name, *await schedule(app, FEW_POLICIES if short else POLICIES)])
 
 
@@ -113,7 +118,7 @@ async def keep(event: Event, tx: Tx) -> None:
     await SqlOutbox().append(tx, event)
 
 
-async def pull_and_push(app: App, batch: int, count: int) -> list[Cell]:
+async def pull_and_push(app: App, bots: int, batch: int, count: int) -> list[Cell]:
     jobs = [
         NewJob(
             JobId(new_id("job")),
@@ -125,13 +130,15 @@ async def pull_and_push(app: App, batch: int, count: int) -> list[Cell]:
     ]
     for first in range(0, count, AT_ONCE):
         await app.queue.enqueue(jobs[first : first + AT_ONCE])
-    async with listening(app) as api, line_to(api.port) as post:
+    async with listening(app) as api, AsyncExitStack() as lines:
+        posts = [await lines.enter_async_context(line_to(api.port)) for _ in range(bots)]
+        left = Counter(jobs=count)
 
-        async def work() -> None:
-            done = 0
-            while done < count:
+        async def be_bot(post: Post) -> None:
+            while left["jobs"] > 0:
+                left["jobs"] -= batch
                 pulled = (await post("/bot/v1/jobs/pull", {"bot_id": "bench", "max": batch}))["jobs"]
-                assert pulled, f"{done} of {count} jobs were given out"
+                assert len(pulled) == batch
                 results = [
                     {"job_id": one["job_id"], "epoch": one["lease"]["epoch"], "status": "success", "data": {"a": 1}}
                     for one in pulled
@@ -141,7 +148,9 @@ async def pull_and_push(app: App, batch: int, count: int) -> list[Cell]:
                     await post(f"/bot/v1/jobs/{job_id}/result", results[0])
                 else:
                     await post("/bot/v1/results", {"results": results})
-                done += len(pulled)
+
+        async def work() -> None:
+            await asyncio.gather(*map(be_bot, posts))
 
         wall, cpu = await timed(work)
     return [2 * count / batch / wall, count / wall, cpu / count * 1e6]
@@ -162,7 +171,7 @@ class _Answer:
 
 
 @asynccontextmanager
-async def line_to(port: int) -> AsyncIterator[Callable[[str, object], Awaitable[dict[str, Any]]]]:
+async def line_to(port: int) -> AsyncIterator[Post]:
     """One connection that stays open, as cheap as a client can be."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
