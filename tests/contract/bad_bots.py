@@ -1,5 +1,5 @@
-"""Bots that die, dawdle or lie, and one that does not: they know a token and the bot API, which is asked in this
-process, as a server would ask it. Who was believed is written down by `Days`."""
+"""Bots that die, dawdle or lie, and one that does not: they know the bot API, which is asked in this process,
+each of them behind a door of its own that knows its token. Who was believed is written down by `Days`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.types import ASGIApp, Message
 
-from shoal.access.acts import Acts
-from shoal.access.caller import local_caller
-from shoal.access.failures import Failures
-from shoal.access.token import TokenWish
-from shoal.access.tokens import Tokens
+from shoal.access.caller import Caller
+from shoal.access.scopes import Scope
 from shoal.base.ids import JobId
 from shoal.fetch.bots import Bots
 from shoal.fetch.slots import SlotLeases
@@ -24,11 +21,10 @@ from shoal.queue.job import Holder
 from shoal.queue.wake import QuietWake
 from shoal.serve.bots import MOST_JOBS, BotApi
 from shoal.serve.endpoint import routes_of
-from shoal.serve.keeper import TokenKeeper
+from shoal.serve.keeper import Inside
 from shoal.serve.site import site
-from shoal.settings import BotSettings, ServeSettings
+from shoal.settings import BotSettings
 from shoal.store.sql.groups import SqlGroupStore
-from shoal.store.sql.tokens import SqlActStore, SqlTokenStore
 from tests.contract.conftest import Bench
 
 if TYPE_CHECKING:
@@ -37,31 +33,24 @@ if TYPE_CHECKING:
 AWAY = 503
 
 
-def tokens_of(bench: Bench) -> Tokens:
-    return Tokens(bench.database, SqlTokenStore(), Acts(bench.database, SqlActStore()), bench.clock, bench.signals)
-
-
-async def new_token(bench: Bench) -> str:
-    wish = TokenWish.read({"name": "a bot", "role": "bot"})
-    return (await tokens_of(bench).create(wish, local_caller())).text
-
-
-def door_of(bench: Bench, keys: Tokens) -> ASGIApp:
+def bots_of(bench: Bench) -> BotApi:
     """The bot API over these rooms. Hosts may be asked as often as one likes."""
     clock, settings = bench.clock, BotSettings()
     places = Places(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = SlotLeases(bench.queue, SqlGroupStore(), places)
     room = WaitingRoom[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
     bots = Bots(bench.database, bench.queue, bench.ingest, slots, room, settings, clock, bench.signals)
-    keeper = TokenKeeper(keys, Failures(clock), ServeSettings(), bench.signals)
-    routes = routes_of([BotApi(bots, clock, settings.max_result_bytes)], settings.max_result_bytes)
-    return site(routes, clock, bench.signals, keeper)
+    return BotApi(bots, clock, settings.max_result_bytes)
 
 
-async def post(door: ASGIApp, path: str, body: object, token: str) -> tuple[int, Any]:
+def door_of(bench: Bench, api: BotApi, token: str) -> ASGIApp:
+    caller = Caller(who=token, scopes=frozenset({Scope.BOT}))
+    return site(routes_of([api], api.max_body), bench.clock, bench.signals, Inside(caller))
+
+
+async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
     """One request, and its answer."""
-    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-    scope = {"type": "http", "method": "POST", "scheme": "http", "path": path, "query_string": b"", "headers": headers}
+    scope = {"type": "http", "method": "POST", "scheme": "http", "path": path, "query_string": b"", "headers": []}
     said: list[Message] = []
 
     async def receive() -> Message:
@@ -70,7 +59,7 @@ async def post(door: ASGIApp, path: str, body: object, token: str) -> tuple[int,
     async def send(message: Message) -> None:
         said.append(dict(message))
 
-    await door(scope | {"client": ("127.0.0.1", 1)}, receive, send)
+    await door(scope, receive, send)
     return said[0]["status"], orjson.loads(said[1]["body"])
 
 
@@ -87,7 +76,7 @@ class Bot:
 
     def __init__(self, days: "Days", token: str, most: int) -> None:
         self.days = days
-        self.token = token
+        self.door, self.sure_door = (door_of(days.bench, api, token) for api in (days.api, days.sure_api))
         self.most = most
         self.kept: list[Kept] = []
 
@@ -95,7 +84,7 @@ class Bot:
         """As many as it may have at once; what was granted unheard runs out."""
         for most in _parts(self.most):
             wanted = {"bot_id": type(self).__name__, "capabilities": ["http", "js"], "max": most}
-            status, said = await post(self.days.door, "/bot/v1/jobs/pull", wanted, self.token)
+            status, said = await post(self.door, "/bot/v1/jobs/pull", wanted)
             if status == AWAY:
                 return
             assert status == 200, said
@@ -114,10 +103,10 @@ class Bot:
         self.days.lost += sum(state is None for state in states)
 
     async def send(self, answers: list[Delivery], *, surely: bool = False) -> list[str | None] | None:
-        door, states = self.days.sure_door if surely else self.days.door, list[str | None]()
+        door, states = self.sure_door if surely else self.door, list[str | None]()
         for first in range(0, len(answers), MOST_JOBS):
             results = [_item(one) for one in answers[first : first + MOST_JOBS]]
-            status, said = await post(door, "/bot/v1/results", {"results": results}, self.token)
+            status, said = await post(door, "/bot/v1/results", {"results": results})
             if status == AWAY:
                 return None
             assert status == 200, said
@@ -127,7 +116,7 @@ class Bot:
     async def beat(self, holder: Holder) -> bool:
         """Whether it was believed."""
         path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
-        status, said = await post(self.days.sure_door, path, {"epoch": holder.epoch}, self.token)
+        status, said = await post(self.sure_door, path, {"epoch": holder.epoch})
         assert status in (200, 409), said
         return status == 200 and not said["cancelled"]
 

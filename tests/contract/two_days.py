@@ -37,7 +37,7 @@ from shoal.plan.when import Rhythm
 from shoal.queue.job import Holder
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
-from tests.contract.bad_bots import Bot, Liar, Mortal, Slow, door_of, new_token, result_of, tokens_of
+from tests.contract.bad_bots import Bot, Liar, Mortal, Slow, bots_of, result_of
 from tests.contract.conftest import Bench, database_at
 from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
 
@@ -147,9 +147,13 @@ class Days:
         self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
         self.bookkeeper = Bookkeeper(self.dying, self.events, self.store)
         self.courier = self.new_courier()
-        keys = tokens_of(self.bench)
-        self.door, self.sure_door = door_of(mortal, keys), door_of(self.bench, keys)
-        self.bots: list[Bot] = []
+        self.api, self.sure_api = bots_of(mortal), bots_of(self.bench)
+        self.bots = [
+            Mortal(self, "tok_mortal", 2),
+            Slow(self, "tok_slow", 2),
+            Liar(self, "tok_liar", 3),
+            Bot(self, "tok_honest", 400),
+        ]
         self.pulling = self.bots
         self.server.scripts["/hook"] = self.receive
 
@@ -188,11 +192,6 @@ class Days:
         lines = [orjson.dumps(form).decode() for form in forms]
         report = await self.intake.take(iter(read_json_lines(lines)), skip_bad=False)
         assert report.made == len(forms), report
-
-    async def hire(self) -> None:
-        """Every bot gets a token."""
-        for kind, most in ((Mortal, 2), (Slow, 2), (Liar, 3), (Bot, 400)):
-            self.bots.append(kind(self, await new_token(self.bench), most))
 
     async def hook(self) -> None:
         await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}/hook"))
@@ -274,7 +273,6 @@ async def days_of(url: str, seed: int, begins: datetime = BEGINS) -> AsyncIterat
         await bench.sql(f"UPDATE clock_offset SET micros = {clock.micros()}")
     async with bad_server() as server:
         days = Days(bench, server, random.Random(seed))
-        await days.hire()
         try:
             yield days
         finally:
