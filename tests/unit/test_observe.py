@@ -25,6 +25,7 @@ from shoal.base.text import clean, names_a_secret, redact, visible
 from shoal.observe.logs import QUIET, Bridge, Logs, capture_stdlib
 from shoal.observe.metrics import Metrics
 from shoal.observe.words import WORDS, Level, worded
+from shoal.queue.queue import JobsLeased
 from shoal.settings import LogSettings
 
 CLOCK = FakeClock(datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC))
@@ -95,6 +96,14 @@ def test_every_signal_of_the_tree_is_worded_with_its_own_facts() -> None:
         for message in wording.messages():
             assert {name for _, name, _, _ in string.Formatter().parse(message) if name} <= facts, kind
         assert wording.of is None or wording.of in facts
+
+
+@pytest.mark.parametrize(
+    ("holder", "node"), [("vm/12", "vm"), ("vm/12/pages/13", "vm"), ("local/vm/12/99", "vm"), ("bot/tok_a/b1", "tok_a")]
+)
+def test_a_holder_is_told_with_its_node(holder: str, node: str) -> None:
+    facts = worded(JobsLeased(kind="page", holder=holder, count=1, waited_seconds=0.0)).facts
+    assert (facts["node_id"], facts["holder"]) == (node, holder)
 
 
 def test_no_two_signals_share_a_name() -> None:

@@ -209,6 +209,12 @@ def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
     if run_id := told.pop("run_id", None):
         told["correlation_id"] = run_id
         told[f"{told.get('kind', 'run')}_id"] = run_id
-    if holder := told.pop("holder", None):
-        told["node_id"] = holder
+    if holder := told.get("holder"):
+        told["node_id"] = _node_of(holder)
     return told
+
+
+def _node_of(holder: str) -> str:
+    """Who works, without the process: a node, a machine, or the token of a bot."""
+    first, *rest = holder.split("/")
+    return rest[0] if first in ("local", "bot") and rest else first
