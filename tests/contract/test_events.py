@@ -137,6 +137,22 @@ async def test_a_webhook_goes_with_its_queue_a_batch_a_commit(post: Post, monkey
         await post.webhooks.remove(webhook.id)
 
 
+async def test_a_forwarder_goes_on_at_once_while_any_webhook_is_behind(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = [await post.hook(), await post.hook("/other")]
+    for hook in hooks:
+        await post.webhooks.change(hook.id, WebhookChange(enabled=False))
+    await post.happen(*["crawl.started"] * 5)
+    await post.forwarder.run_once()
+    for hook in hooks:
+        await post.webhooks.change(hook.id, WebhookChange(enabled=True))
+    monkeypatch.setattr("shoal.events.forwarder.BATCH", 2)
+    passes = [(await post.forwarder.run_once()).again_in is not None for _ in range(3)]
+    assert passes == [True, True, False]
+    assert await post.bench.number("SELECT count(*) FROM delivery") == 10
+
+
 async def test_an_event_reads_as_a_cloud_event(post: Post) -> None:
     [event_id] = await post.happen("crawl.completed")
     await post.forwarder.run_once()

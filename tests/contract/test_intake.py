@@ -116,6 +116,13 @@ def test_a_quote_that_is_not_closed_is_told_with_the_lines_that_it_took() -> Non
     assert "lines 2 to 5 were taken for one" in row.problem
 
 
+def test_a_line_that_is_too_long_is_refused_unread() -> None:
+    good = '{"url": "http://example.org/", "frequency": "6h"}'
+    long, short = list(read_json_lines([good * 30_000, good]))
+    assert "is longer than 1000000 characters" in long.problem
+    assert short.problem == ""
+
+
 @pytest.mark.parametrize("read", [read_csv, read_json_lines])
 def test_a_line_that_is_not_utf_8_is_refused(read: Callable[[list[str]], Iterator[Row]]) -> None:
     text = "url,frequency,labels\nhttp://example.org/,6h,name=caf\xe9\n"

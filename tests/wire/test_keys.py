@@ -11,7 +11,7 @@ from shoal.app import opened
 from shoal.base.clock import span
 from tests.support.api import Answered, Served, listening
 
-CRAWLS = "/api/v1/crawls"
+CRAWLS, JOBS = "/api/v1/crawls", "/api/v1/jobs"
 BODY = {"seeds": ["http://127.0.0.1:9/"]}
 
 
@@ -65,10 +65,20 @@ async def test_a_repeat_after_a_death_in_the_middle_makes_what_the_first_one_beg
     assert await count(api) == 1
 
 
-async def forget_answer(tx: object) -> None:
+async def test_a_repeat_after_a_death_in_the_middle_finds_the_group_that_it_named(api: Served) -> None:
+    body, key = {"urls": ["https://a.example/"], "group": "monday"}, {"Idempotency-Key": "k"}
+    first = await api.send("POST", JOBS, body, key)
+    await api.app.database.run(lambda tx: forget_answer(tx, JOBS))
+    again = await api.send("POST", JOBS, body, key)
+    assert (again.status, again.body) == (202, first.body)
+    assert (await api.send("POST", JOBS, body, {"Idempotency-Key": "another"})).status == 409
+    assert (await api.send("POST", JOBS, body)).status == 409
+
+
+async def forget_answer(tx: object, path: str = CRAWLS) -> None:
     from shoal.store.sql.once import SqlKeyStore
 
-    key = Key(LOCAL, f"POST {CRAWLS}", "k")
+    key = Key(LOCAL, f"POST {path}", "k")
     store = SqlKeyStore()
     kept = await store.keep(tx, key, "", "")
     await tx.execute("drop_old_key", caller=key.caller, route=key.route, key=key.key, age=span(-timedelta(days=1)))

@@ -35,10 +35,9 @@ class Forwarder:
         numbered, waited = await self._database.run(lambda tx: self._events.number(tx, BATCH))
         if numbered:
             self._signals.emit(EventsNumbered(count=numbered, waited_seconds=max(0, waited) / 1e6))
-        put = 0
+        more = numbered == BATCH
         for webhook_id in await self._database.read(self._behind):
-            put += await self._database.run(partial(self._fan_out, webhook_id))
-        more = numbered == BATCH or put == BATCH
+            more |= await self._database.run(partial(self._fan_out, webhook_id)) == BATCH
         return Pass(again_in=timedelta(0) if more else None)
 
     async def _behind(self, tx: Tx) -> list[str]:

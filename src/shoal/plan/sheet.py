@@ -92,6 +92,8 @@ def _row(number: int, read: Callable[[], PolicyForm]) -> Row:
 
 
 def _read_object(line: str) -> PolicyForm:
+    if len(line) > LONGEST_LINE:
+        raise InvalidInput("the line", f"is longer than {LONGEST_LINE} characters", "write one JSON object a line")
     try:
         values = orjson.loads(line)
     except orjson.JSONDecodeError as error:

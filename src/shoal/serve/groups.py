@@ -1,6 +1,5 @@
 """REST for job groups: single URLs made into page jobs together, and what they gave."""
 
-from contextlib import suppress
 from typing import Annotated
 
 from msgspec.structs import replace
@@ -46,7 +45,14 @@ class GroupApi:
     async def create_jobs(self, ask: Ask[GroupConfig, Nothing]) -> Response:
         """All of them or none: URLs that cannot be fetched are named by their places, and nothing is stored. One event
         tells of each job's end, and one, `crawl.group.completed`, of the end of all."""
-        return await answer_once(self._once, ask, "grp", lambda group_id: self._make(ask.body, group_id))
+        config = ask.body
+        return await answer_once(
+            self._once,
+            ask,
+            "grp",
+            lambda group_id: self._make(config, config.group or group_id, own=config.group is None),
+            again=lambda group_id: self._make(config, config.group or group_id, own=True),
+        )
 
     @endpoint(
         "GET",
@@ -123,11 +129,12 @@ class GroupApi:
         """What is being fetched is dropped. A group that is over stays as it is."""
         return Json((await self._groups.cancel(ask.part("group_id"))).answer())
 
-    async def _make(self, config: GroupConfig, group_id: str) -> Json:
-        if config.group is not None:
-            group = await self._groups.make(config)
-        else:
-            with suppress(AlreadyExists):  # by a request with the same key: there is no other way to this id
-                await self._groups.make(replace(config, group=group_id))
-            group = await self._groups.get(group_id)
+    async def _make(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
+        """`own`: if there is such a group, a request with the same key made it."""
+        try:
+            await self._groups.make(replace(config, group=group_id))
+        except AlreadyExists:
+            if not own:
+                raise
+        group = await self._groups.get(group_id)
         return Json(group.answer(), status_code=202, headers={"Location": f"/api/v1/groups/{group.id}"})

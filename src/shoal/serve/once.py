@@ -19,9 +19,15 @@ Make = Callable[[str], Awaitable[Json]]
 
 
 async def answer_once(
-    once: Once, ask: Ask[B, Q], prefix: str, make: Make, content: Callable[[], str] | None = None
+    once: Once,
+    ask: Ask[B, Q],
+    prefix: str,
+    make: Make,
+    content: Callable[[], str] | None = None,
+    again: Make | None = None,
 ) -> Response:
-    """What `make` answers, the first time; later the same again. `content`: what was sent, if it is not the body."""
+    """What `make` answers, the first time; later the same again. `content`: what was sent, if it is not the body.
+    `again` is called instead of `make` for a key that came before and has no answer yet, if that makes a difference."""
     fresh = new_id(prefix)
     sent = ask.request.headers.get(HEADER)
     if sent is None:
@@ -31,7 +37,7 @@ async def answer_once(
     if kept.answer is not None:
         return _again(kept.answer)
     try:
-        made = await make(kept.subject)
+        made = await (make if again is None or kept.subject == fresh else again)(kept.subject)
     except CallerError:
         await once.forget(key)
         raise
