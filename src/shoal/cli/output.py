@@ -67,7 +67,7 @@ def shown(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value + 0:g}"  # no -0
+            return f"{value + 0:.3g}" if abs(value) < 100 else f"{value:,.0f}"  # no -0
         case str():
             return to_the_second(value) if TIME.fullmatch(value) else value
         case Mapping():
