@@ -87,12 +87,12 @@ def test_repeated_pairs_become_a_table() -> None:
         flag.value(("nothing",))
 
 
-@pytest.mark.parametrize("text", ["a", "A.b_c-1", "x" * 64])
+@pytest.mark.parametrize("text", ["a", "A.b_c-1", ".a", "...", "x" * 64])
 def test_an_id_of_ones_own_is_taken(text: str) -> None:
     assert read_id(text, "--id") == text
 
 
-@pytest.mark.parametrize("text", ["", "a b", "../x", "x" * 65, "é", "a\n"])
+@pytest.mark.parametrize("text", ["", "a b", "../x", ".", "..", "x" * 65, "é", "a\n"])
 def test_an_id_with_anything_else_in_it_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--id"):
         read_id(text, "--id")

@@ -81,6 +81,7 @@ async def test_an_id_that_is_taken_is_refused(api: Served) -> None:
         ({"urls": [URL], "crawl_config": {"headers": {"Host": "x"}}}, "crawl_config.headers", "name the host"),
         ({"urls": [URL], "rule_set": {"fields": {"a": {"css": "["}}}}, "rule_set.fields.a.css", "is"),
         ({"urls": [URL], "group": "a/b"}, "group", "cannot be"),
+        ({"urls": [URL], "group": ".."}, "group", "cannot be"),
     ],
 )
 async def test_what_cannot_be_taken_is_refused_by_its_field(

@@ -12,7 +12,7 @@ from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.seeds import seeds_of
 
-ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path that leads elsewhere
 
 
 @dataclass(frozen=True, slots=True)

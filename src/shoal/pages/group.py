@@ -15,6 +15,7 @@ MOST_URLS: Final = 10_000
 UNREADABLE: Final[dict[str, Any]] = {"crawl_config": {}, "rule_set": None}
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+Id = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z")]  # no path that leads elsewhere
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -35,7 +36,7 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What a caller asks for: a job for each of these URLs, all fetched in the same way."""
 
     urls: Annotated[list[Text], says("What to fetch: a job for each.", min_length=1, max_length=MOST_URLS)]
-    group: Annotated[Name | None, says("The id of the group; one is made up if there is none.")] = None
+    group: Annotated[Id | None, says("The id of the group; one is made up if there is none.")] = None
     priority: Annotated[int, says("Higher first.", ge=0, le=100)] = 50
     max_retry: Annotated[
         Annotated[int, Meta(ge=0, le=99)] | None, says("How often a page that failed is tried again.")
