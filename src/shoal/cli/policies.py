@@ -1,6 +1,7 @@
 """`shoal policies`: what is to be crawled again and again."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,8 @@ def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
         _tell_bad(problems)
         raise InvalidInput(f"{file}", f"has {many(len(problems), 'bad line')}", "correct them, or use --skip-bad")
     bad = "skip" if skip_bad else "refuse"
-    report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
+    with _sign("Storing"):
+        report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
     if as_json:
         print_json(report)
         return
@@ -319,6 +321,14 @@ def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
     console = Console(stderr=True)
     bar = track(rows, "Reading", lines.count(b"\n"), console=console, disable=not console.is_terminal)
     return [(row.line, row.problem) for row in bar if row.problem]
+
+
+def _sign(word: str) -> AbstractContextManager[object]:
+    """Something that moves while we wait, on a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(word) if console.is_terminal else nullcontext()
 
 
 def _tell_bad(problems: Iterable[tuple[int, str]]) -> None:
