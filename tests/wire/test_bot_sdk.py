@@ -23,6 +23,7 @@ from shoal.settings import Settings
 from shoal.store.sql.results import SqlResultStore
 from tests.support import controller
 from tests.support.api import Served, served
+from tests.support.badserver import bad_server, reply
 from tests.support.site import Site
 
 HERE = "127.0.0.0/8"
@@ -117,6 +118,26 @@ async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: 
     job = Job.of({"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE})
     with pytest.raises(JobFailed, match="SHOAL_PROXIES"):
         await bot.fetcher.data(job)
+
+
+async def test_the_headers_of_a_job_are_shown_to_no_other_host_that_its_page_leads_to() -> None:
+    fetcher = Fetcher(settings(), SystemClock())
+    async with bad_server() as here, bad_server() as there:
+        for server in (here, there):
+            server.answer("/robots.txt", reply(404))
+        here.answer("/page", reply(302, b"", [("Location", f"http://127.0.0.1:{there.port}/page")]))
+        there.answer("/page", reply(200, b"found"))
+        config = {"headers": {"X-Api-Key": "sesame", "Accept-Language": "de"}}
+        url = f"http://127.0.0.1:{here.port}/page"
+        page = await fetcher.page(
+            Job.of({"job_id": "j", "url": url, "priority": 1, "crawl_config": config, "lease": LEASE})
+        )
+        fetcher.close()
+        [first], [last] = ([one for one in server.asked if one.target == "/page"] for server in (here, there))
+    assert page.text == "found"
+    assert first.headers["x-api-key"] == "sesame"
+    assert "x-api-key" not in last.headers
+    assert last.headers["accept-language"] == "de"
 
 
 async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:

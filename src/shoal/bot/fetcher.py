@@ -11,7 +11,7 @@ from shoal.base.url import Url, origin
 from shoal.bot.wire import Job
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies, Request
 from shoal.extract.encoding import decode
-from shoal.fetch.page_job import ACCEPT, PageRunner, RobotsMemory, Way, Ways, no_proxy
+from shoal.fetch.page_job import PageRunner, RobotsMemory, Way, Ways, no_proxy
 from shoal.hosts.desk import ask_host
 from shoal.hosts.robots import Rules
 from shoal.pages.result import Status
@@ -78,8 +78,10 @@ class Fetcher:
         rules = await way.robots.rules_of(origin(url))
         if not rules.allows(url):
             raise JobFailed("robots_denied", "The host's robots.txt forbids it, or could not be had.")
-        headers = {"User-Agent": self._agent, "Accept": ACCEPT, **job.headers}
-        outcome = await way.egress.fetch(Request(url, headers=tuple(headers.items())), redirects=True)
+        work = _work(job)
+        headers = self._runner.headers_of(work, url)
+        request = Request(url, headers=headers.to(url), limits=self._runner.limits_of(work))
+        outcome = await way.egress.fetch(request, redirects=True, at_hop=headers.at_hop)
         body = outcome if isinstance(outcome, Failure) else outcome.body(self._limits)
         if isinstance(outcome, Failure) or isinstance(body, Failure):
             failure = outcome if isinstance(outcome, Failure) else body
@@ -92,11 +94,7 @@ class Fetcher:
 
     async def data(self, job: Job) -> Found:
         """What the job's rule set takes from its page; without one, what the page says of itself."""
-        config = PageConfig(
-            headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint, proxy=job.proxy
-        )
-        work = PageWork(url=job.url, crawl_config=config, rule_set=job.rule_set)
-        result = await self._runner.run(work, lambda fetched: None, lambda failure: None)
+        result = await self._runner.run(_work(job), lambda fetched: None, lambda failure: None)
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
         return Found(result.data, result.html_hash)
@@ -112,3 +110,10 @@ class Fetcher:
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
         return Way(egress, RobotsMemory(_Desk(egress, self._settings, self._clock), self._clock))
+
+
+def _work(job: Job) -> PageWork:
+    config = PageConfig(
+        headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint, proxy=job.proxy
+    )
+    return PageWork(url=job.url, crawl_config=config, rule_set=job.rule_set)

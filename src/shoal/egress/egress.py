@@ -92,10 +92,10 @@ class Egress:
             at_hop=at_hop,
         )
 
-    async def fetch(self, request: Request, *, redirects: bool = False) -> Outcome:
+    async def fetch(self, request: Request, *, redirects: bool = False, at_hop: AtHop | None = None) -> Outcome:
         """`submit`, or `follow` when redirects are wanted, for those who can wait."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        send = self.follow if redirects else self.submit
+        send = partial(self.follow, at_hop=at_hop) if redirects else self.submit
         handle = send(request, partial(_resolve, future))
         try:
             return await future

@@ -156,8 +156,8 @@ class PageRunner:
     async def _fetch(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked) -> Fetched:
         fetcher = PageFetcher(
             egress,
-            self._headers(work, url),
-            self._limits_of(work),
+            self.headers_of(work, url),
+            self.limits_of(work),
             self._options,
             blocked,
             self._reader(work),
@@ -175,13 +175,15 @@ class PageRunner:
         finally:
             handle.cancel()
 
-    def _limits_of(self, work: PageWork) -> Limits:
+    def limits_of(self, work: PageWork) -> Limits:
+        """The limits of its fetch: it may ask for less time."""
         hint = work.crawl_config.timeout_hint
         if hint is None:
             return self._limits
         return replace(self._limits, total_timeout=min(timedelta(seconds=hint), self._limits.total_timeout))
 
-    def _headers(self, work: PageWork, url: Url) -> CrawlHeaders:
+    def headers_of(self, work: PageWork, url: Url) -> CrawlHeaders:
+        """What its requests say, to its own host and to those that it is led to."""
         given, secret = split(work.crawl_config.headers)
         ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
         pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
