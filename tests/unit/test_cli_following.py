@@ -71,7 +71,8 @@ def test_the_exit_code_says_how_a_crawl_ended(
     assert told in captured.err
 
 
-def test_who_waits_in_vain_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_waits_in_vain_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("shoal.cli.following.WORKER_SECONDS", 0.0)
     assert main(["crawls", "wait", "one", "--timeout", "200ms"]) == 6
     captured = capsys.readouterr()
     assert captured.out == ""

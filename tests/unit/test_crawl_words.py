@@ -172,7 +172,7 @@ def test_the_summary_of_a_paused_crawl_counts_every_sitting_and_says_what_is_lef
 
 def test_the_summary_of_a_crawl_that_was_paused_tells_the_walk_from_the_break() -> None:
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=9 * SECOND), 3600)
-    assert ("Took", "1 h, of which 9 s at work, 1 pages/s") in rows_of(done, summary(done), [])
+    assert ("Took", "1 h, of which 9 s at work, 1 page/s") in rows_of(done, summary(done), [])
     straight = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=88 * SECOND), 90)
     assert ("Took", "1 min 30 s, 0.1 pages/s") in rows_of(straight, summary(straight), [])
 

@@ -48,7 +48,7 @@ def list_crawls(limit: int, reach: Reach, as_json: bool, **wanted: Any) -> None:
         return
     print_table(["id", "state", "pages", "errors", "queued", "created", "seed"], [_row(crawl) for crawl in items])
     if last is not None:
-        note(f"There are more: shoal crawls ls --after {last}")
+        note(f"There are more: `shoal crawls ls --after {last}`")
 
 
 @crawls.command()

@@ -27,6 +27,7 @@ from shoal.hosts.pace import HeldHost
 
 CRAWL = "/api/v1/crawls/{}"
 LOOK_SECONDS = 0.5
+WORKER_SECONDS = 2.0  # in which a worker that there is takes a crawl
 AWAY_SECONDS = 60.0  # for which a server or a store that was there may be away
 INTERRUPTED = 130  # 128 + SIGINT: whoever only looks leaves nothing behind
 STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more unless somebody asks for it
@@ -73,7 +74,6 @@ def watch(crawl_id: str, reach: Reach, as_json: bool) -> int:
 
     async def follow(api: Api, clock: Clock) -> int:
         watched = Watched(api, (await _seen(api, crawl_id)).crawl)
-        _tell_waiting(watched.crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             seen = await _until_still(api, crawl_id, clock)
         return _told(seen, as_json)
@@ -97,7 +97,6 @@ def at_its_end(reach: Reach, crawl_id: str, as_json: bool, longest: float | None
     async def follow(api: Api, clock: Clock) -> int:
         try:
             async with asyncio.timeout(longest):
-                _tell_waiting((await _seen(api, crawl_id)).crawl)
                 seen = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
@@ -153,17 +152,16 @@ class Watched:
         return 0.0 if began is None else max(0.0, (clock.micros() - began) / 1e6)
 
 
-def _tell_waiting(crawl: Crawl) -> None:
-    """Whoever forgot the worker would wait for ever, and not know why."""
-    if crawl.state is CrawlState.QUEUED:
-        note("It waits for a worker: `shoal worker`, or `shoal serve --workers 1`.")
-
-
 async def _until_still(api: Api, crawl_id: str, clock: Clock) -> Seen:
+    """Its end. Whoever forgot the worker would wait for ever, and is told why."""
+    patience: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
         seen = await _seen(api, crawl_id)
         if seen.crawl.state in STILL:
             return seen
+        if patience is not None and clock.monotonic() >= patience and seen.crawl.state is CrawlState.QUEUED:
+            note("It waits for a worker: `shoal worker`, or `shoal serve --workers 1`.")
+            patience = None
         await clock.sleep(LOOK_SECONDS)
 
 

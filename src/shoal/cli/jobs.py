@@ -55,7 +55,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, reach: Reach, as_json:
     columns = ["id", "kind", "state", "attempts", "priority", "created", "about"]
     print_table(columns, [_row(job) for job in items])
     if more is not None:
-        note(f"There are more: shoal jobs ls --cursor {more}")
+        note(f"There are more: `shoal jobs ls --cursor {more}`")
 
 
 @jobs.command()

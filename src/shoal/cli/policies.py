@@ -106,7 +106,7 @@ def list_policies(
     columns = ["id", "when", "next run", "last success", "stale", "what"]
     print_table(columns, [_row(policy) for policy in items])
     if more is not None:
-        note(f"There are more: shoal policies ls --cursor {more}")
+        note(f"There are more: `shoal policies ls --cursor {more}`")
 
 
 @policies.command()
@@ -137,8 +137,10 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_jso
         return
     rows = [_result(one) for one in items]
     print_table(["fetched", "job", "state", "hash", "what"], rows)
+    if not rows and cursor is None:
+        note("There is none yet; what the policy of a site gives is a crawl, which `shoal policies show` names.")
     if more is not None:
-        note(f"There are more: shoal policies results {policy_id} --cursor {more}")
+        note(f"There are more: `shoal policies results {policy_id} --cursor {more}`")
 
 
 @policies.command(epilog="Example: shoal policies diff pol_01hr2v8k3m4n5p6q")

@@ -67,7 +67,7 @@ def _took(told: dict[str, Any], walked: float) -> str:
     if had_breaks:
         pace = round(told["pages"] / walked, 1)
     within = f", of which {in_time(walked)} at work" if had_breaks else ""
-    return in_time(seconds) + within + (f", {pace:g} pages/s" if pace else "")
+    return in_time(seconds) + within + (f", {pace:g} {'page' if pace == 1 else 'pages'}/s" if pace else "")
 
 
 def _skipped(skipped: dict[str, int]) -> str:
