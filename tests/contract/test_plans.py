@@ -33,6 +33,7 @@ from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
 from shoal.plan.policy import PolicyForm
 from shoal.plan.scheduler import Scheduler
+from shoal.queue import states
 from shoal.queue.book import JobFilter
 from shoal.queue.job import NewJob, Taker
 from shoal.queue.states import JobState
@@ -326,6 +327,16 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
     await bench.database.run(lambda tx: bench.frontier.free(tx, crawl.number, pattern))
 
 
+async def end_many(bench: Bench) -> None:
+    """Extend and end many jobs while as many others are locked."""
+    taker = Taker("w7", ["page"])
+    held = (await bench.queue.finish_and_lease([], taker, LINKS)).leases
+    await bench.queue.extend([lease.holder for lease in held])
+    moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in held]
+    for half in (moves[::2], moves[1::2]):
+        await bench.queue.finish_and_lease(half, taker, 0)
+
+
 async def work_on(bench: Bench) -> None:
     """All that workers ask of the queue: they enqueue, lease, extend, finish, fail, release, get lost, and cancel."""
     await bench.enqueue(key="once", run_id="run_1")
@@ -334,6 +345,7 @@ async def work_on(bench: Bench) -> None:
     await bench.jump(6)
     leases = await bench.queue.lease("w1", ["page", "audit"], ["shared", "n1"], 20)
     await bench.queue.extend([lease.holder for lease in leases])
+    await end_many(bench)
     await bench.queue.began(leases[0].holder, "n1", 1)
     await bench.queue.held_by("w1")
     await bench.database.read(lambda tx: bench.jobs.waits(tx, "page", ["shared", "n1"]))

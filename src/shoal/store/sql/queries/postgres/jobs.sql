@@ -26,7 +26,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- asked for the one whose first job ranks best, then the next, up to :limit. The first row says which moves were made, the
 -- scopes in which those jobs had seats, and whether the time of jobs that wait for one has come. With :alone nothing is done,
 -- and that is said, where more would have to follow in the same commit: seats to be settled, or jobs to be made due.
--- What is leased is named by a list: whatever the planner thinks of how many :limit are, it looks up these and no others.
+-- What is moved and what is leased is named by a list: whatever the planner thinks of how many there are, it looks up these
+-- and no others; whether they are locked is asked in a way that it cannot judge: it would read all that are.
 -- Whose first job ranks best is looked for only where there is a choice: what was leased since the last vacuum is stepped
 -- over each time.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
@@ -86,7 +87,8 @@ moved AS (
         rank = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END - greatest(job.priority - m.drop_by, 0) * :ageing::bigint
     FROM t, m
     JOIN job AS was ON was.id = m.id
-    WHERE job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
+    WHERE job.id = ANY(ARRAY(SELECT m.id FROM m)) AND job.id = m.id AND job.lease_epoch = m.epoch
+          AND CASE WHEN job.state = 'locked' THEN TRUE ELSE FALSE END
     RETURNING job.id, m.epoch, m.ended, m.error, job.scopes, was.lease_holder, job.granted_at
 ),
 closed AS (
@@ -117,11 +119,12 @@ SELECT leased.*, NULL, NULL, NULL, NULL, NULL FROM leased;
 
 -- name: extend_leases
 -- Move the ends of leases that are still held, and tell which of them are to be killed. Touches no column that a fence
--- guards.
+-- guards. Looks up these jobs, as `turn_jobs` does, and not all that are locked.
 -- rows: id epoch ttl
 UPDATE job SET lease_until = t.now + m.ttl
 FROM unnest(:id::text[], :epoch::bigint[], :ttl::bigint[]) AS m (id, epoch, ttl), (SELECT shoal_now() AS now) AS t
-WHERE job.id = m.id AND job.state = 'locked' AND job.lease_epoch = m.epoch
+WHERE job.id = ANY(:id::text[]) AND job.id = m.id AND job.lease_epoch = m.epoch
+      AND CASE WHEN job.state = 'locked' THEN TRUE ELSE FALSE END
 RETURNING job.id, m.epoch, job.kill_at <= t.now AS kill;
 
 -- name: fence_job
