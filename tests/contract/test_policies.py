@@ -473,6 +473,8 @@ async def test_a_weekly_policy_is_not_stale_before_its_next_time(office: Office)
     policy = await office.make(cron="0 6 * * 1")
     monday = to_micros(datetime(2026, 3, 2, 6, 5, tzinfo=UTC))
     seen = dataclasses.replace(policy, last_success_at=monday)
+    gone = dataclasses.replace(seen, spec=policy.spec.replace('"UTC"', '"Europe/Gone"'))
+    assert gone.answer(monday)["timezone"] == "Europe/Gone"
     assert not seen.answer(monday + 6 * 24 * HOUR * 1_000_000)["freshness"]["stale"]
     assert seen.answer(monday + 7 * 24 * HOUR * 1_000_000)["freshness"]["stale"]
 
@@ -500,6 +502,16 @@ async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(office: 
     assert await office.waiting() == [fine.id]
     await office.pass_()
     assert [one.policy_id for one in office.bench.told if isinstance(one, PolicyStuck)] == [broken.id]
+
+
+async def test_a_policy_whose_time_zone_is_gone_keeps_no_other_from_its_job(office: Office) -> None:
+    broken = await office.make(windows=["00:00-24:00"], timezone="Europe/Berlin")
+    fine = await office.make()
+    spec = broken.spec.replace("Europe/Berlin", "Europe/Gone")
+    await office.bench.sql(f"UPDATE policy SET spec = '{spec}' WHERE id = '{broken.id}'")
+    await office.pass_()
+    assert await office.waiting() == [fine.id]
+    assert [told.policy_id for told in office.bench.told if isinstance(told, PolicyStuck)] == [broken.id]
 
 
 async def test_a_site_is_crawled_now_when_somebody_says_so(office: Office) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from msgspec import Meta, field
 
-from shoal.base.clock import moment, to_micros
+from shoal.base.clock import moment, span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.form import Form, says
 from shoal.base.reading import read_duration, read_pause, read_span
@@ -191,8 +191,11 @@ class Policy:
         """How old its last success is, in steps of its rhythm; 1 for a policy that never had one."""
         if self.last_success_at is None:
             return 1.0
-        rhythm, last = self.rhythm, self.last_success_at
-        step = rhythm.next_planned(last, last) - last  # by cron it is stale when its next time has come
+        last = self.last_success_at
+        try:
+            step = self.rhythm.next_planned(last, last) - last  # by cron it is stale when its next time has come
+        except ValueError:  # its time zone is gone: the scheduler tells of it, and others are shown all the same
+            step = span(DAY)
         return max(0.0, (now - last) / step)
 
     def answer(self, now: int) -> dict[str, Any]:

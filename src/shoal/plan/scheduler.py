@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import orjson
-from msgspec import DecodeError
 
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
@@ -123,13 +122,12 @@ class Scheduler:
         if not known:
             return _Batch([], [], [], [], 0, 0.0)
         now = await self._store.now(tx)  # not before: what was found due must be so by this time too
-        late = {policy_id: step for policy_id, one in known.items() if (step := kept_waiting(one, now)) is not None}
-        plans, stuck = await self._plan(tx, [one for one in known.values() if one.id not in late], now)
+        plans, late, stuck = await self._plan(tx, list(known.values()), now)
         replaced = await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
         jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
         steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
-        steps += [*late.values(), *(put_off(known[one.policy_id], now) for one in stuck)]
+        steps += [*late, *(put_off(known[one.policy_id], now) for one in stuck)]
         await self._store.advance(tx, steps)
         waited = max(now - (one.next_run_at or now) for one in known.values())
         return _Batch(jobs, enqueued, replaced, stuck, len(known), max(0, waited) / 1e6)
@@ -144,17 +142,23 @@ class Scheduler:
             known |= {one.id: one for one in owed + due}
         return known
 
-    async def _plan(self, tx: Tx, policies: Sequence[Policy], now: int) -> tuple[list[_Plan], list[PolicyStuck]]:
-        """What to do for each of these; and those that cannot be run: they must not keep the others from it."""
+    async def _plan(
+        self, tx: Tx, policies: Sequence[Policy], now: int
+    ) -> tuple[list[_Plan], list[Step], list[PolicyStuck]]:
+        """What to do for each of these; where those go that may not begin now; and those that cannot be run: they must
+        not keep the others from it."""
         said = await self._store.signals(tx, sorted(set(_subjects(policies))))
-        plans, stuck = [], []
+        plans, late, stuck = [], [], []
         for policy in policies:
             try:
+                if (later := kept_waiting(policy, now)) is not None:
+                    late.append(later)
+                    continue
                 rating = rate(facts_of(policy, now, _points(policy, said)), self._rules)
                 plans.append(_Plan(policy, job_of(policy, rating), step_of(policy, now, lives=False)))
             except Exception as error:
                 stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
-        return plans, stuck
+        return plans, late, stuck
 
     async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> list[Move]:
         """Cancel what still lives of these, in the commit that makes the new run."""
@@ -228,10 +232,7 @@ def step_of(policy: Policy, now: int, lives: bool) -> Step:
 def kept_waiting(policy: Policy, now: int) -> Step | None:
     """Where a policy goes whose run comes so late that it may not begin any more: to when its next window opens, or
     nowhere, for it is over. None if it may begin."""
-    try:
-        is_free = not policy.form.windows and policy.form.not_after is None
-    except DecodeError:  # whoever plans it tells what is wrong
-        return None
+    is_free = not policy.form.windows and policy.form.not_after is None
     if is_free or ((opens := policy.rhythm.opens(now)) == now and not policy.form.is_over(now)):
         return None
     due = policy.next_run_at is None or policy.next_run_at <= now
