@@ -236,7 +236,7 @@ SELECT id FROM job WHERE id = ANY(:ids::text[]) ORDER BY id FOR UPDATE;
 -- Those of these grants that are still locked and over, under the lock that a move needs, one after the other by their ids.
 SELECT job.id FROM job
 JOIN unnest(:ids::text[], :epochs::bigint[]) AS g (id, epoch) ON g.id = job.id AND g.epoch = job.lease_epoch
-WHERE job.state = 'locked' AND job.lease_until < shoal_now()
+WHERE job.id = ANY(:ids::text[]) AND CASE WHEN job.state = 'locked' THEN job.lease_until < shoal_now() ELSE FALSE END
 ORDER BY job.id
 FOR UPDATE OF job;
 
@@ -245,7 +245,7 @@ FOR UPDATE OF job;
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
-FROM job WHERE id = ANY(:ids::text[]) AND state = 'locked'
+FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
 ORDER BY id;
 
 -- name: end_of_purge

@@ -3,9 +3,9 @@
 SELECT DISTINCT run_id FROM job WHERE id = ANY(:ids::text[]);
 
 -- name: lock_held_jobs
--- Those of these jobs that are leased, locked one after the other by their ids.
+-- Those of these jobs that are leased, locked one after the other by their ids. Looked up as in `turn_jobs`.
 SELECT id, kind, run_id, lease_epoch AS epoch, lease_holder AS owner, attempts, max_attempts, payload
-FROM job WHERE id = ANY(:ids::text[]) AND state = 'locked'
+FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
 ORDER BY id
 FOR UPDATE;
 
