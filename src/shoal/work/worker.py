@@ -78,12 +78,13 @@ class Worker:
         """Work until `stop`; then hand back what is in hand, and return."""
         self._tell_started()
         deafen = self._wake.subscribe(self._hear, lambda: not self._stopping.is_set())
-        chores = [self._heart.beat(), self._runs.warm_up(), *(slots.watch() for slots in self._slots)]
+        chores = [self._heart.beat(), *(slots.watch() for slots in self._slots)]
         chores += [] if self._pages is None else [self._pages.run()]
         tasks = [asyncio.create_task(chore) for chore in chores]
         for task in tasks:
             task.add_done_callback(self._chore_ended)
         try:
+            await self._runs.warm_up()  # before the first lease, which would start another one beside it
             while not self._stopping.is_set():
                 await self._runs.lease_more()
                 await self._rest()
