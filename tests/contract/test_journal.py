@@ -9,7 +9,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import NotFound
 from shoal.base.url import Url
 from shoal.crawl.change import CrawlChange
-from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.failures import FailedUrls
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Report
@@ -54,6 +54,11 @@ async def test_a_life_can_be_read(bench: Bench) -> None:
     assert await facts(bench, crawl, "crawl_completed") == {
         "reason": "drained", "pages": 2, "errors": 0, "bytes": 20, "queued": 0,
     }  # fmt: skip
+
+
+async def test_a_crawl_that_is_walked_where_it_was_made_waits_for_no_worker(bench: Bench) -> None:
+    crawl = await bench.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"]), here=True)
+    assert await said(bench, crawl) == ["Walked by the process that made it"]
 
 
 async def test_pause_resume_change_and_stop_are_told(bench: Bench) -> None:

@@ -146,7 +146,7 @@ class Crawls:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
             await self._frontier.add(tx, crawl.number, "", first_urls(seeds, crawl.key_seed, config))
             await self._queue.enqueue_in(tx, jobs)
-            await self.journal.write(tx, crawl.number, [telling.submitted(crawl)])
+            await self.journal.write(tx, crawl.number, [telling.submitted(crawl, here=here)])
             return crawl
 
         crawl = await self._database.run(commit)

@@ -38,9 +38,10 @@ def in_words(reason: str | None) -> str:
     return REASONS.get(reason or "", reason or "")
 
 
-def submitted(crawl: Crawl) -> Line:
+def submitted(crawl: Crawl, *, here: bool) -> Line:
     waits = crawl.state is CrawlState.QUEUED
-    words = "Waiting for a worker" if waits else "Stored, to be started later"
+    line = "Walked by the process that made it" if here else "Waiting for a worker"
+    words = line if waits else "Stored, to be started later"
     return Line(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
 
 
