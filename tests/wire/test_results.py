@@ -1,6 +1,7 @@
 """What policies gave, over HTTP and on the command line: history, difference, and how long it is kept."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.pages.history import changes_of
 from shoal.pages.jobs_store import NewResult
 from shoal.pages.result import Result, Status
+from shoal.pages.shelf import OldResults
 from shoal.queue.book import JobFilter
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
@@ -105,8 +107,9 @@ async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outli
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert len(page["items"]) == 3
     later = api.app.clock.micros() + 1_000_000
-    removed = await api.app.database.run(lambda tx: SqlResultStore().forget(tx, later, 100))
-    assert removed == 3
+    shelf = OldResults(timedelta(0), SqlResultStore())
+    assert [await shelf.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
+    assert await shelf.prune(api.app.database, later, 100) == (0, False)
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert [one["data"] for one in page["items"]] == [{"price": 2}]
 

@@ -14,6 +14,9 @@ from shoal.pages.work import PageSpec
 from shoal.queue.job import Holder
 from shoal.queue.states import JobState
 
+Place = tuple[int, int]
+"""Where a result stands among the others by its age: when it was fetched, and its number."""
+
 
 class HeldJob(Struct, frozen=True):
     """A locked job, as whoever takes its result must see it. What it says of itself is its own or its group's."""
@@ -84,8 +87,9 @@ class ResultStore(Protocol):
         """The last word on one of its jobs."""
         ...
 
-    async def forget(self, tx: Tx, before: int, limit: int) -> int:
-        """Remove results of policies that are older than that, but for the last success of each; how many."""
+    async def forget(self, tx: Tx, before: int, after: Place, limit: int) -> tuple[int, Place | None]:
+        """Of the next `limit` results of policies that are older than that, by their age and after a place, remove all
+        but the last success of each policy; how many, and the place of the last one, None at the end."""
         ...
 
     async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:

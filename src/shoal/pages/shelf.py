@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.database import Database
-from shoal.pages.jobs_store import GroupStore, ResultStore
+from shoal.pages.jobs_store import GroupStore, Place, ResultStore
+
+BEGIN: Place = (0, 0)
 
 
 @dataclass(slots=True)
@@ -28,7 +30,10 @@ class OldResults:
     keep: timedelta
     store: ResultStore
     name: str = "results of policies"
+    _after: Place = BEGIN  # what stays of those before is not looked at again, until the end is reached
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
-        removed = await database.run(lambda tx: self.store.forget(tx, before, limit))
-        return removed, removed == limit
+        after = self._after
+        removed, place = await database.run(lambda tx: self.store.forget(tx, before, after, limit))
+        self._after = place or BEGIN
+        return removed, place is not None

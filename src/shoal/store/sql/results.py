@@ -9,7 +9,7 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import encodable, json_of
-from shoal.pages.jobs_store import HeldJob, NewResult
+from shoal.pages.jobs_store import HeldJob, NewResult, Place
 from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
 from shoal.queue.job import Holder, owner_of
 from shoal.queue.states import JobState
@@ -68,8 +68,12 @@ class SqlResultStore:
         row = await tx.one("result_of_policy", policy=policy, job_id=job_id)
         return None if row is None else _stored(row)
 
-    async def forget(self, tx: Tx, before: int, limit: int) -> int:
-        return await tx.execute("forget_results", before=before, limit=limit)
+    async def forget(self, tx: Tx, before: int, after: Place, limit: int) -> tuple[int, Place | None]:
+        rows = await tx.all("old_results", before=before, since=after[0], number=after[1], limit=limit)
+        if not rows:
+            return 0, None
+        count = await tx.execute("forget_results", numbers=[row["number"] for row in rows])
+        return count, (rows[-1]["fetched_at"], rows[-1]["number"]) if len(rows) == limit else None
 
     async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:
         return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]

@@ -26,6 +26,12 @@ SELECT * FROM result
 WHERE policy = :policy AND policy IS NOT NULL AND state <> 'pending' AND number < :before AND number >= :last
 ORDER BY number DESC;
 
+-- name: old_results
+-- Results of policies that are older than a time, by their age, after a place.
+SELECT fetched_at, number FROM result
+WHERE policy IS NOT NULL AND (fetched_at, number) > (:since, :number) AND fetched_at < :before
+ORDER BY fetched_at, number LIMIT :limit;
+
 -- name: success_of_policy
 -- The last success of a policy before a number.
 SELECT * FROM result

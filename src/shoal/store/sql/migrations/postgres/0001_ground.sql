@@ -189,7 +189,7 @@ CREATE TABLE result (
 );
 CREATE INDEX result_of_group ON result (group_id, number) WHERE group_id IS NOT NULL AND state <> 'pending';
 CREATE INDEX result_of_policy ON result (policy, number) WHERE policy IS NOT NULL AND state <> 'pending';
-CREATE INDEX result_old ON result (fetched_at) WHERE policy IS NOT NULL;
+CREATE INDEX result_old ON result (fetched_at, number) WHERE policy IS NOT NULL;
 
 -- How many jobs of a scope may be locked at once, and which are: a job takes a seat in each of its scopes that is limited.
 CREATE TABLE quota (

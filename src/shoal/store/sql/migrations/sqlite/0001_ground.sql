@@ -199,7 +199,7 @@ CREATE TABLE result (
 );
 CREATE INDEX result_of_group ON result (group_id, number) WHERE group_id IS NOT NULL AND state <> 'pending';
 CREATE INDEX result_of_policy ON result (policy, number) WHERE policy IS NOT NULL AND state <> 'pending';
-CREATE INDEX result_old ON result (fetched_at) WHERE policy IS NOT NULL;
+CREATE INDEX result_old ON result (fetched_at, number) WHERE policy IS NOT NULL;
 
 -- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
 -- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0

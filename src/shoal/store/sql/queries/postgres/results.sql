@@ -36,11 +36,9 @@ SELECT * FROM unnest(:job_id::text[], :epoch::bigint[], :group_id::text[], :poli
 DELETE FROM result WHERE job_id = ANY(:ids::text[]) AND policy IS NULL;
 
 -- name: forget_results
--- Remove results of policies that are older than a time, but not the last success of a policy that is still there.
-DELETE FROM result WHERE number = ANY(ARRAY(
-    SELECT r.number FROM result AS r
-    WHERE r.policy IS NOT NULL AND r.fetched_at < :before
-          AND (EXISTS (SELECT 1 FROM result AS n
-                       WHERE n.policy = r.policy AND n.state <> 'pending' AND n.status = 'success' AND n.number > r.number)
-               OR r.status = 'fail' OR NOT EXISTS (SELECT 1 FROM policy AS p WHERE p.id = r.policy))
-    ORDER BY r.fetched_at LIMIT :limit FOR UPDATE SKIP LOCKED));
+-- Remove these results of policies, but not the last success of a policy that is still there.
+DELETE FROM result AS r
+WHERE r.number = ANY(:numbers::bigint[])
+      AND (EXISTS (SELECT 1 FROM result AS n
+                   WHERE n.policy = r.policy AND n.state <> 'pending' AND n.status = 'success' AND n.number > r.number)
+           OR r.status = 'fail' OR NOT EXISTS (SELECT 1 FROM policy AS p WHERE p.id = r.policy));

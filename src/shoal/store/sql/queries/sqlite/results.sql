@@ -32,12 +32,10 @@ VALUES (:job_id, :epoch, :group_id, :policy, :state, :status, :http_status, :fet
 DELETE FROM result WHERE job_id IN (SELECT value FROM json_each(:ids)) AND policy IS NULL;
 
 -- name: forget_results
--- Remove results of policies that are older than a time, but not the last success of a policy that is still there.
+-- Remove these results of policies, but not the last success of a policy that is still there.
 DELETE FROM result WHERE number IN (
-    SELECT r.number FROM result AS r INDEXED BY result_old
-    WHERE r.policy IS NOT NULL AND r.fetched_at < :before
-          AND (EXISTS (SELECT 1 FROM result AS n INDEXED BY result_of_policy
-                       WHERE n.policy = r.policy AND n.policy IS NOT NULL AND n.state <> 'pending' AND n.status = 'success'
-                             AND n.number > r.number)
-               OR r.status = 'fail' OR NOT EXISTS (SELECT 1 FROM policy AS p WHERE p.id = r.policy))
-    LIMIT :limit);
+    SELECT r.number FROM json_each(:numbers) AS i CROSS JOIN result AS r ON r.number = i.value
+    WHERE EXISTS (SELECT 1 FROM result AS n INDEXED BY result_of_policy
+                  WHERE n.policy = r.policy AND n.policy IS NOT NULL AND n.state <> 'pending' AND n.status = 'success'
+                        AND n.number > r.number)
+          OR r.status = 'fail' OR NOT EXISTS (SELECT 1 FROM policy AS p WHERE p.id = r.policy));
