@@ -6,7 +6,7 @@
 PYTHON := .venv/bin/python
 # Which tests, and how: make test T="tests/unit -k clock" N=0
 T ?=
-N ?= 3
+N ?= 4
 COMPILE := .venv/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 

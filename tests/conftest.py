@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: object) -> None:
     """xdist asks what a new worker has to know."""
     node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)  # type: ignore[attr-defined]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose processes mostly wait stand evenly between those that compute: each worker gets its share of both."""
+    totals = Counter(_waits(item) for item in items)
+    seen: Counter[bool] = Counter()
+    places: dict[Path, float] = {}
+    for item in items:
+        places.setdefault(item.path, seen[_waits(item)] / totals[_waits(item)])
+        seen[_waits(item)] += 1
+    items.sort(key=lambda item: places[item.path])
+
+
+def _waits(item: pytest.Item) -> bool:
+    return item.path.parent.name == "acceptance"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -406,9 +406,10 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
     wide = {"/": [f"/{number}" for number in range(40)]}
     wide |= {path: [f"{path}/{number}" for number in range(20)] for path in wide["/"]}
     wide |= {path: [] for links in list(wide.values()) for path in links if path not in wide}
-    async with serving(Shelf(pages=wide, seconds=0.2)) as site:
+    async with serving(Shelf(pages=wide)) as site:
         first = await crawler.crawl(site)
         site.forget()
+        site.seconds = 0.05
         crawl = await crawler.submit(site, recrawl_of=first.crawl.id)
         weighing = Weighing(crawler.app.frontier)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from shoal.app import App, opened
 from shoal.base.clock import FakeClock
@@ -105,14 +106,31 @@ async def listening(app: App) -> AsyncIterator[Served]:
     routes = routes_of([*app.api(live=live, room=room), health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
     door_of = site(routes, app.clock, app.signals, acts=app.acts())
-    config = uvicorn.Config(door_of, log_config=None, lifespan="off")
+    async with answering(door_of, door):
+        try:
+            yield Served(app, door.getsockname()[1], clock, room, routes)
+        finally:
+            live.close()
+            room.close()
+
+
+@asynccontextmanager
+async def answering(app: ASGIApp, door: socket.socket) -> AsyncIterator[None]:
+    """uvicorn without its loop, which looks ten times a second whether it should end: it ends when it has nothing to
+    do any more."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[door]))
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[door])
+    await server.on_tick(0)
     try:
-        yield Served(app, door.getsockname()[1], clock, room, routes)
+        yield
     finally:
-        live.close()
-        room.close()
-        server.should_exit = True
-        await serving
+        for listener in server.servers:
+            listener.close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        while server.server_state.connections or server.server_state.tasks:  # noqa: ASYNC110 (it tells nobody)
+            await asyncio.sleep(0.001)
         door.close()

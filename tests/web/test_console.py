@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 import pytest
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.app import App, opened
@@ -28,6 +27,7 @@ from shoal.serve import console
 from shoal.serve.console import BADGES, NOTHING, ConsoleApi, ago, duration, files, size
 from shoal.serve.endpoint import routes_of
 from shoal.serve.site import site
+from tests.support.api import answering
 
 SITE = "https://example.com/"
 SCRIPT_SEED = "https://example.com/?q=\"><script>alert('x')</script>&b=<b>"
@@ -83,7 +83,7 @@ class Served:
         return watched
 
     def _get(self, path: str) -> Answer:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -101,14 +101,8 @@ async def served(store_url: str) -> AsyncIterator[Served]:
         door = socket.create_server(("127.0.0.1", 0))
         shop = Served(app, door.getsockname()[1])
         inner = site(routes, app.clock, app.signals)
-        server = uvicorn.Server(uvicorn.Config(shop.watching(inner), log_config=None, lifespan="off"))
-        serving = asyncio.create_task(server.serve(sockets=[door]))
-        try:
+        async with answering(shop.watching(inner), door):
             yield shop
-        finally:
-            server.should_exit = True
-            await serving
-            door.close()
 
 
 @pytest.fixture
