@@ -14,6 +14,7 @@ from tests.support import ledger
 from tests.support.fleet import (
     FIFTH,
     PATIENCE_SECONDS,
+    POLL_SECONDS,
     QUICK,
     SEED,
     TENTH,
@@ -315,7 +316,8 @@ def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, 
         send_all(stopped, signal.SIGCONT)
         return False
 
-    wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits")
+    # The moment is short: look for it all the time.
+    wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits", longest_poll=POLL_SECONDS)
     return site.visits[-1].at
 
 

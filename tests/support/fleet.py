@@ -268,6 +268,7 @@ def wait_for(
     what: str,
     seconds: float = PATIENCE_SECONDS,
     seen: Callable[[], str] = lambda: "",
+    longest_poll: float = LONGEST_POLL_SECONDS,
 ) -> None:
     began = time.monotonic()
     while not condition():
@@ -275,7 +276,7 @@ def wait_for(
         if waited > seconds:
             raise AssertionError(f"there was not {what} within {seconds:g} s {seen()}")
         # Looking costs those who are waited for their time: the longer it takes, the less often we look.
-        time.sleep(min(LONGEST_POLL_SECONDS, max(POLL_SECONDS, waited / 10)))
+        time.sleep(min(longest_poll, max(POLL_SECONDS, waited / 10)))
 
 
 def children_of(pid: int) -> list[int]:
