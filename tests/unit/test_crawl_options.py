@@ -101,3 +101,8 @@ def test_an_id_with_anything_else_in_it_is_refused(text: str) -> None:
 def test_an_address_that_cannot_be_crawled_is_refused_as_what_the_person_wrote() -> None:
     with pytest.raises(InvalidInput, match=r"^URL 'example\.com' is not an absolute http or https URL"):
         read_config({"seeds": ["example.com"]}, flag_of)
+
+
+def test_a_hook_that_nobody_offers_is_refused_by_its_flag() -> None:
+    with pytest.raises(InvalidInput, match=r"^--hook names 'none', which no installed package offers"):
+        parsed("--hook", "none")

@@ -81,11 +81,10 @@ class InvalidInput(CallerError):
     def __init__(self, field: str, problem: str, fix: str) -> None:
         super().__init__(f"{field} {problem}; {fix}.", field=field)
 
-    def called(self, name: Callable[[str], str]) -> "InvalidInput":
+    def called(self, name: Callable[[str], str]) -> ShoalError:
         """The same, with the field by the name that whoever wrote it knows."""
         field = str(self.facts.get("field", ""))
-        self.message = name(field) + self.message.removeprefix(field) if field else self.message
-        return self
+        return self.again(name(field) + self.message.removeprefix(field), self.facts) if field else self
 
 
 class UsageError(CallerError):

@@ -53,7 +53,10 @@ def read_hook(name: str) -> str:
     """Looked for at once: a crawl that cannot run its hooks should not begin."""
     from shoal.extract.hooks import find_hooks
 
-    find_hooks([name])
+    try:
+        find_hooks([name])
+    except InvalidInput as error:
+        raise error.called(lambda _: "--hook") from None
     return name
 
 
