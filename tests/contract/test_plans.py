@@ -330,7 +330,7 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
 async def end_many(bench: Bench) -> None:
     """Extend and end many jobs while as many others are locked."""
     taker = Taker("w7", ["page"])
-    held = (await bench.queue.finish_and_lease([], taker, LINKS)).leases
+    held = (await bench.queue.finish_and_lease([], taker, LINKS // 2)).leases
     await bench.queue.extend([lease.holder for lease in held])
     moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in held]
     for half in (moves[::2], moves[1::2]):
@@ -384,7 +384,8 @@ async def serve_bots(bench: Bench) -> None:
 
 async def ask_desk(bench: Bench) -> None:
     """All that people ask of jobs: lists, replay, cancel, purge, quotas, why."""
-    for scope in ("project:a", "project:b"):
+    scopes = [f"project:{new_id('of_this_test')}" for _ in range(2)]  # others count theirs in the same database
+    for scope in scopes:
         await bench.desk.set_quota(scope, 1)
         jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]
         await bench.queue.enqueue([*jobs, NewJob(JobId(new_id("job")), "page", None, lane="n2")])
@@ -397,7 +398,7 @@ async def ask_desk(bench: Bench) -> None:
     await bench.lose()
     leases = await bench.queue.lease("w9", ["page"], ["n2"], 4)
     await bench.desk.quotas()
-    await bench.desk.remove_quota("project:b")
+    await bench.desk.remove_quota(scopes[1])
     failing = replace(leases[0], attempts=leases[0].max_attempts - 1)
     await bench.queue.fail(failing, "no")
     lists = (JobFilter(), JobFilter(kind="rare"), JobFilter(JobState.LOCKED), JobFilter(dead=True))
