@@ -384,7 +384,7 @@ async def serve_bots(bench: Bench) -> None:
 
 async def ask_desk(bench: Bench) -> None:
     """All that people ask of jobs: lists, replay, cancel, purge, quotas, why."""
-    scopes = [f"project:{new_id('of_this_test')}" for _ in range(2)]  # others count theirs in the same database
+    scopes = [f"project:{new_id('job')}" for _ in range(2)]  # others count theirs in the same database
     for scope in scopes:
         await bench.desk.set_quota(scope, 1)
         jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]
