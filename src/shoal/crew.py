@@ -13,7 +13,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.crawls import KIND
 from shoal.crawl.credentials import is_label
 from shoal.crawl.frontier import Settled
-from shoal.crawl.walker import Walker
+from shoal.crawl.walker import Walker, never
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, endpoint
 from shoal.queue.job import SHARED_LANE, Holder, Lease, local_lane
 
@@ -121,6 +121,7 @@ def walker_of(
     alive: Callable[[], bool],
     settled: Callable[[list[Settled]], None] = lambda settled: None,
     hungry: Callable[[], bool] = lambda: True,
+    renew: Callable[[], Awaitable[bool]] = never,
 ) -> Walker:
     """A walker of a crawl in this process, going out under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
@@ -143,6 +144,7 @@ def walker_of(
         alive,
         settled,
         hungry,
+        renew,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from shoal.app import App, opened
+from shoal.base.clock import FakeClock
 from shoal.base.database import Work
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.params import SESSION
@@ -20,6 +21,7 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import TrapState, pattern_of
 from shoal.crew import walker_of
 from shoal.loading import load
+from shoal.work.vigil import Vigil
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
 
 T = TypeVar("T")
@@ -357,6 +359,33 @@ async def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_made_twice(cra
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "drained")
     assert seen.counts.pages == len(await crawler.pages(seen)) == 41
     assert deaf.commits > 4
+
+
+async def test_whoever_slept_through_its_lease_goes_on_if_it_is_its_own_still(crawler: Crawler) -> None:
+    """As a laptop does that was closed: nobody has taken the job meanwhile."""
+    async with serving(ScriptedSite(lambda path: html(path, "/next"))) as site:
+        crawl = await crawler.submit(site)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        clock = FakeClock()
+        vigil = Vigil(crawler.app.queue, lease, clock)
+        clock.jump(3600)
+        assert not vigil.trusted()
+        walker = walker_of(crawler.app, crawl, lease.holder, vigil.trusted, renew=vigil.renew)
+        assert await walker.run() == "drained"
+        assert vigil.trusted()
+
+
+async def test_whoever_slept_through_its_lease_leaves_if_another_has_it(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(html)) as site:
+        crawl = await crawler.submit(site)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        clock = FakeClock()
+        vigil = Vigil(crawler.app.queue, lease, clock)
+        clock.jump(3600)
+        await crawler.app.queue.release(lease, "another has it")
+        with pytest.raises(LeaseLost):
+            await walker_of(crawler.app, crawl, lease.holder, vigil.trusted, renew=vigil.renew).run()
+    assert site.asked == []
 
 
 async def test_no_commit_has_more_urls_than_a_store_takes_in_a_moment(crawler: Crawler) -> None:

@@ -115,6 +115,7 @@ class Company(Struct, frozen=True, kw_only=True):
     """Whom the engine asks and tells on its way."""
 
     alive: Callable[[], bool]  # false once our lease may have run out: then nothing more is taken
+    renew: Callable[[], Awaitable[bool]]  # makes sure of it, where we can; whether it is ours
     settled: Callable[[list[Settled]], None]  # is given what each commit made durable
     hungry: Callable[[], bool]  # false while whoever is told has more than enough: then nothing more is taken
     noticed: Callable[[dict[int, HostNews], dict[int, float]], None]  # what hosts said, and for how long they are held
@@ -253,7 +254,7 @@ class Engine:
         self._reader.widen(await self._walk.seeds_landed())
 
     async def _commit(self) -> Turn:
-        if not self._company.alive():
+        if not self._company.alive() and not await self._company.renew():
             raise LeaseLost(self._walk.holder.job_id, self._walk.holder.epoch)
         report = self._next_report()
         self._held -= len(report.settled)

@@ -1,7 +1,7 @@
 """One walker, put together: a crawl's options become scope, pace, window, budget and fetcher; then the engine runs."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -95,6 +95,11 @@ class RobotsOutOfReach(Signal):
     error: str
 
 
+async def never() -> bool:
+    """Whoever holds the lease for us gave it up when it could not be trusted: it is not ours to renew."""
+    return False
+
+
 class Walker:
     """The run of one crawl job in this process."""
 
@@ -116,6 +121,7 @@ class Walker:
         alive: Callable[[], bool],
         settled: Callable[[list[Settled]], None] = lambda settled: None,
         hungry: Callable[[], bool] = lambda: True,
+        renew: Callable[[], Awaitable[bool]] = never,
     ) -> None:
         self._database = database
         self._crawls = crawls
@@ -128,6 +134,7 @@ class Walker:
         self._pages = pages
         self._crawl = crawl
         self._alive = alive
+        self._renew = renew
         self._settled = settled
         self._hungry = hungry
         self._window, self._pace = _window_and_pace(crawl, settings)
@@ -217,6 +224,7 @@ class Walker:
             self._clock,
             Company(
                 alive=self._alive,
+                renew=self._renew,
                 settled=self._tell,
                 hungry=self._hungry,
                 noticed=self._notice,

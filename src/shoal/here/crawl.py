@@ -183,7 +183,13 @@ class CrawlHere:
         assert self._lease is not None
         assert self._vigil is not None
         self._walker = walker_of(
-            self._app, self.crawl, self._lease.holder, self._vigil.trusted, self._settled, lambda: self._stream.has_room
+            self._app,
+            self.crawl,
+            self._lease.holder,
+            self._vigil.trusted,
+            self._settled,
+            lambda: self._stream.has_room,
+            self._vigil.renew,
         )
         if self._pausing is not None:
             self._walker.leave(self._pausing)

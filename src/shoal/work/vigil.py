@@ -1,6 +1,7 @@
 """Keeps one lease alive from the process that works on it, and knows how far it can be trusted."""
 
 import asyncio
+from contextlib import suppress
 from types import TracebackType
 
 from shoal.base.clock import Clock
@@ -24,6 +25,15 @@ class Vigil:
         """Whether the lease surely still holds, by our own clock."""
         return self._trust.holds()
 
+    async def renew(self) -> bool:
+        """Make sure of the lease now: whoever slept through its term, as a laptop does, may have it still. Whether it
+        is ours."""
+        asked_at = self._clock.monotonic()
+        if not (await self._queue.extend([self._lease.holder])).kept:
+            return False
+        self._trust.renew(asked_at)
+        return True
+
     async def __aenter__(self) -> "Vigil":
         self._task = asyncio.create_task(self._keep())
         return self
@@ -37,10 +47,6 @@ class Vigil:
     async def _keep(self) -> None:
         while True:
             await self._clock.sleep(self._queue.settings.extend_every.total_seconds())
-            asked_at = self._clock.monotonic()
-            try:
-                if not (await self._queue.extend([self._lease.holder])).kept:
+            with suppress(ShoalError):  # away or full: the lease is trusted less and less, and tried again
+                if not await self.renew():
                     return  # lost: it will not be trusted for long, and the fence refuses us anyway
-            except ShoalError:
-                continue  # away or full: the lease is trusted less and less, and tried again
-            self._trust.renew(asked_at)
