@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import click
+from xxhash import xxh3_128_digest
 
 from shoal.app import opened
 from shoal.base.clock import SystemClock
@@ -76,13 +77,14 @@ async def _told(api: Api, crawl_id: str, wanted: Wanted) -> AsyncIterator[list[P
     """The pages as the server lists them. One that is fetched again meanwhile comes twice in the list: the first is
     taken."""
     path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)
-    known: set[int] = set()
+    known: set[bytes] = set()  # by 128 bits: a million URLs themselves would take a hundred megabytes
     more: str | None = None
     while True:
         listed = await api.get(path, limit=PAGE, cursor=more, **query)
         pages = [Page.of(record) for record in listed["items"]]
-        yield [page for page in pages if hash(page.url) not in known]
-        known.update(hash(page.url) for page in pages)
+        digests = [xxh3_128_digest(page.url.encode()) for page in pages]
+        yield [page for page, digest in zip(pages, digests, strict=True) if digest not in known]
+        known.update(digests)
         more = listed["next"]
         if more is None or len(pages) < PAGE:
             return
