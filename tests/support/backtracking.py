@@ -1,6 +1,6 @@
 """Shapes of regular expressions that can take more than linear time in Python's `re`, found by reading them.
 
-Rough on purpose: it knows sequences, alternatives and repetitions of sets of characters, and calls everything suspicious
+Rough on purpose: it knows sequences, alternatives and repetitions of sets of characters, and suspects everything
 that it cannot prove harmless.
 """
 
