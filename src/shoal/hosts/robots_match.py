@@ -1,9 +1,8 @@
-"""Paths matched by the rules of a robots.txt, as RFC 9309 §2.2.2 says: octet by octet, with `*` and a last `$` as signs.
+"""Paths matched by the rules of a robots.txt, as RFC 9309 §2.2.2 says: octet by octet, with `*` and a last `$` special.
 
 Both sides are brought to one form first. An escape of a printable character is that character, except of `/` and `%`,
-which mean something else unescaped; whatever is not printable ASCII is escaped. Nothing else is escaped on the way: a
-rule with a `%` that begins no escape, such as `/*%`, means a `%` that stands in the URL, and is compared with the URL as
-it was written.
+which mean something else unescaped; whatever is not printable ASCII is escaped. Nothing else is escaped on the way. A
+rule with a `%` that begins no escape, such as `/*%`, is compared with the URL as it was written.
 """
 
 import re
