@@ -180,6 +180,7 @@ class PageReader:
         page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
         page.robots = fetched.robots
+        page.canonical = fetched.canonical
         page.redirects = [{"url": hop.url, "status": hop.status} for hop in fetched.redirects]
         if fetched.failure is not None:
             page.error_code = fetched.failure.code

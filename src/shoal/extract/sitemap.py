@@ -1,4 +1,4 @@
-"""What a sitemap lists: an index of sitemaps, a set of URLs, a plain list or a feed (RSS, RDF, Atom), also gzipped. Pure.
+"""What a sitemap lists: an index of sitemaps, a set of URLs, a plain list or a feed, gzipped or not. Pure.
 
 Written for foreign bytes: a document type, and with it every entity, is refused; size, number, nesting and the length
 of one token have limits, and the file is unpacked and parsed in pieces, so that a bomb costs no more than they allow.
