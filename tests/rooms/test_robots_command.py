@@ -60,6 +60,15 @@ async def test_an_allowed_url_is_told_with_everything_around_it(capsys: pytest.C
     assert rows[4][1].strip().startswith("Shoal, of 'Shoal/")
 
 
+async def test_a_relative_sitemap_is_resolved_and_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(host((200, {}, "Sitemap: /map.xml\nSitemap: https://e.org/s.xml\n"))) as site:
+        assert await run(f"{site.url}/x") == 0
+        assert f"Sitemap  {site.url}/map.xml (written as /map.xml)" in capsys.readouterr().out
+        said = await told(capsys, 0, f"{site.url}/x")
+    assert said["sitemaps"] == [f"{site.url}/map.xml", "https://e.org/s.xml"]
+    assert said["relative_sitemaps"] == ["/map.xml"]
+
+
 async def test_a_denied_url_is_exit_code_1_with_the_rule(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(host()) as site:
         said = await told(capsys, 1, f"{site.url}/private")

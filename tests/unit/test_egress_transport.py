@@ -234,6 +234,23 @@ async def test_an_answer_that_is_no_http_is_a_failure(
     assert failed(await ask(egress, server)).code == code
 
 
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"no colon\r\nX-A: b", "The first header line has no colon, so the answer cannot be read."),
+        (b"X-A: b\r\nno colon\r\nX-B: c", "The header line after X-A has no colon, so the answer cannot be read."),
+        (b"X-A: b\r\nX\x00: c", "The header line after X-A has a NUL byte, so the answer cannot be read."),
+        (b": x\r\nno colon", "A header line has no colon, so the answer cannot be read."),
+    ],
+)
+async def test_a_header_line_that_loses_the_answer_is_named(
+    egress: Egress, server: BadServer, head: bytes, message: str
+) -> None:
+    server.answer_and_close("/", b"HTTP/1.1 200 OK\r\n" + head + b"\r\nContent-Length: 2\r\n\r\nhi")
+    failure = failed(await ask(egress, server))
+    assert (failure.code, failure.message) == ("protocol_error", message)
+
+
 async def test_bytes_behind_the_announced_end_are_not_taken_for_another_answer(
     egress: Egress, server: BadServer
 ) -> None:

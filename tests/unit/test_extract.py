@@ -209,6 +209,37 @@ def test_a_hostile_page_is_read_in_ordinary_time(html: str) -> None:
     assert "/after" in facts.links
 
 
+FAR_DOWN = b"<!doctype html><title>x</title><!--" + b"x" * 1_100 + b"-->"
+
+
+@pytest.mark.parametrize(
+    ("start", "body", "encoding"),
+    [
+        (FAR_DOWN, b"<meta charset=iso-8859-2>\xb3", "iso-8859-2"),
+        (FAR_DOWN, b'<META http-equiv="Content-Type" content="text/html; charset=koi8-r">\xc1', "koi8-r"),
+        (FAR_DOWN, b"<meta charset=windows-1252>\xc3\xa9", "windows-1252"),  # it could be UTF-8, and says otherwise
+        (FAR_DOWN, b"<meta charset=windows-1251>ascii", "windows-1251"),
+        (FAR_DOWN, b"<meta charset=utf-16>\xc3\xa9", "utf-8"),
+        (FAR_DOWN, b"<meta charset=x-user-defined>\xe9", "windows-1252"),
+        (FAR_DOWN, b"<meta charset=klingon><meta charset=koi8-r>\xc1", "koi8-r"),
+        (FAR_DOWN, b"<!-- <meta charset=koi8-r> -->\xc3\xa9", "utf-8"),
+        (FAR_DOWN, b"<script>'<meta charset=koi8-r>'</script>\xc3\xa9", "utf-8"),
+        (b"<script charset=utf-8></script>" + FAR_DOWN, b"<meta charset=koi8-r>\xc1", "koi8-r"),
+        (b"<meta charset=koi8-r>" + FAR_DOWN, b"<meta charset=iso-8859-2>\xb3", "koi8-r"),
+        (b"<meta charset=utf-8>" + FAR_DOWN, b"<meta charset=iso-8859-2>\xc3\xa9", "utf-8"),
+        (b"<meta charset=windows-1252>", b"ascii", "windows-1252"),
+        (b"<meta charset=UTF-8>", b"ascii", "utf-8"),
+        (b"", b"ascii about a charset", "utf-8"),
+    ],
+)
+def test_a_meta_far_down_counts_when_nothing_else_declares_an_encoding(
+    start: bytes, body: bytes, encoding: str
+) -> None:
+    _, found, flags = decode(start + body, "text/html")
+    assert (found, flags & Flag.ENCODING_GUESSED) == (encoding, NO_FLAGS)
+    assert decode(start + body, "text/html; charset=big5")[1] == "big5"
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "text", "encoding", "flags"),
     [

@@ -18,6 +18,7 @@ from shoal.fetch.sitemap import SMALL_BYTES, FetchedSitemap, SitemapFetcher
 from tests.support.badserver import BadServer, bad_server, reply
 from tests.support.told import Told
 
+HTML = ("Content-Type", "text/html")
 PAGE = b"<title>here</title><a href=/x>x</a>"
 
 
@@ -182,3 +183,58 @@ async def test_large_sitemaps_are_read_one_after_the_other() -> None:
     assert site.most == 1
     egress.close()
     server.close()
+
+
+@pytest.mark.parametrize(
+    ("link", "canonical"),
+    [
+        ('<https://e.org/c>; rel="canonical"', "https://e.org/c"),
+        ("</c?d>; title=x; REL=Canonical", "{site}/c?d"),
+        ('</a>; rel="next", </c>; rel="up canonical"', "{site}/c"),
+        ('</a>; rel="next"\r\nLink: </c>;rel=canonical', "{site}/c"),
+        ('</caf\u00e9>; rel="canonical"', "{site}/caf\u00e9"),
+        ('</c>; rel="noncanonical"', None),
+        ('</c>; title="canonical"', None),
+        ('<http://[>; rel="canonical"', None),
+        ("canonical", None),
+    ],
+)
+async def test_headers_may_name_the_canonical_url(
+    fetcher: PageFetcher, server: BadServer, link: str, canonical: str | None
+) -> None:
+    server.answer("/", reply(200, PAGE, [("Link", link), HTML]))
+    server.answer("/file", reply(200, b"%PDF-", [("Link", link), ("Content-Type", "application/pdf")]))
+    expected = canonical and canonical.format(site=f"http://127.0.0.1:{server.port}")
+    page, file = await fetch(fetcher, server), await fetch(fetcher, server, "/file")
+    assert page.facts is not None
+    assert (page.facts.canonical, file.canonical) == (expected, expected)
+
+
+async def test_the_pages_own_canonical_url_counts_before_that_of_its_headers(
+    fetcher: PageFetcher, server: BadServer
+) -> None:
+    body = b'<link rel=canonical href="/own">' + PAGE
+    server.answer("/", reply(200, body, [("Link", '</header>; rel="canonical"'), HTML]))
+    fetched = await fetch(fetcher, server)
+    assert fetched.facts is not None
+    assert fetched.facts.canonical == "/own"
+
+
+@pytest.mark.parametrize(
+    ("refresh", "target"),
+    [
+        ("0; url=/next", "{site}/next"),
+        ("5;URL='../x'", "{site}/x"),
+        ("0, https://e.org/", "https://e.org/"),
+        ("30", None),
+    ],
+)
+async def test_a_refresh_header_is_a_link(
+    fetcher: PageFetcher, server: BadServer, refresh: str, target: str | None
+) -> None:
+    body = b'<base href="https://other.example/">' + PAGE
+    server.answer("/a/b", reply(200, body, [("Refresh", refresh), HTML]))
+    fetched = await fetch(fetcher, server, "/a/b")
+    assert fetched.facts is not None
+    added = [] if target is None else [target.format(site=f"http://127.0.0.1:{server.port}")]
+    assert fetched.facts.links == ["/x", *added]

@@ -40,7 +40,7 @@ def test_every_refusal_names_the_field_the_problem_and_the_fix_in_our_words(fiel
         assert len(message) < 400
 
 
-@pytest.mark.parametrize("pattern", ["(" * 500 + ")" * 500, "a{99999999999999999999}", "(", "*"])
+@pytest.mark.parametrize("pattern", ["(" * 500, "a{1001}", "(", "*", "[z-a]"])
 def test_a_pattern_that_no_expression_is_made_of_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidInput, match=r"^include .* is not a regular expression"):
         CrawlConfig.read({"seeds": SEEDS, "include": [pattern]})

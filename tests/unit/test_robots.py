@@ -160,6 +160,30 @@ def test_an_escaped_sign_is_not_the_sign(rule: str, path: str) -> None:
     assert allowed(group(f"Disallow: {rule}"), path)
 
 
+@pytest.mark.parametrize("path", ["/@user", "/a,b", "/a:b;c", "/(x)!*'", "/~x-._", "/%41%2Dz", "/?a=b&c=[d]"])
+def test_a_percent_sign_in_a_rule_means_one_that_stands_in_the_url(path: str) -> None:
+    assert allowed(group("Disallow: /*%"), path)
+
+
+@pytest.mark.parametrize("path", ["/100%25", "/caf%C3%A9", "/a%2Cb", "/x?q=%20", "/%"])
+def test_a_rule_with_a_percent_sign_matches_what_is_escaped(path: str) -> None:
+    assert not allowed(group("Disallow: /*%"), path)
+
+
+@pytest.mark.parametrize(("rule", "path"), [("/a,b", "/a%2Cb"), ("/a%2Cb", "/a,b"), ("/%40me", "/@me")])
+def test_a_reserved_character_and_its_escape_are_the_same(rule: str, path: str) -> None:
+    assert not allowed(group(f"Disallow: {rule}"), path)
+
+
+def test_a_sign_at_the_end_is_no_character() -> None:
+    assert allowed(group("Disallow: /fish$"), "/fish$x")
+
+
+def test_a_folder_whose_index_is_allowed_is_allowed() -> None:
+    text = group("Disallow: /a/", "Allow: /a/index.html")
+    assert [allowed(text, path) for path in ("/a/", "/a/index.html", "/a/b")] == [True, True, False]
+
+
 def test_a_path_in_latin_1_means_what_it_was_written_for() -> None:
     assert not allowed(b"User-agent: foobot\nDisallow: /caf\xe9/\n", "/caf%E9/menu")
 
@@ -370,6 +394,20 @@ def test_sitemaps_stand_anywhere_and_are_counted_once() -> None:
     assert rules(text).sitemaps == ["https://e.org/1", "https://e.org/2"]
     many = "".join(f"Sitemap: https://e.org/{number}\n" for number in range(MOST_SITEMAPS + 5))
     assert len(rules(many).sitemaps) == MOST_SITEMAPS
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("/relative.xml", f"{SITE}/relative.xml"),
+        ("sitemap.xml", f"{SITE}/sitemap.xml"),
+        ("//cdn.example.org/s.xml", "https://cdn.example.org/s.xml"),
+        ("https://e.org/s.xml", "https://e.org/s.xml"),
+        ("http://[broken", "http://[broken"),
+    ],
+)
+def test_a_relative_sitemap_is_one_of_the_host(written: str, url: str) -> None:
+    assert rules(f"Sitemap: {written}\n").sitemaps_at(SITE) == [(url, written)]
 
 
 def test_no_file_allows_everything_and_no_answer_nothing() -> None:

@@ -13,6 +13,7 @@ from shoal.extract.sitemap import (
     DEEPEST,
     DEFAULT_LIMITS,
     LONGEST_TEXT,
+    MOST_PREAMBLE,
     Entry,
     Sitemap,
     SitemapKind,
@@ -91,6 +92,66 @@ def test_feeds_are_sitemaps_too() -> None:
         <link rel="self" href="https://e.org/a.atom"/><link href="https://e.org/a"/>
         <link rel="alternate" href="https://e.org/a?second"/></entry></feed>"""
     assert read(atom).entries == [Entry("https://e.org/a", "2024")]
+
+
+def test_rss_1_0_is_read() -> None:
+    sitemap = read(
+        """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/"
+              xmlns:dc="http://purl.org/dc/elements/1.1/">
+          <channel rdf:about="https://e.org/"><link>https://e.org/</link><items><rdf:Seq/></items></channel>
+          <item rdf:about="https://e.org/a#1"><title>x</title><link>https://e.org/a</link><dc:date>2024</dc:date></item>
+          <item rdf:about="https://e.org/b"><title>named by its URL only</title></item>
+        </rdf:RDF>"""
+    )
+    assert (sitemap.kind, sitemap.problem) == (SitemapKind.FEED, None)
+    assert sitemap.entries == [Entry("https://e.org/a", "2024"), Entry("https://e.org/b")]
+
+
+def test_an_rss_item_may_have_only_a_permalink() -> None:
+    items = [
+        "<item><guid>https://e.org/a</guid><pubDate>Sat</pubDate></item>",
+        '<item><guid isPermaLink="true">https://e.org/b</guid><link>https://e.org/b?link</link></item>',
+        '<item><guid isPermaLink="false">https://e.org/id/3</guid></item>',
+        "<item><description>no page at all</description></item>",
+    ]
+    sitemap = read(f"<rss><channel>{''.join(items)}</channel></rss>")
+    assert sitemap.entries == [Entry("https://e.org/a", "Sat"), Entry("https://e.org/b?link")]
+    assert (sitemap.refused, sitemap.problem) == (0, None)
+
+
+@pytest.mark.parametrize(("root", "item"), [("sitemapindex", "sitemap"), ("urlset", "url")])
+def test_an_entry_without_loc_may_have_the_url_as_its_text(root: str, item: str) -> None:
+    entries = [
+        f"<{item}> https://e.org/a\n</{item}>",
+        f"<{item}>https://e.org/b<lastmod>2024</lastmod></{item}>",
+        f"<{item}>\n <loc>https://e.org/c</loc> text </{item}>",
+    ]
+    sitemap = read(f"<{root} {XMLNS}>{''.join(entries)}</{root}>")
+    assert sitemap.entries == [Entry("https://e.org/a"), Entry("https://e.org/b", "2024"), Entry("https://e.org/c")]
+    assert sitemap.problem is None
+
+
+def test_several_locs_in_one_entry_are_all_read() -> None:
+    entry = "<sitemap><loc>https://e.org/1</loc><loc>https://e.org/2</loc><lastmod>2024</lastmod></sitemap>"
+    sitemap = read(f"<sitemapindex {XMLNS}>{entry}</sitemapindex>")
+    assert sitemap.entries == [Entry("https://e.org/1", "2024"), Entry("https://e.org/2", "2024")]
+
+
+@pytest.mark.parametrize(
+    "entry", ["<url/>", "<url><location>https://e.org/x</location></url>", "<url><loc>/x</loc></url>"]
+)
+def test_entries_that_give_no_url_are_told(entry: str) -> None:
+    body = f"<urlset {XMLNS}><url><loc>https://e.org/a</loc></url>{entry * 2}</urlset>"
+    sitemap = read(body)
+    assert (urls(sitemap), sitemap.refused) == (["https://e.org/a"], 2)
+    assert sitemap.problem == "has 2 entries without an absolute URL, left out"
+
+
+def test_a_text_may_begin_with_something_else() -> None:
+    sitemap = read("# Our pages\n\nhttps://e.org/a\nhttps://e.org/b\n")
+    assert (sitemap.kind, urls(sitemap)) == (SitemapKind.TEXT, ["https://e.org/a", "https://e.org/b"])
+    assert sitemap.problem == "has 1 entry without an absolute URL, left out"
+    assert read("no URL\n" * MOST_PREAMBLE + "https://e.org/a").problem == "is no sitemap"
 
 
 def test_what_other_vocabularies_put_in_is_not_taken_for_a_url() -> None:
@@ -225,7 +286,7 @@ def test_document_types_and_entities_are_refused(declared: str) -> None:
         (b"not found", "is no sitemap"),
         (b"{}", "is no sitemap"),
         (b"\x89PNG\r\n", "is no sitemap"),
-        (b"User-agent: *\nDisallow: /\nhttps://e.org/", "is no sitemap"),
+        (b"User-agent: *\nDisallow: /\nSitemap: https://e.org/", "is no sitemap"),
         (b"<!doctype html><p>hello", "is an HTML page and no sitemap"),
         (b"<html><body>https://e.org/</body></html>", "is an HTML page and no sitemap"),
         (b"<opml><loc>https://e.org/</loc></opml>", "is no sitemap: it begins with <opml>"),

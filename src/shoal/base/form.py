@@ -22,8 +22,8 @@ from shoal.base.text import has_nul, shorten
 Check = Callable[[Any], Any]
 """Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
 
-_PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-_EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: of length ([<>]=) ([0-9]+))?")
+_PLACE = " - at `$"
+_EXPECTED = re.compile(r"Expected `(\w++)[^`]*+`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
 _NUL = b"\\u0000"  # as JSON has it
 _NAMES = {
@@ -240,8 +240,8 @@ def _inner(said: str) -> tuple[str, str]:
 
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
     """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
-    match = _PLACE.fullmatch(error)
-    said, place = (match[1], match[2] or "") if match else (error, "")
+    said, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
+    said, place = (said, place[:-1]) if mark else (error, "")
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
         return InvalidInput(called + place, *_said(said))
     if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:

@@ -112,6 +112,9 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _WITH_HOST: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
 _WITHOUT_HOST: Final = re.compile(r"https?:///", re.IGNORECASE)
 _SAME_FOR_ALL_PAGES: Final = re.compile(r"/|https?://|(?!https?:)[a-z][a-z0-9+.\-]*:", re.IGNORECASE)
+_HIDDEN_HOST: Final = re.compile(r"(?:https?:)?[/\\]{2}[^/?\\]*+\\[^/?@]*+@", re.IGNORECASE)  # http://host\@other/
+_BROKEN: Final = re.compile(r"[\t\n\r]")
+_LINE_BREAKS: Final = dict.fromkeys(map(ord, "\t\n\r"))
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ENDS_IN_NUMBER: Final = re.compile(r"(?:\A|\.)[0-9]+\Z")
 _PORT: Final = re.compile(r":[0-9]+\Z")
@@ -209,6 +212,8 @@ class Canonicalizer:
 
     def _parse(self, text: str, base: Url | None) -> Url | Refusal:
         text, mark, _ = text.strip(_WHITESPACE).partition("#")
+        if base is not None:
+            text = _as_a_browser_reads(text)
         refusal = self._refusal(text, base)
         if refusal is not None:
             return refusal
@@ -227,7 +232,7 @@ class Canonicalizer:
             return Refusal.URL_TOO_LONG
         if _CONTROL.search(text):
             return Refusal.CONTROL_CHARACTERS
-        if "\\" in text:
+        if "\\" in text.partition("?")[0]:
             return Refusal.BACKSLASH_IN_URL
         # The standard would take the next name for the host: nobody who writes `http:///x` means that.
         malformed = _WITHOUT_HOST.match(text) if base else not _WITH_HOST.match(text)
@@ -283,6 +288,16 @@ def _any_of(names: tuple[str, ...], rest: str) -> str:
     """One of these names; `rest` is what a final `*` stands for."""
     parts = (re.escape(name.lower().removesuffix("*")) + rest * name.endswith("*") for name in names)
     return f"(?:{'|'.join(parts)})" if names else "(?!)"
+
+
+def _as_a_browser_reads(link: str) -> str:
+    """A link of a page without tabs and line ends, and with slashes for the backslashes of its path. What people and
+    programs give as a whole URL is not mended so: there these are mistakes, or attempts to hide a host."""
+    link = link.translate(_LINE_BREAKS) if _BROKEN.search(link) else link
+    if "\\" not in link or _HIDDEN_HOST.match(link):
+        return link
+    path, mark, query = link.partition("?")
+    return path.replace("\\", "/") + mark + query
 
 
 def _parameter_name(parameter: str) -> str:

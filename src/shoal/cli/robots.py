@@ -132,6 +132,7 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
 def facts(answer: Answer) -> dict[str, Any]:
     """The answer for programs."""
     rules, rule = answer.rules, answer.decision.rule
+    sitemaps = rules.sitemaps_at(origin(answer.url))
     return {
         "url": answer.url,
         "allowed": answer.decision.allowed,
@@ -147,7 +148,8 @@ def facts(answer: Answer) -> dict[str, Any]:
         "crawl_delay_seconds": rules.delay.total_seconds(),
         "crawl_delay_asked_seconds": rules.asked_delay,
         "crawl_delay_was_cut": rules.delay_was_cut,
-        "sitemaps": rules.sitemaps,
+        "sitemaps": [sitemap for sitemap, _ in sitemaps],
+        "relative_sitemaps": [written for sitemap, written in sitemaps if sitemap != written],
     }
 
 
@@ -161,8 +163,8 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
         ("Agent", f"{rules.token}, of {answer.agent!r}"),
         ("Delay", _delay(rules)),
     ]
-    shown = rules.sitemaps[:MOST_SITEMAPS_SHOWN]
-    rows += [("Sitemap", url) for url in shown]
+    shown = rules.sitemaps_at(origin(answer.url))[:MOST_SITEMAPS_SHOWN]
+    rows += [("Sitemap", url if url == written else f"{url} (written as {written})") for url, written in shown]
     if len(rules.sitemaps) > len(shown):
         rows.append(("Sitemap", f"and {len(rules.sitemaps) - len(shown)} more"))
     return [(name, value) for name, value in rows if value]

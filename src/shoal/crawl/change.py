@@ -17,8 +17,8 @@ from shoal.crawl.crawl import (
     Priority,
     Seconds,
     Size,
-    patterns_that_compile,
 )
+from shoal.crawl.url_patterns import check_patterns
 from shoal.settings import Speed
 
 
@@ -37,7 +37,7 @@ class CrawlChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_seconds: Annotated[Pause | UnsetType | None, says("Pause between requests to one host.")] = UNSET
     priority: Annotated[Priority | UnsetType, says("Higher first.")] = UNSET
 
-    checks: ClassVar[Mapping[str, Check]] = {"include": patterns_that_compile, "exclude": patterns_that_compile}
+    checks: ClassVar[Mapping[str, Check]] = {"include": check_patterns, "exclude": check_patterns}
 
     def applied(self, config: CrawlConfig) -> CrawlConfig:
         return replace(config, **self.plain())

@@ -1,6 +1,5 @@
 """What a crawl is: what a caller asks for, and what Shoal answers."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
+from shoal.crawl.url_patterns import check_patterns
 from shoal.egress.given import MOST_HEADERS, check_headers
 from shoal.settings import Speed
 
@@ -36,15 +36,6 @@ Label = Annotated[str, Meta(min_length=1, max_length=100)]
 LabelText = Annotated[str, Meta(max_length=500)]
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
-
-
-def patterns_that_compile(patterns: list[str]) -> list[str]:
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{shorten(pattern)!r} is not a regular expression ({error})") from None
-    return patterns
 
 
 def parameter_names(names: list[str] | None) -> list[str] | None:
@@ -125,8 +116,8 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unquoted = SECRET_FIELDS
     raw = frozenset({"seeds"})  # judged one by one, by their places
     checks = {
-        "include": patterns_that_compile,
-        "exclude": patterns_that_compile,
+        "include": check_patterns,
+        "exclude": check_patterns,
         "drop_params": parameter_names,
         "keep_params": parameter_names,
         "tracking_params": parameter_names,

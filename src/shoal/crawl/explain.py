@@ -1,6 +1,5 @@
 """Why a URL is where it is, in words. Pure: the crawl and what the store knows of the URL go in."""
 
-import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -16,9 +15,11 @@ from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
 from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.traps import pattern_of
+from shoal.crawl.url_patterns import matching
 from shoal.extract.flags import names_of
 
 MOST_BORDERS = 5
+MOST_QUOTED = 20  # patterns
 UNREAD = "pages that have not changed were not read again"
 
 
@@ -262,8 +263,9 @@ def _border(config: CrawlConfig) -> str:
 
 
 def _matching(patterns: list[str], url: Url) -> str:
-    return _quoted([pattern for pattern in patterns if re.search(pattern, url)] or patterns)
+    return _quoted(matching(patterns, url) or patterns)
 
 
 def _quoted(patterns: list[str]) -> str:
-    return ", ".join(f"`{pattern}`" for pattern in patterns)
+    more = f" and {len(patterns) - MOST_QUOTED} more" if len(patterns) > MOST_QUOTED else ""
+    return ", ".join(f"`{pattern}`" for pattern in patterns[:MOST_QUOTED]) + more

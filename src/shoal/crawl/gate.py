@@ -93,8 +93,9 @@ class RobotsGate:
 
     def sitemaps(self, url: Url) -> list[str]:
         """The sitemaps that the robots.txt of the URL's host names, if it is known."""
-        rules = self._rules.get(origin(url))
-        return [] if rules is None else rules.sitemaps
+        home = origin(url)
+        rules = self._rules.get(home)
+        return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(home)]
 
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         """Get the rules of the URL's host; `then` is called when they are known."""

@@ -16,6 +16,7 @@ from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
 from shoal.extract.directives import combined, forbids_following
 from shoal.extract.page import Facts
+from shoal.extract.query_encoding import with_encoded_queries
 from shoal.fetch.fetch import Fetched
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import NOT_MODIFIED, Page
@@ -179,6 +180,7 @@ class PageReader:
         page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
         page.robots = fetched.robots
+        page.canonical = fetched.canonical
         page.redirects = [{"url": hop.url, "status": hop.status} for hop in fetched.redirects]
         if fetched.failure is not None:
             page.error_code = fetched.failure.code
@@ -198,6 +200,8 @@ class PageReader:
         base = self._urls.base(final, facts.base)
         known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
         written = facts.links + facts.nofollow
+        if facts.encoding != "utf-8":
+            written = with_encoded_queries(written, facts.encoding)
         resolved = self._urls.resolve(base, written, self._known.texts)
         if known is not None:
             self._refuse(written, resolved, known)

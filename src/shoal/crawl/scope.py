@@ -1,11 +1,11 @@
 """What belongs to a crawl. Pure: a URL and its depth go in, a fate comes out."""
 
-import re
 from collections.abc import Iterable
 
 from shoal.base.url import Url, hostname, origin, registrable_domain
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.fates import Fate
+from shoal.crawl.url_patterns import UrlPatterns
 
 MAX_SEGMENTS = 40
 MAX_REPEATS = 3
@@ -25,8 +25,8 @@ class Scope:
     def change(self, config: CrawlConfig) -> None:
         """Go by another depth and other filters; the border stays."""
         self._depth = config.depth
-        self._include = _any_of(config.include)
-        self._exclude = _any_of(config.exclude)
+        self._include = UrlPatterns(config.include) if config.include else None
+        self._exclude = UrlPatterns(config.exclude) if config.exclude else None
 
     def widen(self, url: Url) -> None:
         """Let in what belongs to this URL as if it were a seed."""
@@ -59,9 +59,9 @@ class Scope:
         """The same for one that is known to be inside."""
         if not self.deep_enough(depth):
             return Fate.SKIPPED_DEPTH
-        if self._exclude is not None and self._exclude.search(url):
+        if self._exclude is not None and self._exclude.match(url):
             return Fate.SKIPPED_EXCLUDED
-        if self._include is not None and not self._include.search(url):
+        if self._include is not None and not self._include.match(url):
             return Fate.SKIPPED_NOT_INCLUDED
         return _trap(url)
 
@@ -77,10 +77,6 @@ def _border(url: Url, kind: str) -> str:
             return url.partition("?")[0].rpartition("/")[0] + "/"
         case _:
             return origin(url) + "/"
-
-
-def _any_of(patterns: list[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
 
 
 def _trap(url: Url) -> Fate:

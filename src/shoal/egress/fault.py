@@ -1,5 +1,6 @@
 """libcurl's errors in our words: one failure code per cause. Decides nothing else."""
 
+import re
 from typing import Final
 
 from shoal.egress.address import Refusal
@@ -36,6 +37,9 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     _TOO_LARGE: ("headers_too_large", False, "The headers are larger than the limit."),
 }
 
+_BAD_LINES: Final = {"Header without colon": "has no colon", "NUL byte in header": "has a NUL byte"}
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
+
 # OpenSSL's verdicts on a certificate
 _TLS_EXPIRED: Final = 10
 _TLS_SELF_SIGNED: Final = frozenset({18, 19})
@@ -55,8 +59,9 @@ def refused(refusal: Refusal, url: str) -> Failure:
     )
 
 
-def explain(number: int, words: str, url: str, *, tls_verdict: int) -> Failure:
-    """The failure behind an error of libcurl, whose own words may name addresses and go to operators."""
+def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: bytes = b"") -> Failure:
+    """The failure behind an error of libcurl, whose own words may name addresses and go to operators. `last_line`: the
+    last line of the answer's head that libcurl showed; it keeps the one it stumbled over to itself."""
     code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
     if number == _TIMEDOUT:
         code, retryable, message = _timeout(words)
@@ -66,11 +71,21 @@ def explain(number: int, words: str, url: str, *, tls_verdict: int) -> Failure:
         code, retryable, message = _CODES[_PROXY]
     elif number == _SEND and words.startswith("Connection died"):  # after several tries, on one connection each
         code, retryable, message = _CODES[_EMPTY]
+    elif number == _WEIRD and words in _BAD_LINES:
+        message = f"{_which_line(last_line)} {_BAD_LINES[words]}, so the answer cannot be read."
     elif number == _RECV and "chunk" in words:
         code, retryable, message = _CODES[_WEIRD]
     elif number == _RECV and "response headers" in words:
         code, retryable, message = _CODES[_TOO_LARGE]
     return Failure(code, message, retryable, operator_detail=words, url=url)
+
+
+def _which_line(before: bytes) -> str:
+    """Which line of a head comes after this one, in words. A name is shown if it is one."""
+    name = before.partition(b":")[0].decode("latin-1")
+    if before.startswith(b"HTTP/"):
+        return "The first header line"
+    return f"The header line after {name}" if _NAME.fullmatch(name) else "A header line"
 
 
 def _timeout(words: str) -> tuple[str, bool, str]:

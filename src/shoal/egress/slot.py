@@ -167,9 +167,9 @@ class Slot:
             return refused(self._refusal, transfer.url)
         if number in CUT and (transfer.limits.cut_body or easy.getinfo(curl.RESPONSE_CODE) // 100 == 3):
             return self.response(transfer)
-        return self._with_beginning(
-            explain(number, words, transfer.url, tls_verdict=easy.getinfo(curl.SSL_VERIFYRESULT))
-        )
+        last_line = self._lines[-1] if self._lines else b""
+        verdict = easy.getinfo(curl.SSL_VERIFYRESULT)
+        return self._with_beginning(explain(number, words, transfer.url, tls_verdict=verdict, last_line=last_line))
 
     def _with_beginning(self, failure: Failure) -> Failure:
         """Operators want to see how an answer that is no HTTP began, as far as libcurl showed it."""

@@ -1,4 +1,4 @@
-"""Which characters the bytes of a page mean: byte-order mark, then header, then `<meta>`, then a guess.
+"""Which characters the bytes of a page mean: byte-order mark, then header, then `<meta>` wherever it is, then a guess.
 
 A label means what the WHATWG encoding standard says it means; UTF-7 is none. What the page says is read by
 `shoal.extract.page`.
@@ -31,10 +31,17 @@ _OTHER_THINGS: Final = (
 )
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:\-]{1,40})""", re.IGNORECASE | re.ASCII)
 _LONGEST_CONTENT_TYPE: Final = 300
+_SAYS_UTF_8: Final = re.compile(rb"""charset\s*+=\s*+["']?utf-?8\b""", re.IGNORECASE)
+_NOT_SO: Final = {
+    "utf-16le": "utf-8",
+    "utf-16be": "utf-8",
+    "x-user-defined": "windows-1252",
+}  # none could be read as such
 
 # A guess takes 5 s for 30 MB, and is as good after the first part of what is to be guessed.
 _BEYOND_ASCII: Final = re.compile(rb"[\x80-\xff]")
-_PRESCAN: Final = 1024  # where `<meta>` is looked for
+_PRESCAN: Final = 1024  # where `<meta>` is looked for first
+_LATEST: Final = 65_536  # and where in the end
 _SAMPLE: Final = 262_144
 _NEAR: Final = 4_096
 
@@ -64,12 +71,40 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, Flag]:
     if guess is not None:
         return _decoded(body, guess, flags | Flag.ENCODING_GUESSED)
     if body.isascii():
-        return _decoded(body, "utf-8", flags)
+        return _decoded(body, _declared_by_meta(body, "utf-8") or "utf-8", flags)
     found = detect(body if len(body) <= _SAMPLE else _sample(body))
-    if found.encoding is None:
-        return _decoded(body, "utf-8", flags)
     certain = found.confidence == 1
-    return _decoded(body, found.encoding.lower(), flags if certain else flags | Flag.ENCODING_GUESSED)
+    guess = (found.encoding or "utf-8").lower()
+    # A certain answer was declared where one looks first, or is UTF-8 by its bytes, which nobody need have declared.
+    if not certain or (guess == "utf-8" and not 0 <= _mention(body) < _PRESCAN):
+        late = _declared_by_meta(body, guess)
+        if late is not None:
+            return _decoded(body, late, flags)
+    return _decoded(body, guess, flags if certain or found.encoding is None else flags | Flag.ENCODING_GUESSED)
+
+
+def _declared_by_meta(body: bytes, guess: str) -> str | None:
+    """The encoding that a `<meta>` declares, also one further down than a browser looks before it begins."""
+    at = _mention(body)
+    if at < 0 or (guess == "utf-8" and _SAYS_UTF_8.match(body, at)):  # not worth a parse
+        return None
+    document = turbohtml.parse(_beginning(body, _LATEST).decode("latin-1"))
+    for meta in document.find_all("meta"):
+        if (meta.attr("http-equiv") or "").strip().lower() == "content-type":
+            said = meta.attr("content") or ""
+        else:
+            said = f"charset={meta.attr('charset') or ''}"
+        encoding = _declared(said[:_LONGEST_CONTENT_TYPE])[0]
+        if encoding is not None:
+            return _NOT_SO.get(encoding, encoding)
+    return None
+
+
+def _mention(body: bytes) -> int:
+    """Where the word `charset` comes first; less than zero if nowhere near the beginning."""
+    small = body.find(b"charset", 0, _LATEST)
+    capital = body.find(b"CHARSET", 0, _LATEST if small < 0 else small)
+    return small if capital < 0 else capital
 
 
 def _beginning(body: bytes, most: int) -> bytes:

@@ -3,11 +3,11 @@
 Links are as written; `shoal.base.url` resolves them. Rule sets, structured data and main text are not read here.
 
 Followed as links are `href` of `<a>` and `<area>`, `src` of `<frame>` (a frameset has no other way in), `<link>`
-with rel next or prev, and the target of a `<meta>` refresh. Not followed is what stands in a comment, a script or a
-`<template>`, nor an `<iframe>`, which shows somebody else's page. `<noscript>` is read: it was written for us.
+with rel next or prev, and the target of a `<meta>` refresh; `header_links` reads what headers add. Not followed is what
+stands in a comment, a script or a `<template>`, nor an `<iframe>`, which shows somebody else's page. `<noscript>` is
+read: it was written for us.
 """
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from shoal.extract.encoding import decode, is_html
 from shoal.extract.flags import NO_FLAGS, Flag
+from shoal.extract.header_links import LONGEST_URL, refresh_target
 from shoal.extract.tree import MAX_TAGS, parse
 
 
@@ -52,8 +53,6 @@ class Facts(Struct):
 DEFAULT_OPTIONS: Final = ExtractOptions()
 
 _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
-_REFRESH: Final = re.compile(r"""\s*+[\d.]++\s*+[;,]?\s*+(?:url\s*+=\s*+)?["']?([^"']+)""", re.IGNORECASE)
-_LONGEST_URL: Final = 4_096
 
 # One class per byte: 1 in a word, 0 between words. ASCII punctuation is left out, so that "don't" is one word
 # and " - " none; bytes of other alphabets count as letters.
@@ -123,9 +122,9 @@ def _read_links(document: Document, facts: Facts, most: int) -> None:
     facts.links += _attributes(select("frame[src]")[:most], "src")
     facts.links += _attributes(select('link[href]:is([rel~="next" i], [rel~="prev" i])')[:most], "href")
     for refresh in select('meta[http-equiv="refresh" i][content]')[:1]:
-        target = _REFRESH.match(refresh.attr("content") or "")
+        target = refresh_target(refresh.attr("content") or "")
         if target:
-            facts.links.append(target[1].strip())
+            facts.links.append(target)
 
 
 def _read_text(document: Document, facts: Facts) -> None:
@@ -154,7 +153,7 @@ def _address(element: Element | None) -> str | None:
     if element is None:
         return None
     written = (element.attr("href") or "").strip()
-    return written if 0 < len(written) <= _LONGEST_URL else None
+    return written if 0 < len(written) <= LONGEST_URL else None
 
 
 def _line(parts: Iterable[str], longest: int) -> str | None:

@@ -1,8 +1,9 @@
-"""What a sitemap lists: an index of sitemaps, a set of URLs, a plain list, an RSS or Atom feed; gzipped or not. Pure.
+"""What a sitemap lists: an index of sitemaps, a set of URLs, a plain list or a feed, gzipped or not. Pure.
 
 Written for foreign bytes: a document type, and with it every entity, is refused; size, number, nesting and the length
 of one token have limits, and the file is unpacked and parsed in pieces, so that a bomb costs no more than they allow.
-What is broken gives what could be read before the break. Which URLs belong to a crawl is judged by others.
+What is broken gives what could be read before the break, and entries that give no URL are counted and told. Which URLs
+belong to a crawl is judged by others.
 """
 
 import re
@@ -13,11 +14,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
+from shoal.base.text import many
+
 LONGEST_TEXT: Final = 8_192  # of a URL or a date, in characters
 LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers read an unfinished one again and again
 DEEPEST: Final = 50
 MOST_WRAPPINGS: Final = 2  # a .gz file that the server gzips once more
 MOST_MEMBERS: Final = 1_000  # of one gzip file
+MOST_PREAMBLE: Final = 100  # lines of a text before its first URL
 
 _PIECE: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
@@ -47,7 +51,7 @@ class Sitemap:
 
     kind: SitemapKind | None = None
     entries: list[Entry] = field(default_factory=list)
-    refused: int = 0  # entries that are no absolute URL
+    refused: int = 0  # entries without an absolute URL
     problem: str | None = None
 
 
@@ -67,12 +71,32 @@ _ROOTS: Final = {
     "sitemapindex": SitemapKind.INDEX,
     "rss": SitemapKind.FEED,
     "feed": SitemapKind.FEED,
+    "RDF": SitemapKind.FEED,  # RSS 1.0
 }
-_URLS: Final = frozenset({"/urlset/url/loc", "/sitemapindex/sitemap/loc", "/rss/channel/item/link"})
-_DATES: Final = frozenset(
-    {"/urlset/url/lastmod", "/sitemapindex/sitemap/lastmod", "/rss/channel/item/pubDate", "/feed/entry/updated"}
+_URLS: Final = frozenset(
+    {
+        "/urlset/url/loc",
+        "/sitemapindex/sitemap/loc",
+        "/rss/channel/item/link",
+        "/RDF/item/link",
+        "/RDF/channel/item/link",
+    }
 )
-_ITEMS: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry"})
+_DATES: Final = frozenset(
+    {
+        "/urlset/url/lastmod",
+        "/sitemapindex/sitemap/lastmod",
+        "/rss/channel/item/pubDate",
+        "/feed/entry/updated",
+        "/RDF/item/dc:date",
+    }
+)
+_ITEMS: Final = frozenset(
+    {"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry", "/RDF/item", "/RDF/channel/item"}
+)
+_TEXTS: Final = _URLS | _DATES
+_WITH_LOC: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap"})  # items that may have their URL in no element
+_GUID: Final = "/rss/channel/item/guid"
 _ATOM_LINK: Final = "/feed/entry/link"
 
 
@@ -92,6 +116,8 @@ def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap
             _Xml(sitemap, limits).read(first, pieces)
         else:
             _read_text(sitemap, limits, first, pieces)
+        if sitemap.refused:
+            sitemap.problem = f"has {many(sitemap.refused, 'entry', 'entries')} without an absolute URL, left out"
     except _Stop as stop:
         sitemap.problem = str(stop)
     return sitemap
@@ -153,8 +179,9 @@ def _without_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: Iterator[bytes]) -> None:
-    """One URL a line. A text that does not begin with one is something else."""
-    if not _ABSOLUTE.match(first[:LONGEST_TEXT].decode("utf-8", "replace")):
+    """One URL a line. A text that has none near its beginning is something else."""
+    head = first.replace(b"\r", b"\n").split(b"\n", MOST_PREAMBLE)[:MOST_PREAMBLE]
+    if b"\x00" in first[:LONGEST_TEXT] or not any(map(_is_url, head)):
         raise _Stop("is no sitemap")
     sitemap.kind = SitemapKind.TEXT
     rest, room = b"", limits.most_elements
@@ -169,19 +196,27 @@ def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: It
     _add(sitemap, limits, rest.decode("utf-8", "replace"))
 
 
+def _is_url(line: bytes) -> bool:
+    return _ABSOLUTE.match(line[:LONGEST_TEXT].strip().decode("utf-8", "replace")) is not None
+
+
 def _add(sitemap: Sitemap, limits: SitemapLimits, written: str, lastmod: str | None = None) -> bool:
     url = written.strip()
     if not url:
         return False
     if len(url) > LONGEST_TEXT or not _ABSOLUTE.match(url):
-        sitemap.refused += 1
-        if sitemap.refused > limits.most_entries:
-            raise _Stop("lists too much that is no absolute URL; the rest was not read")
+        _refuse(sitemap, limits)
         return False
     if len(sitemap.entries) >= limits.most_entries:
         raise _Stop(f"lists more than {limits.most_entries:,} URLs; the rest was not read")
     sitemap.entries.append(Entry(url, lastmod))
     return True
+
+
+def _refuse(sitemap: Sitemap, limits: SitemapLimits) -> None:
+    sitemap.refused += 1
+    if sitemap.refused > limits.most_entries:
+        raise _Stop("lists too much that is no absolute URL; the rest was not read")
 
 
 class _Xml:
@@ -200,7 +235,9 @@ class _Xml:
         self._text: list[str] | None = None  # of the element that is being read, if its text matters
         self._length = 0
         self._date: str | None = None  # of the entry, when it comes before the URL
-        self._listed = False  # whether the entry has given its URL
+        self._listed = 0  # URLs that the entry has given
+        self._refused = 0  # in all, when the entry began
+        self._spare = ""  # its URL if no other comes
         parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -240,17 +277,37 @@ class _Xml:
             raise _Stop(f"is nested more than {DEEPEST} deep")
         path = f"{paths[-1]}/{name[:64]}"
         paths.append(path)
-        if path in _URLS or path in _DATES:
-            self._text, self._length = [], 0
-            self._parser.CharacterDataHandler = self._data
+        if self._text is not None and paths[-2] in _WITH_LOC:
+            self._spare = self._heard()
+        if path in _TEXTS:
+            self._listen()
         elif path in _ITEMS:
-            self._date, self._listed = None, False
+            self._begin(path, attributes)
+        elif path == _GUID and attributes.get("isPermaLink", "true").strip().lower() != "false":
+            self._listen()
         elif path == _ATOM_LINK and attributes.get("rel", "alternate") == "alternate":
             self._list(attributes.get("href", ""))
 
+    def _begin(self, item: str, attributes: dict[str, str]) -> None:
+        self._date, self._listed, self._refused = None, 0, self._sitemap.refused
+        self._spare = attributes.get("rdf:about", "")
+        if item in _WITH_LOC:
+            self._listen()
+
+    def _finish(self, item: str) -> None:
+        """The end of an entry. One without `<loc>` may have the URL as its text, and one of a feed as its name."""
+        if self._text is not None:
+            self._spare = self._heard()
+        if self._listed:
+            return
+        if self._spare.strip():
+            self._list(self._spare)
+        elif item in _WITH_LOC and self._refused == self._sitemap.refused:
+            _refuse(self._sitemap, self._limits)
+
     def _root(self, name: str) -> str:
         prefix, colon, local = name.rpartition(":")
-        self._prefix = prefix + colon
+        self._prefix = "" if local == "RDF" else prefix + colon  # what it lists is of another vocabulary
         self._sitemap.kind = _ROOTS.get(local)
         if self._sitemap.kind is None:
             raise _Stop(f"is no sitemap: it begins with <{name[:64]}>")
@@ -261,23 +318,35 @@ class _Xml:
             self._text.append(data)
             self._length += len(data)
 
+    def _listen(self) -> None:
+        self._text, self._length = [], 0
+        self._parser.CharacterDataHandler = self._data
+
+    def _heard(self) -> str:
+        text, self._text = "".join(self._text or ()), None
+        self._parser.CharacterDataHandler = None
+        return text
+
     def _end(self, _name: str) -> None:
         path = self._paths.pop()
-        if self._text is None or (path not in _URLS and path not in _DATES):
+        if path in _ITEMS:
+            self._finish(path)
+        elif self._text is None:
             return
-        text, self._text = "".join(self._text), None
-        self._parser.CharacterDataHandler = None
-        if path in _URLS:
-            self._list(text)
-        else:
-            self._dated(text.strip()[:LONGEST_TEXT] or None)
+        elif path in _URLS:
+            self._list(self._heard())
+        elif path in _DATES:
+            self._dated(self._heard().strip()[:LONGEST_TEXT] or None)
+        elif path == _GUID:
+            self._spare = self._heard()
 
     def _list(self, written: str) -> None:
-        if not self._listed:
-            self._listed = _add(self._sitemap, self._limits, written, self._date)
+        if self._listed and self._sitemap.kind is SitemapKind.FEED:
+            return  # an item is one page, whatever else it links to
+        self._listed += _add(self._sitemap, self._limits, written, self._date)
 
     def _dated(self, lastmod: str | None) -> None:
-        if self._listed:
-            self._sitemap.entries[-1] = self._sitemap.entries[-1]._replace(lastmod=lastmod)
-        else:
-            self._date = lastmod
+        self._date = lastmod
+        entries = self._sitemap.entries
+        for place in range(len(entries) - self._listed, len(entries)):
+            entries[place] = entries[place]._replace(lastmod=lastmod)

@@ -9,6 +9,7 @@ from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
 from shoal.extract.directives import of_headers
 from shoal.extract.flags import Flag
+from shoal.extract.header_links import canonical_of, refresh_of
 from shoal.extract.page import ExtractOptions, Facts, extract
 from shoal.fetch.headers import CrawlHeaders
 from shoal.fetch.trail import Trail
@@ -42,6 +43,7 @@ class Fetched(Struct):
     captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent, then those that redirected to it
     retry_after: str | None = None
     robots: str | None = None  # what the headers say to us as a robot
+    canonical: str | None = None  # what they give as the canonical URL
 
     @property
     def retryable(self) -> bool:
@@ -120,6 +122,8 @@ class PageFetcher:
             fetched.retry_after = outcome.headers.get("retry-after")
         if tags := outcome.headers.all("x-robots-tag"):
             fetched.robots = of_headers(tags, self._token) or None
+        if links := outcome.headers.all("link"):
+            fetched.canonical = canonical_of(links, outcome.url)
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
         elif self._further is not None:
@@ -131,7 +135,11 @@ class PageFetcher:
         if isinstance(body, Failure):
             fetched.failure = body
         else:
-            fetched.facts = extract(body, fetched.content_type, self._options)
+            facts = fetched.facts = extract(body, fetched.content_type, self._options)
+            facts.canonical = facts.canonical or fetched.canonical
+            refresh = response.headers.get("refresh")
+            if refresh and (target := refresh_of(refresh, response.url)):
+                facts.links.append(target)
             if self._further is not None:
                 self._read_further(self._further, fetched, response, body)
 

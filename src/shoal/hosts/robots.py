@@ -1,22 +1,18 @@
 """robots.txt by RFC 9309: which group of a file is ours, what it allows, and what its absence means. Pure; asking for
-it is the desk's work.
-
-The file is read here, and protego judges URLs by the rules of our group. It is not given the whole file: it takes more
-characters for line ends than the RFC knows, lets records that the RFC wants ignored end a group, and a group named
-`sho` speak for `shoal`.
+it is the desk's work, and matching paths that of `robots_match`.
 """
 
 import re
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
-from urllib.parse import quote
+from urllib.parse import urljoin
 
 import xxhash
 from msgspec import Struct, field
-from protego import Protego
 
 from shoal.base.url import Url
+from shoal.hosts.robots_match import RuleMatcher
 
 MAX_BYTES = 500 * 1024
 MOST_SITEMAPS = 1000
@@ -148,27 +144,31 @@ class Rules:
         file = RobotsFile.read(record.body) if record.state is RobotsState.FOUND else RobotsFile()
         self.group = file.agent_for(self.token)  # the name of our group; None: the file has no word for us
         self.rules = file.rules_for(self.group) if self.group else []
-        self._judge = _judge(self.rules) if self.rules else None
+        self._matcher = RuleMatcher(_meanings(self.rules)) if self.rules else None
         self.asked_delay = _seconds(file.delays.get(self.group or ""))
         self.delay, self.delay_was_cut = _delay(self.asked_delay, longest_delay)
-        self.sitemaps = file.sitemaps
+        self.sitemaps = file.sitemaps  # as written
 
     @property
     def reachable(self) -> bool:
         return self.state is not RobotsState.UNREACHABLE
 
+    def sitemaps_at(self, home: str) -> list[tuple[str, str]]:
+        """The sitemaps that the file of this host names: each as an absolute URL, and as it is written. The protocol
+        wants whole URLs; a path is read as one of the host, as other crawlers do."""
+        return [(_absolute(f"{home}/robots.txt", written), written) for written in self.sitemaps]
+
     def allows(self, url: Url) -> bool:
-        if self._judge is None:
-            return self.reachable
-        return self._judge.can_fetch(url, ANYBODY)
+        return self.decide(url).allowed
 
     def decide(self, url: Url) -> Decision:
-        """The same answer, with the rule behind it: the longest of those that match, an allowing one if two are equal.
-        Looks at each rule, so it is for people who ask, not for every page."""
-        allowed = self.allows(url)
-        matching = [rule for rule in self.rules if rule.allow is allowed and _matches(rule, url)]
-        longest = max(matching, key=lambda rule: len(_escaped(rule.path)), default=None)
-        return Decision(allowed, longest)
+        """Whether a URL may be fetched, with the rule behind it: the longest of those that match, an allowing one if
+        two are equal. The file itself may always be had."""
+        if self._matcher is None:
+            return Decision(self.reachable)
+        path = url[url.index("/", 8) :]
+        rule = None if path.partition("?")[0] == "/robots.txt" else self._matcher.find(path)
+        return Decision(rule is None or rule.allow, rule)
 
 
 def product_token(agent: str) -> str:
@@ -201,6 +201,13 @@ def _records(text: str) -> Iterator[tuple[int, str, str]]:
             yield number, known, value.strip()
 
 
+def _absolute(base: str, written: str) -> str:
+    try:
+        return urljoin(base, written)
+    except ValueError:  # such as a bracket without its partner: no URL at all, which is judged later
+        return written
+
+
 def _agent(value: str) -> str:
     """Who a group is for. What follows the product token, such as a version, does not count."""
     if value.split()[:1] == [ANYBODY]:
@@ -209,19 +216,11 @@ def _agent(value: str) -> str:
     return match[0].lower() if match else ""
 
 
-def _judge(rules: list[Rule]) -> Protego:
-    lines = [f"{'allow' if rule.allow else 'disallow'}: {_escaped(rule.path)}" for rule in rules]
-    return Protego.parse("\n".join([f"user-agent: {ANYBODY}", *lines]))
-
-
-def _matches(rule: Rule, url: Url) -> bool:
-    return not _judge([Rule(False, rule.path, rule.line)]).can_fetch(url, ANYBODY)
-
-
-def _escaped(path: str) -> str:
-    """A path with nothing in it that protego could take for the end of a line. Only a last `$` is a sign."""
-    escaped = quote(path, safe="!\"$%&'()*+,/:;<=>?@[\\]^`{|}~")
-    return escaped[:-1].replace("$", "%24") + escaped[-1:]
+def _meanings(rules: list[Rule]) -> Iterator[tuple[str, bool, Rule]]:
+    for rule in rules:
+        yield rule.path, rule.allow, rule
+        if rule.allow and rule.path.endswith("/index.html"):  # as Google reads it: the folder is meant as well
+            yield rule.path.removesuffix("index.html") + "$", True, rule
 
 
 def _seconds(written: str | None) -> float | None:

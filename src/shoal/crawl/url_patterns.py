@@ -1,0 +1,125 @@
+"""The patterns of `include` and `exclude`: regular expressions that take linear time, whatever the URL.
+
+They run in RE2, which has no look-around and no back-references; what it cannot run is refused with the pattern and the
+fix. Most patterns are plain text, such as `/private/` or `\\.pdf$`: a few of those are compared without any engine.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from shoal.base.text import shorten
+
+if TYPE_CHECKING:
+    from re2 import Options
+
+MOST_CHARACTERS: Final = 100_000  # of all patterns of a field
+MOST_WORK: Final = 10_000  # of all its patterns that are not plain text: see `_work`
+MOST_COMPARED: Final = 8  # plain texts; for more of them RE2 is faster
+
+_CHECK_MEMORY: Final = 1 << 20  # for one pattern that is looked at: about 16,000 instructions
+_MEMORY: Final = 1 << 24  # for all of them, with the states that are kept between URLs
+_CLASS_WORK: Final = 100  # a Unicode class costs that many instructions to read, also where it leaves none
+_PLAIN: Final = re.compile(r"(\^?)((?:[\w /:=&,;~%@#!'\"<>-]|\\[^\w\s])++)(\$?)", re.ASCII)
+_ESCAPE: Final = re.compile(r"\\(.)")
+_LOOK_AROUND: Final = "leave out look-around, and put what must not match into exclude"
+_FIXES: Final = (
+    ("invalid perl operator: (?=", _LOOK_AROUND),
+    ("invalid perl operator: (?!", _LOOK_AROUND),
+    ("invalid perl operator: (?<", _LOOK_AROUND),
+    ("invalid named capture", _LOOK_AROUND),
+    ("invalid perl operator", "leave it out, or write it as RE2 does"),
+    ("invalid escape sequence: \\Z", "write \\z for the end"),
+    ("invalid escape sequence", "leave out back-references, and escape only punctuation"),
+    ("bad repetition operator", "repeat once, with one of *, + and ?"),
+    ("invalid repetition size", "keep repetitions at 1000 or below"),
+    ("pattern too large", "shorten its repetitions"),
+)
+
+
+class UrlPatterns:
+    """Patterns of which one is enough. All of them are searched for at once."""
+
+    __slots__ = ("_ends", "_search", "_starts", "_texts", "_whole")
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        plain = {pattern: found for pattern in patterns if (found := _PLAIN.fullmatch(pattern))}
+        if len(plain) > MOST_COMPARED:
+            plain = {}
+        texts = [(found[1], _ESCAPE.sub(r"\1", found[2]), found[3]) for found in plain.values()]
+        self._texts = tuple(text for start, text, end in texts if not start and not end)
+        self._starts = tuple(text for start, text, end in texts if start and not end)
+        self._ends = tuple(text for start, text, end in texts if end and not start)
+        self._whole = tuple(text for start, text, end in texts if start and end)
+        rest = [pattern for pattern in patterns if pattern not in plain]
+        self._search = _searcher("|".join(f"(?:{pattern})" for pattern in rest)) if rest else None
+
+    def match(self, url: str) -> bool:
+        """Whether one of the patterns is found in the URL."""
+        for text in self._texts:
+            if text in url:
+                return True
+        if self._starts and url.startswith(self._starts):
+            return True
+        if self._ends and url.endswith(self._ends):
+            return True
+        if self._search is None:
+            return url in self._whole
+        encoded = url.encode()
+        return self._search(encoded, 0, len(encoded))[0][0] >= 0 or url in self._whole
+
+
+def matching(patterns: Sequence[str], url: str) -> list[str]:
+    """Those of the patterns that are found in the URL."""
+    return [pattern for pattern in patterns if UrlPatterns([pattern]).match(url)]
+
+
+def check_patterns(patterns: list[str]) -> list[str]:
+    """The patterns. `ValueError` says which one is refused and why, and after a semicolon what to do."""
+    if sum(map(len, patterns)) > MOST_CHARACTERS:
+        raise ValueError(f"has more than {MOST_CHARACTERS:,} characters in all; leave out patterns or shorten them")
+    work = 0
+    for pattern in patterns:
+        if not _PLAIN.fullmatch(pattern):
+            work += _work(pattern)
+            if work > MOST_WORK:
+                raise ValueError(
+                    f"becomes too expensive with the pattern {shorten(pattern)!r}; "
+                    "shorten repetitions, or write plain text such as /private/ where that is enough"
+                )
+    return patterns
+
+
+def _work(pattern: str) -> int:
+    """What a pattern costs, at most, for each character of a URL: the instructions that it compiles to. What it takes
+    to read the pattern is added, since repeated zero times it compiles to nothing."""
+    size: int = _compiled(pattern, _CHECK_MEMORY).ProgramSize()
+    return size + len(pattern) + _CLASS_WORK * pattern.lower().count(r"\p")
+
+
+def _searcher(pattern: str) -> Callable[[bytes, int, int], list[tuple[int, int]]]:
+    from re2 import _re2  # what the public wrapper adds to a search takes longer than the search
+
+    return partial(_compiled(pattern, _MEMORY).Match, _re2.RE2.Anchor.UNANCHORED)
+
+
+def _compiled(pattern: str, memory: int) -> Any:
+    from re2 import _re2
+
+    regex = _re2.RE2(pattern.encode("utf-8", "replace"), _options(memory))
+    if not regex.ok():
+        reason = regex.error().decode("utf-8", "replace")
+        fix = next((fix for start, fix in _FIXES if reason.startswith(start)), "correct it")
+        raise ValueError(f"{shorten(pattern)!r} is not a regular expression of RE2 ({shorten(reason)}); {fix}")
+    return regex
+
+
+def _options(memory: int) -> "Options":
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = memory
+    return options
