@@ -16,6 +16,7 @@ from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
 from shoal.egress.given import MOST_HEADERS, check_headers
+from shoal.pages.responses import ResponseClass, count_responses
 from shoal.settings import Speed
 
 Scope = Literal["page", "prefix", "host", "domain", "any"]
@@ -166,6 +167,7 @@ class Counts:
     settled: int = 0
     pages: int = 0
     errors: int = 0
+    responses: dict[ResponseClass, int] = field(default_factory=lambda: count_responses(()))  # every class is there
     bytes: int = 0
     not_modified: int = 0  # pages that were not sent again
     bytes_saved: int = 0  # by that
@@ -227,6 +229,7 @@ class Crawl:
             "finished_at": moment(self.finished_at),
             "pages": counts.pages,
             "errors": counts.errors,
+            "responses": counts.responses,
             "queued": counts.queued,
             "skipped": counts.skipped,
             "bytes": counts.bytes,
