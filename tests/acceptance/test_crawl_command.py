@@ -273,11 +273,26 @@ def test_an_id_that_is_taken_is_refused(start: Start, site: Site, whole: list[st
 
 def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url: str) -> None:
     seed = f"http://127.0.0.1:{free_port()}/"
-    code, out, err = start(seed, "--store", store_url, "--json", SHOAL_PAGE_ATTEMPTS="1").finish()
+    code, out, err = start(seed, "--store", store_url, "--json").finish()
     assert code == 3
-    assert json.loads(out.splitlines()[-1])["state"] == "failed"
-    assert json.loads(err.splitlines()[-1])["code"] == "nothing_crawled"
+    told = json.loads(out.splitlines()[-1])
+    assert (told["state"], told["responses"]["none"], told["failed_seeds"][0]["url"]) == ("failed", 1, seed)
+    problem = json.loads(err.splitlines()[-1])
+    assert problem["code"] == "nothing_crawled"
+    assert f"({seed}: The server does not take connections)" in problem["detail"]
+    assert "robots.txt" not in err
+    assert "tried again" not in err
     assert "crawl_moved" not in err
+
+
+def test_a_seed_that_is_not_found_is_nothing_crawled(start: Start, site: Site, store_url: str) -> None:
+    seed = site.url(0) + "no-such-page"
+    code, out, err = start(seed, "--store", store_url).finish()
+    assert code == 3
+    assert re.search("State +completed", out)
+    assert re.search("Responses +4xx 1", out)
+    assert f"none gave a page: {seed} answered 404" in out
+    assert f"({seed} answered 404)" in err
 
 
 @pytest.fixture

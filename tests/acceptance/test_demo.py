@@ -84,7 +84,7 @@ def test_the_demo_crawls_its_site_and_ends_when_told_to(tmp_path: Path) -> None:
     assert demo.process.returncode == 0, err
     assert out.startswith("Console: http://127.0.0.1:")
     assert len(out.splitlines()) == 1
-    assert f"Completed: {ALL_PAGES} pages, 0 errors" in err
+    assert f"Completed: {ALL_PAGES} pages (2xx {ALL_PAGES - 1}, 4xx 1), 0 errors" in err
     assert "Traceback" not in err
     assert demo.left_behind() == []
 

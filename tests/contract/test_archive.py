@@ -183,8 +183,8 @@ async def test_clear_forgets_the_urls_and_keeps_pages_and_counts(bench: Bench, m
     assert await archivist_of(bench).stats(crawl.id) == FrontierStats()
     after = await bench.counts(crawl)
     assert after.drained
-    assert (after.opened, after.pages, after.errors, after.skipped) == (
-        before.opened, before.pages, before.errors, before.skipped,
+    assert (after.opened, after.pages, after.errors, after.responses, after.skipped) == (
+        before.opened, before.pages, before.errors, before.responses, before.skipped,
     )  # fmt: skip
     assert await bench.number(f"SELECT count(*) FROM page WHERE crawl = {crawl.number}") == 2
     for table in ("frontier_host", "trap"):

@@ -55,6 +55,7 @@ async def test_what_failed_waits_again_and_a_completed_crawl_is_queued(bench: Be
     assert await urls(bench) == ["gone", "good", "lost"]
     counts = await bench.counts(crawl)
     assert (counts.pages, counts.errors, counts.queued, counts.bytes) == (2, 1, 1, 14)
+    assert counts.responses == {"2xx": 1, "3xx": 0, "4xx": 1, "5xx": 0, "none": 1}
     await check_ledger(bench, crawl)
 
 

@@ -53,6 +53,7 @@ async def test_a_life_can_be_read(bench: Bench) -> None:
     ]
     assert await facts(bench, crawl, "crawl_completed") == {
         "reason": "drained", "pages": 2, "errors": 0, "bytes": 20, "queued": 0,
+        "responses": {"2xx": 2, "3xx": 0, "4xx": 0, "5xx": 0, "none": 0},
     }  # fmt: skip
 
 

@@ -22,6 +22,8 @@ import xxhash
 Row = dict[str, Any]
 T = TypeVar("T")
 
+CLASSES = ("2xx", "3xx", "4xx", "5xx", "none")  # of responses
+COUNTED = ("opened", "settled", "pages", "errors", "bytes", *(f"responses_{kind}" for kind in CLASSES))
 OPEN, FETCHED, FAILED, QUARANTINED, FIRST_SKIP = 0, 1, 2, 3, 16
 DECIDED_WHEN_TAKEN = {20}  # skips of URLs that had been open: robots
 SKIPS = {
@@ -113,7 +115,7 @@ class Books:
         """The counters as Shoal keeps them, summed over the walkers."""
         total: Counter[str] = Counter()
         for row in self.counters:
-            total.update({name: int(row[name]) for name in ("opened", "settled", "pages", "errors", "bytes")})
+            total.update({name: int(row[name]) for name in COUNTED})
         return total
 
     def grants_of(self, job: Row) -> list[Row]:
@@ -331,7 +333,12 @@ def _recount(books: Books) -> dict[str, int]:
         "pages": sum(page["status"] is not None for page in books.pages),
         "errors": sum(page["error_code"] is not None for page in books.pages),
         "bytes": sum(page["bytes"] for page in books.pages if page["status"] != 304),
+        **{f"responses_{kind}": sum(_kind(page["status"]) == kind for page in books.pages) for kind in CLASSES},
     }
+
+
+def _kind(status: int | None) -> str:
+    return "none" if status is None else f"{status // 100}xx"
 
 
 def _run_has_ended(books: Books, expected: Expected) -> Iterator[str]:

@@ -44,8 +44,10 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_the_newest_crawl_stands_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "ls"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["ID", "STATE", "PAGES", "ERRORS", "QUEUED", "CREATED", "SEED"]
-    assert [row.split()[:5] for row in rows] == [[name, "queued", "0", "0", "2"] for name in ("three", "two", "one")]
+    assert head.split() == ["ID", "STATE", "PAGES", "RESPONSES", "ERRORS", "QUEUED", "CREATED", "SEED"]
+    assert [row.split()[:6] for row in rows] == [
+        [name, "queued", "0", "-", "0", "2"] for name in ("three", "two", "one")
+    ]
     assert rows[0].endswith("https://three.test/ and 1 more")
 
 

@@ -56,7 +56,7 @@ def move(*moves: CrawlMove) -> None:
         (states.complete("max_bytes"), 14, ""),
         (states.complete("max_seconds"), 15, ""),
         (states.fail("poison"), 1, ""),
-        (states.fail("no_seed_gave_a_page"), 3, "found no page"),
+        (states.fail("no_seed_gave_a_page"), 3, "no seed of crawl"),
         (states.stop(), 1, ""),
         (states.pause(), 11, "go on with `shoal crawls resume one`"),
     ],

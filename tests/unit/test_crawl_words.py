@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 
 from shoal.base.clock import SystemClock
+from shoal.base.errors import NothingCrawled
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.cli.progress import LiveLine, PlainLines, Standing, held_words
 from shoal.cli.summary import in_bytes, in_time, rows_of, summary
+from shoal.cli.verdict import exit_code_of
+from shoal.crawl import states, telling
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
+from shoal.crawl.failures import FailedSeed
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled, Task
 from shoal.crawl.states import CrawlState
@@ -21,11 +25,20 @@ from shoal.hosts.pace import HeldHost
 from shoal.observe.logs import Logs
 from shoal.observe.words import Level
 from shoal.pages.page import Page
+from shoal.pages.responses import count_responses, response_class
+from shoal.serve.console import row_of
 from shoal.settings import LogSettings
 
 STANDING = Standing(pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0)
 COUNTS = Counts(
-    opened=10, settled=10, pages=9, errors=1, bytes=12_345, depth_reached=3, skipped={"scope": 4, "depth": 6}
+    opened=10,
+    settled=10,
+    pages=9,
+    errors=1,
+    responses={"2xx": 7, "3xx": 0, "4xx": 1, "5xx": 1, "none": 1},
+    bytes=12_345,
+    depth_reached=3,
+    skipped={"scope": 4, "depth": 6},
 )
 SECOND = 1_000_000
 
@@ -125,6 +138,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         "state": "completed",
         "pages": 9,
         "errors": 1,
+        "responses": {"2xx": 7, "3xx": 0, "4xx": 1, "5xx": 1, "none": 1},
         "skipped": {"scope": 4, "depth": 6},
         "bytes": 12_345,
         "not_modified": 0,
@@ -132,13 +146,16 @@ def test_the_summary_of_a_completed_crawl() -> None:
         "duration_seconds": 90.0,
         "pages_per_second": 0.1,
         "depth_reached": 3,
+        "failed_seeds": [],
     }
     assert rows_of(done, told, ["pages.jsonl"]) == [
         ("Crawl", "mine"),
         ("State", "completed (everything in reach was crawled)"),
         ("Pages", "9"),
+        ("Responses", "2xx 7, 4xx 1, 5xx 1, no answer 1"),
         ("Errors", "1"),
         ("Skipped", "10 (depth 6, scope 4)"),
+        ("Cut off", "6 URLs lie deeper than `--depth 3`"),
         ("Received", "12.3 kB"),
         ("Took", "1 min 30 s, 0.1 pages/s"),
         ("Depth", "3"),
@@ -146,19 +163,77 @@ def test_the_summary_of_a_completed_crawl() -> None:
     ]
 
 
-def test_the_summary_says_what_servers_answered_if_not_all_of_it_was_a_page() -> None:
-    done = seen(CrawlState.COMPLETED, "drained", COUNTS, 90)
+@pytest.mark.parametrize(
+    ("reason", "limits", "skipped", "queued", "said"),
+    [
+        ("drained", {}, {}, 0, []),
+        ("drained", {"depth": 2}, {"depth": 243}, 0, ["243 URLs lie deeper than `--depth 2`"]),
+        ("drained", {"depth": 2}, {"depth": 1}, 0, ["1 URL lies deeper than `--depth 2`"]),
+        ("max_pages", {"max_pages": 50}, {}, 1200, ["1,200 URLs still waited when `--max-pages 50` was reached"]),
+        ("max_bytes", {"max_bytes": 5000}, {}, 1, ["1 URL still waited when `--max-bytes 5000` was reached"]),
+        ("max_seconds", {"max_seconds": 90.0}, {}, 2, ["2 URLs still waited when `--max-time 90s` was reached"]),
+        ("max_pages", {"max_pages": 50}, {}, 0, []),
+        (
+            "drained",
+            {"max_pages_per_host": 10},
+            {"host_budget": 31, "depth": 2, "scope": 9},
+            0,
+            ["2 URLs lie deeper than `--depth 3`", "31 URLs lie beyond `--max-pages-per-host 10`"],
+        ),
+    ],
+)
+def test_the_summary_says_what_each_limit_cut(
+    reason: str, limits: dict[str, float], skipped: dict[str, int], queued: int, said: list[str]
+) -> None:
+    done = seen(CrawlState.COMPLETED, reason, Counts(opened=9 + queued, settled=9, pages=9, skipped=skipped), 90)
+    done = replace(done, crawl=replace(done.crawl, config=CrawlConfig(seeds=["http://a.example/"], **limits)))
+    rows = rows_of(done, summary(done), [])
+    assert [what for name, what in rows if name == "Cut off"] == said
+    assert "Left over" not in dict(rows)
+
+
+def test_a_crawl_with_a_404_and_a_500_never_shows_only_that_it_has_no_errors() -> None:
+    counts = Counts(opened=3, settled=3, pages=3, responses=count_responses([200, 404, 500]))
+    done = seen(CrawlState.COMPLETED, "drained", counts, 90)
+    assert dict(rows_of(done, summary(done), []))["Responses"] == "2xx 1, 4xx 1, 5xx 1"
+    line = telling.moved(done.crawl, states.complete("drained"), counts)
+    assert "3 pages (2xx 1, 4xx 1, 5xx 1), 0 errors" in line.message
+    assert row_of(done, 0).responses == "2xx 1, 4xx 1, 5xx 1"
+    assert "0 errors, 4xx 2, 27 s" in ", ".join(replace(STANDING, errors=0, refusals=(("4xx", 2),)).words())
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(200, "2xx"), (204, "2xx"), (304, "3xx"), (404, "4xx"), (503, "5xx"), (999, "5xx"), (None, "none")],
+)
+def test_a_status_belongs_to_one_class(status: int | None, kind: str) -> None:
+    assert response_class(status) == kind
+
+
+def test_the_summary_says_why_no_seed_gave_a_page() -> None:
+    seeds = [
+        FailedSeed("http://a.example/", 404),
+        FailedSeed("http://b.example/", None, "dns_error", "The name could not be resolved."),
+        FailedSeed("http://c.example/", None, "robots", "skipped (robots)"),
+        FailedSeed("http://d.example/", 500),
+    ]
+    done = replace(seen(CrawlState.COMPLETED, "drained", COUNTS, 90), failed_seeds=tuple(seeds))
     told = summary(done)
-    assert dict(rows_of(done, told, [], {5: 1, 2: 7, 4: 1}))["Answers"] == "2xx 7, 4xx 1, 5xx 1"
-    assert "Answers" not in dict(rows_of(done, told, [], {2: 9}))
-    assert "Answers" not in dict(rows_of(done, told, [], {2: 7, 4: 1}))  # not all of them were seen here
+    assert [seed["status"] for seed in told["failed_seeds"]] == [404, None, None, 500]
+    assert dict(rows_of(done, told, []))["Seeds"] == (
+        "none gave a page: http://a.example/ answered 404; http://b.example/: The name could not be resolved; "
+        "http://c.example/: robots.txt forbids it: see `shoal robots test URL`; and 1 more"
+    )
+    for state in (CrawlState.COMPLETED, CrawlState.FAILED, CrawlState.STOPPED):
+        with pytest.raises(NothingCrawled, match="answered 404"):
+            exit_code_of(replace(done, crawl=replace(done.crawl, state=state, state_reason="max_bytes")), "")
 
 
 def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> None:
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, not_modified=1200, bytes_saved=45_000_000), 90)
     told = summary(done)
     assert (told["not_modified"], told["bytes_saved"]) == (1200, 45_000_000)
-    assert rows_of(done, told, [])[5:7] == [("Received", "12.3 kB"), ("Unchanged", "1,200, which saved 45 MB")]
+    assert rows_of(done, told, [])[7:9] == [("Received", "12.3 kB"), ("Unchanged", "1,200, which saved 45 MB")]
 
 
 def test_the_summary_of_a_paused_crawl_counts_every_sitting_and_says_what_is_left() -> None:

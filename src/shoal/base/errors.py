@@ -281,8 +281,8 @@ class NothingCrawled(OperatorError):
     code = "nothing_crawled"
 
     def __init__(self, crawl_id: str | None, why: str) -> None:
-        what = "the test" if crawl_id is None else f'crawl "{crawl_id}"'
-        super().__init__(f"{what} found no page ({why}); check the address and try again.")
+        what = "the test found no page" if crawl_id is None else f'no seed of crawl "{crawl_id}" gave a page'
+        super().__init__(f"{what} ({why}); check the address and try again.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -108,7 +107,6 @@ class Session:
         self._main = asyncio.current_task()
         self._interrupts = 0
         self._pausing: asyncio.Task[None] | None = None
-        self._answers: Counter[int] = Counter()
         self._began = app.clock.monotonic()
 
     async def run(self) -> int:
@@ -146,7 +144,6 @@ class Session:
     async def _tell_pages(self, here: CrawlHere, told_on: Screen) -> None:
         async with Progress(here, self._app.clock, told_on):
             while pages := await here.next():
-                self._answers.update(page.status // 100 for page in pages if page.status is not None)
                 if self._outputs:
                     await self._outputs.write(pages, self._app.bodies)
         if self._pausing is not None:
@@ -189,7 +186,7 @@ class Session:
         if self._as_json:
             print_line(told, to_stdout=to_stdout)
         else:
-            print_rows(rows_of(seen, told, self._outputs.whereabouts, self._answers), to_stdout=to_stdout)
+            print_rows(rows_of(seen, told, self._outputs.whereabouts), to_stdout=to_stdout)
         return seen
 
     async def _tell_broken_off(self, why: str) -> None:

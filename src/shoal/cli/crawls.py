@@ -15,11 +15,13 @@ from shoal.cli.options import change_flags, changed_flag_of, changed_values
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.summary import in_bytes, print_rows
 from shoal.crawl.change import CrawlChange
-from shoal.crawl.failures import FailedUrls
+from shoal.crawl.failures import FailedSeed, FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.telling import in_words
+from shoal.pages.responses import in_words as in_classes
 
 MOST = 1000  # of one list
+LISTED = ["id", "state", "pages", "responses", "errors", "queued", "created", "seed"]
 CRAWLS = "/api/v1/crawls"
 CRAWL = f"{CRAWLS}/{{}}"
 
@@ -46,7 +48,7 @@ def list_crawls(limit: int, reach: Reach, as_json: bool, **wanted: Any) -> None:
     if as_json:
         print_json({"items": items, "next": last})
         return
-    print_table(["id", "state", "pages", "errors", "queued", "created", "seed"], [_row(crawl) for crawl in items])
+    print_table(LISTED, [_row(crawl) for crawl in items])
     if last is not None:
         note(f"There are more: `shoal crawls ls --after {last}`")
 
@@ -69,7 +71,8 @@ def show(crawl_id: str, reach: Reach, as_json: bool) -> None:
     else:
         traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
         held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
-        print_rows([*_rows(crawl), *traps, *held], to_stdout=True)
+        failed = [("Failed seed", FailedSeed.of(seed).words()) for seed in crawl.pop("failed_seeds")]
+        print_rows([*_rows(crawl), *failed, *traps, *held], to_stdout=True)
 
 
 @crawls.command()
@@ -188,7 +191,7 @@ def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool, body: Mapping[s
 
 
 def _row(crawl: dict[str, Any]) -> list[object]:
-    counts = [crawl[name] for name in ("pages", "errors", "queued")]
+    counts = [crawl["pages"], in_classes(crawl["responses"]) or "-", crawl["errors"], crawl["queued"]]
     return [crawl["id"], crawl["state"], *counts, to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
 
 
@@ -201,6 +204,7 @@ def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     reason = crawl.pop("state_reason")
     crawl["state"] += f" ({in_words(reason)})" if reason else ""
     crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
+    crawl["responses"] = in_classes(crawl["responses"])
     options = crawl.pop("config")
     return facts_of({**crawl, **options})
 

@@ -18,6 +18,7 @@ from shoal.cli.serve import Controller
 from shoal.cli.summary import in_bytes, in_time, summary
 from shoal.cli.watching import watched
 from shoal.cli.worker import workers_of
+from shoal.crawl import telling
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -136,6 +137,6 @@ class Tour:
 
 def _told(seen: Seen) -> str:
     told = summary(seen)
-    counted = f"{many(told['pages'], 'page')}, {many(told['errors'], 'error')}, {in_bytes(told['bytes'])}"
+    counted = f"{telling.told(seen.counts)}, {in_bytes(told['bytes'])}"
     rate = f"{in_time(told['duration_seconds'])} ({told['pages_per_second']:g} pages/s)"
     return f"{told['state'].capitalize()}: {counted} in {rate}."

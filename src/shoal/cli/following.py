@@ -20,12 +20,14 @@ from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.cli.verdict import exit_code_of
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import Seen
+from shoal.crawl.failures import FailedSeed
 from shoal.crawl.journal import MOST_AT_ONCE
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.here.crawl import Tally
 from shoal.hosts.pace import HeldHost
 
 CRAWL = "/api/v1/crawls/{}"
+LIMITS = ("depth", "max_pages", "max_bytes", "max_seconds", "max_pages_per_host")
 LOOK_SECONDS = 0.5
 WORKER_SECONDS = 2.0  # in which a worker that there is takes a crawl
 AWAY_SECONDS = 60.0  # for which a server or a store that was there may be away
@@ -168,7 +170,7 @@ async def _until_still(api: Api, crawl_id: str, clock: Clock) -> Seen:
 async def _seen(api: Api, crawl_id: str) -> Seen:
     """A crawl as the API tells of it: what a summary and a live line need."""
     told = await api.get(at(CRAWL, crawl_id))
-    limits = {name: told["config"][name] for name in ("max_pages", "max_seconds")}
+    limits = {name: told["config"][name] for name in LIMITS}
     crawl = Crawl(
         number=0,
         key_seed=0,
@@ -183,10 +185,11 @@ async def _seen(api: Api, crawl_id: str) -> Seen:
         started_at=_micros(told["started_at"]),
         finished_at=_micros(told["finished_at"]),
     )
-    sums = ("pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
+    sums = ("pages", "errors", "responses", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
     walked = round(told["worked_seconds"] * 1e6)
     counts = Counts(opened=told["queued"], walked=walked, **{name: told[name] for name in sums})
-    return Seen(crawl, counts, tuple(told["node_ids"]), (told["error"] or {}).get("message", ""))
+    why = (told["error"] or {}).get("message", "")
+    return Seen(crawl, counts, tuple(told["node_ids"]), why, tuple(map(FailedSeed.of, told["failed_seeds"])))
 
 
 def _micros(moment: str | None) -> int | None:

@@ -21,11 +21,13 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.crawls import Seen
 from shoal.here.crawl import Tally
 from shoal.hosts.pace import HeldHost
+from shoal.pages.responses import ResponseClass
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
 RATE_LOOKS = 10  # the rate is that of so many last seconds: what it was an hour ago says nothing
 STILL_LOOKS = 5  # without a page: held, or waiting to try again, and no estimate is worth its name
+REFUSALS: tuple[ResponseClass, ...] = ("4xx", "5xx")
 FEWEST_LOOKS = 3  # before an estimate is worth its name
 
 
@@ -43,11 +45,12 @@ class Standing:
     seconds_left: float | None
     again: int = 0  # of those that wait: tried before, without success
     held: str | None = None  # the hosts for which everything waits
+    refusals: tuple[tuple[str, int], ...] = ()  # pages that ended with 4xx and 5xx, where there are any
 
     @property
-    def news(self) -> tuple[int, int, int, str | None]:
+    def news(self) -> tuple[object, ...]:
         """What makes a line worth printing."""
-        return self.pages, self.errors, self.waiting, self.held
+        return self.pages, self.errors, self.waiting, self.held, self.refusals
 
     def words(self) -> list[str]:
         """What matters most comes first: a narrow terminal cuts the rest."""
@@ -57,6 +60,7 @@ class Standing:
             self.held or (f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s"),
             f"{self.waiting:,} waiting",
             many(self.errors, "error"),
+            *(f"{kind} {count:,}" for kind, count in self.refusals),
             in_time(round(self.elapsed)),
             *([f"about {left} for what is known"] if left else []),
             *([f"{self.again:,} to be tried again"] if self.again else []),
@@ -155,6 +159,7 @@ class Progress:
             seconds_left=self._seconds_left(rate),
             again=min(tally.again, self._counts.queued),
             held=self._held,
+            refusals=tuple((kind, n) for kind in REFUSALS if (n := self._counts.responses[kind])),
         )
 
     def _rate(self) -> float:
@@ -192,7 +197,7 @@ class PlainLines:
     period = LOOK_SECONDS
 
     def __init__(self) -> None:
-        self._said: tuple[int, int, int, str | None] = (0, 0, 0, None)
+        self._said: tuple[object, ...] = (0, 0, 0, None, ())
 
     def show(self, standing: Standing) -> None:
         if standing.news != self._said:

@@ -2,12 +2,14 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from shoal.base.text import visible
+from shoal.base.text import many, visible
+from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawls import Seen
 from shoal.crawl.telling import in_words
+from shoal.pages.responses import in_words as in_classes
 
 SHORTEST_BREAK = 5.0  # seconds; less is how a crawl begins and ends
 BREAKS_BELOW = 0.9  # of its time: a crawl that was walked for more had none that matters
@@ -24,6 +26,7 @@ def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
         "state": crawl.state.value,
         "pages": counts.pages,
         "errors": counts.errors,
+        "responses": counts.responses,
         "skipped": counts.skipped,
         "bytes": counts.bytes,
         "not_modified": counts.not_modified,
@@ -31,33 +34,59 @@ def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
         "duration_seconds": round(seconds, 3),
         "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
         "depth_reached": counts.depth_reached,
+        "failed_seeds": [seed.answer() for seed in seen.failed_seeds],
     }
 
 
-def rows_of(
-    seen: Seen, told: dict[str, Any], outputs: Sequence[str], answers: Mapping[int, int] | None = None
-) -> list[tuple[str, str]]:
-    """The summary for people. `answers`: pages by the first digit of their status, told if it is of all of them."""
+def rows_of(seen: Seen, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
+    """The summary for people."""
     reason = seen.crawl.state_reason
     why = f" ({in_words(reason)})" if reason else ""
     rows = [
         ("Crawl", seen.crawl.id),
         ("State", seen.crawl.state.value + why),
         ("Pages", f"{told['pages']:,}"),
+        *([("Responses", responses)] if (responses := in_classes(told["responses"])) else []),
         ("Errors", f"{told['errors']:,}"),
+        *([("Seeds", f"none gave a page: {seen.why_no_seed}")] if seen.failed_seeds else []),
         ("Skipped", _skipped(told["skipped"])),
+        *(("Cut off", what) for what in cut_off(seen)),
         ("Received", in_bytes(told["bytes"])),
         ("Took", _took(told, seen.counts.walked / 1e6)),
         ("Depth", str(told["depth_reached"])),
     ]
     if told["not_modified"]:
         saved = in_bytes(told["bytes_saved"])
-        rows.insert(6, ("Unchanged", f"{told['not_modified']:,}, which saved {saved}"))
-    if answers and set(answers) != {2} and sum(answers.values()) == told["pages"]:
-        rows.insert(3, ("Answers", ", ".join(f"{digit}xx {count:,}" for digit, count in sorted(answers.items()))))
-    if seen.counts.queued:
+        place = [name for name, _ in rows].index("Took")
+        rows.insert(place, ("Unchanged", f"{told['not_modified']:,}, which saved {saved}"))
+    if seen.counts.queued and reason not in BUDGETS:
         rows.append(("Left over", f"{seen.counts.queued:,} known and not crawled"))
     return rows + [("Output", place) for place in outputs]
+
+
+def cut_off(seen: Seen) -> list[str]:
+    """Say what each limit of the crawl kept it from, by the flag that sets it."""
+    config, counts, reason = seen.crawl.config, seen.counts, seen.crawl.state_reason
+    deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
+    said = []
+    if deeper:
+        said.append(f"{many(deeper, 'URL')} {_lie(deeper)} deeper than `--depth {config.depth}`")
+    if at_full_hosts:
+        limit = f"`--max-pages-per-host {config.max_pages_per_host}`"
+        said.append(f"{many(at_full_hosts, 'URL')} {_lie(at_full_hosts)} beyond {limit}")
+    if reason in BUDGETS and counts.queued:
+        flag = {
+            "max_pages": f"--max-pages {config.max_pages}",
+            "max_bytes": f"--max-bytes {config.max_bytes}",
+            "max_seconds": f"--max-time {config.max_seconds or 0:g}s",
+        }[reason]
+        waited = f"{many(counts.queued, 'URL')} still waited"
+        said.append(f"{waited} when `{flag}` was reached")
+    return said
+
+
+def _lie(count: int) -> str:
+    return "lies" if count == 1 else "lie"
 
 
 def _took(told: dict[str, Any], walked: float) -> str:

@@ -11,8 +11,8 @@ LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a li
 def exit_code_of(seen: Seen, how_to_go_on: str) -> int:
     """The exit code; some of them are told by raising. `how_to_go_on`: the command for a crawl that is paused."""
     state, reason = seen.crawl.state, seen.crawl.state_reason
-    if state is CrawlState.FAILED and reason == NO_PAGE:
-        raise NothingCrawled(seen.crawl.id, seen.error_message)
+    if seen.failed_seeds or (state is CrawlState.FAILED and reason == NO_PAGE):
+        raise NothingCrawled(seen.crawl.id, seen.why_no_seed or seen.error_message)
     if state is CrawlState.COMPLETED:
         return LIMITS.get(reason or "", 0)
     if state in TERMINAL:

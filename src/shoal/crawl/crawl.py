@@ -16,6 +16,7 @@ from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hid
 from shoal.crawl.states import CrawlState
 from shoal.crawl.url_patterns import check_patterns
 from shoal.egress.given import MOST_HEADERS, check_headers
+from shoal.pages.responses import ResponseClass, count_responses
 from shoal.settings import Speed
 
 Scope = Literal["page", "prefix", "host", "domain", "any"]
@@ -157,6 +158,7 @@ class Counts:
     settled: int = 0
     pages: int = 0
     errors: int = 0
+    responses: dict[ResponseClass, int] = field(default_factory=lambda: count_responses(()))  # every class is there
     bytes: int = 0
     not_modified: int = 0  # pages that were not sent again
     bytes_saved: int = 0  # by that
@@ -218,6 +220,7 @@ class Crawl:
             "finished_at": moment(self.finished_at),
             "pages": counts.pages,
             "errors": counts.errors,
+            "responses": counts.responses,
             "queued": counts.queued,
             "skipped": counts.skipped,
             "bytes": counts.bytes,

@@ -17,8 +17,9 @@ from shoal.crawl import states, telling
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.failures import FailedPage, FailedUrls
+from shoal.crawl.failures import FailedPage, FailedSeed, FailedUrls, in_words
 from shoal.crawl.fates import Fate
+from shoal.crawl.frontier import key_of
 from shoal.crawl.journal import Journal
 from shoal.crawl.line import Line
 from shoal.crawl.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
@@ -39,6 +40,7 @@ from shoal.settings import CrawlSettings
 KIND = "crawl"
 NO_PAGE = "no_seed_gave_a_page"
 LEFT = "process_gone"
+SEEDS_AT_ONCE = 100  # that are looked up, in one statement
 MOST_HELD = 100  # held hosts that are told
 REOPENED_AT_ONCE = 500  # failed URLs, in one commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
@@ -79,6 +81,12 @@ class Seen:
     counts: Counts
     node_ids: tuple[str, ...] = ()
     error_message: str = ""
+    failed_seeds: tuple[FailedSeed, ...] = ()  # all of them, if the crawl has ended and none gave a page; else none
+
+    @property
+    def why_no_seed(self) -> str:
+        """Why no seed gave a page, in words; empty if one did, or the crawl has not ended."""
+        return in_words(self.failed_seeds)
 
     def answer(self) -> dict[str, Any]:
         """What the API and the command line show of it."""
@@ -177,7 +185,8 @@ class Crawls:
             crawl = await self.store.get(tx, crawl_id)
             if crawl is None:
                 raise NotFound("crawl", crawl_id)
-            return await self._look_at(tx, crawl)
+            seen = await self._look_at(tx, crawl)
+            return dataclasses.replace(seen, failed_seeds=await self._failed_seeds(tx, seen))
 
         return await self._database.read(look)
 
@@ -212,6 +221,20 @@ class Crawls:
             return Seen(dataclasses.replace(crawl, state_reason=LEFT), counts)
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return Seen(crawl, counts, tuple(nodes), why)
+
+    async def _failed_seeds(self, tx: Tx, seen: Seen) -> tuple[FailedSeed, ...]:
+        """The seeds of a crawl that has ended, if none of them gave a page. Most crawls have one that did, among the
+        first that are looked at."""
+        crawl, failed = seen.crawl, list[FailedSeed]()
+        if crawl.state not in states.TERMINAL:
+            return ()
+        seeds = [(url, key_of(url, crawl.key_seed)) for url in dict.fromkeys(seeds_of(crawl.config))]
+        for start in range(0, len(seeds), SEEDS_AT_ONCE):
+            some = seeds[start : start + SEEDS_AT_ONCE]
+            failed += await self.store.failed_seeds(tx, crawl.number, some)
+            if len(failed) < start + len(some):
+                return ()
+        return tuple(failed)
 
     async def _is_left(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
         """Whether the process that walked a crawl by itself is gone, and could not say so: no worker takes over."""

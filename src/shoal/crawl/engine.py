@@ -173,7 +173,7 @@ class Engine:
         self._unread: deque[tuple[Task, Fetched]] = deque()  # came while the report was laden
         self._going_on: asyncio.Handle | None = None  # with a sitemap, of which a part was read
         self._parked: dict[str, list[Task]] = {}  # per origin, tasks that wait for its robots.txt
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._timers: dict[int, tuple[asyncio.TimerHandle, Task]] = {}  # of what waits for its slot
         self._suspects = 0  # held: while one is, nothing else is taken
         self._broken: Exception | None = None  # what a callback raised; told by the engine's own task
         self._wake = asyncio.Event()
@@ -325,8 +325,8 @@ class Engine:
                 self._watch.beware(task.host)
             if task.is_killer:
                 self._give_up(task)
-            elif task.start_in > 0:
-                self._timers[task.seq] = loop.call_later(task.start_in, self._arrive, task)
+            elif task.start_in > 0 and not self._reader.is_out_of_reach:
+                self._timers[task.seq] = loop.call_later(task.start_in, self._arrive, task), task
             else:
                 self._admit(task)
         self._fill()
@@ -338,6 +338,13 @@ class Engine:
             self._fill()
         except Exception as error:
             self._break(error)
+
+    def _stop_waiting(self) -> None:
+        """The host of the only seed cannot be reached: what waits for a slot there fails now, and the crawl ends."""
+        waiting, self._timers = self._timers, {}
+        for timer, task in waiting.values():
+            timer.cancel()
+            self._admit(task)
 
     def _break(self, error: Exception) -> None:
         """An error in what the loop calls ends the walk, instead of leaving a URL that nobody settles."""
@@ -400,6 +407,8 @@ class Engine:
             self._break(error)
 
     def _fill(self) -> None:
+        if self._timers and self._reader.is_out_of_reach:
+            self._stop_waiting()
         if self._budget.spent is not None or self._is_full:
             return
         while len(self._fetching) < self._window.size and (task := self._lines.next()) is not None:
@@ -581,7 +590,7 @@ class Engine:
 
     def _drop_all(self) -> None:
         """Let go of what is in flight: the frontier gets it back."""
-        for timer in self._timers.values():
+        for timer, _ in self._timers.values():
             timer.cancel()
         for fetch in list(self._fetching.values()):
             fetch.cancel()

@@ -1,9 +1,9 @@
 """Which of a crawl's URLs failed, in the words of whoever wants them fetched again."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta, field
 
@@ -11,10 +11,12 @@ from shoal.base.form import Check, Form, says
 from shoal.base.text import shorten
 from shoal.base.url import Url
 from shoal.crawl.crawl import Count
+from shoal.crawl.fates import Fate
 from shoal.fetch.codes import PAGE_ERRORS
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
+MOST_TOLD = 3  # seeds, in one sentence
 _STATUS = re.compile(r"[45](\d\d|xx)|error")
 
 
@@ -26,6 +28,41 @@ class FailedPage:
     url: Url
     status: int | None
     error_code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSeed:
+    """A seed that gave no page, and why: its status, its error, or the reason why it was skipped."""
+
+    url: str
+    status: int | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Return the seed that the API told of."""
+        error = told["error"] or {"code": None, "message": None}
+        return cls(told["url"], told["status"], error["code"], error["message"])
+
+    def words(self) -> str:
+        if self.status is not None:
+            return f"{self.url} answered {self.status}"
+        if self.error_code == Fate.SKIPPED_ROBOTS.word:
+            return f"{self.url}: robots.txt forbids it: see `shoal robots test URL`"
+        return f"{self.url}: {(self.error_message or '').rstrip('.')}"
+
+    def answer(self) -> dict[str, Any]:
+        """Return it as the API shows it."""
+        error = None if self.error_code is None else {"code": self.error_code, "message": self.error_message or ""}
+        return {"url": self.url, "status": self.status, "error": error}
+
+
+def in_words(failed: Sequence[FailedSeed]) -> str:
+    """Say why no seed gave a page: the first few, and how many more there are."""
+    said = [seed.words() for seed in failed[:MOST_TOLD]]
+    more = len(failed) - len(said)
+    return "; ".join([*said, *([f"and {more:,} more"] if more else [])])
 
 
 def known_statuses(words: list[str]) -> list[str]:

@@ -88,8 +88,9 @@ class RobotsGate:
         rules = self._lost.pop(origin(url), None)
         if rules is None:
             return NoRobots("robots_unreachable", WITHOUT)
-        is_hosts = rules.failure_code.startswith(FAILURES_OF_THE_HOST)
-        return NoRobots(rules.failure_code if is_hosts else "robots_unreachable", f"{WITHOUT} {rules.why_none}")
+        if rules.failure_code.startswith(FAILURES_OF_THE_HOST):
+            return NoRobots(rules.failure_code, rules.why_none)
+        return NoRobots("robots_unreachable", f"{WITHOUT} {rules.why_none}")
 
     def sitemaps(self, url: Url) -> list[str]:
         """The sitemaps that the robots.txt of the URL's host names, if it is known."""

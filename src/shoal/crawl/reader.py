@@ -9,7 +9,7 @@ from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.earlier import Recalled
 from shoal.crawl.fates import REOPENING, Fate
 from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
-from shoal.crawl.gate import NoRobots
+from shoal.crawl.gate import FAILURES_OF_THE_HOST, NoRobots
 from shoal.crawl.known import MOST_EACH, KnownUrls
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
@@ -66,6 +66,7 @@ class PageReader:
         clock: Clock,
         *,
         retries: Retries,
+        lone_seed: Url | None = None,
         obey: bool = True,
         follow: bool = True,
     ) -> None:
@@ -74,6 +75,8 @@ class PageReader:
         self._urls = urls
         self._clock = clock
         self._retries = retries
+        self._lone_seed = lone_seed  # the only one, if the crawl has no other
+        self.is_out_of_reach = False  # the host of the lone seed: nothing else is known, so nothing is tried again
         self._known = KnownUrls(key_seed)
         self._refused: set[str] = set()  # what was reported as no URL, as it was written
         self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
@@ -85,7 +88,8 @@ class PageReader:
 
     def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
         """The task settled; what the page links to is added to the report."""
-        retry_in = self._retries.again_in(task.attempts, fetched)
+        code = "" if fetched.failure is None else fetched.failure.code
+        retry_in = None if self._has_no_way_in(task, code) else self._retries.again_in(task.attempts, fetched)
         if retry_in is not None:
             return Settled(task, Fate.OPEN, retry_in=retry_in)
         page = self._page(task, fetched)
@@ -154,12 +158,20 @@ class PageReader:
 
     def without_robots(self, task: Task, why: NoRobots) -> Settled:
         """The host's robots.txt cannot be had, so its pages may not be: try again later, then give up."""
-        if task.attempts + 1 < self._retries.attempts:
+        if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
         page = self._bare(task)
         page.error_code = why.code
         page.error_message = why.message
         return Settled(task, Fate.FAILED, page)
+
+    def _has_no_way_in(self, task: Task, code: str) -> bool:
+        """Return whether the only seed could not be reached. A mistyped address fails at once: whoever waits for the
+        crawl learns it, and there is nothing else to crawl meanwhile."""
+        if task.url != self._lone_seed or task.depth > 0 or not code.startswith(FAILURES_OF_THE_HOST):
+            return False
+        self.is_out_of_reach = True
+        return True
 
     def _bare(self, task: Task) -> Page:
         return Page(

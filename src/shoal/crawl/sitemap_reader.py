@@ -53,7 +53,7 @@ class SitemapReader:
         """What the sitemap lists next is added to the report. With the last of it the task is settled; until then it is
         ours, and if we are killed, whoever comes next reads the sitemap again."""
         fetched.open()
-        retry_in = self._retries.again_in(task.attempts, fetched)
+        retry_in = None if self._pages.is_out_of_reach else self._retries.again_in(task.attempts, fetched)
         if retry_in is not None:
             return Settled(task, Fate.OPEN, retry_in=retry_in)
         listed = fetched.sitemap
@@ -80,7 +80,7 @@ class SitemapReader:
 
     def without_robots(self, task: Task, why: NoRobots) -> Settled:
         """The host's robots.txt cannot be had: try again later, then give up."""
-        if task.attempts + 1 < self._retries.attempts:
+        if not self._pages.is_out_of_reach and task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
         return self._failed(task, f"could not be had ({why.message.rstrip('.')})")
 

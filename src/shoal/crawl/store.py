@@ -10,7 +10,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.failures import FailedPage
+from shoal.crawl.failures import FailedPage, FailedSeed
 from shoal.crawl.frontier import NewUrl, Report, Task
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.traps import Trap
@@ -64,6 +64,11 @@ class CrawlStore(Protocol):
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
         """The URL and the words of the first page that failed. For crawls that got nowhere: it reads their pages."""
+        ...
+
+    async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
+        """Those of these URLs, given with their keys, that ended in 4xx, 5xx, no answer or were skipped, in the given
+        order. A URL that is not in the answer gave a page, or has not ended."""
         ...
 
     async def now(self, tx: Tx) -> int:

@@ -8,6 +8,7 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.line import Level, Line
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.hosts.watch import HostNews
+from shoal.pages import responses
 from shoal.queue.states import GrantEnd, JobState, Move
 
 MOST_DEPTHS = 50  # that one line each is written for, at once
@@ -50,12 +51,19 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> Line:
     facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
     message = _moved(crawl, move)
     if counts is not None:
-        facts |= {"pages": counts.pages, "errors": counts.errors, "bytes": counts.bytes, "queued": counts.queued}
-        skipped = sum(counts.skipped.values())
-        message += f": {many(counts.pages, 'page')}, {many(counts.errors, 'error')}, {skipped:,} skipped"
+        facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
+        facts |= {"bytes": counts.bytes, "queued": counts.queued}
+        message += f": {told(counts)}, {sum(counts.skipped.values()):,} skipped"
     if move.reason is not None:
         message += f" ({in_words(move.reason)})"
     return Line(f"crawl_{move.to}", message, _LEVELS.get(move.to, Level.INFO), facts)
+
+
+def told(counts: Counts) -> str:
+    """Pages and errors; what servers answered, unless all of it was 2xx."""
+    answers = responses.in_words(counts.responses)
+    shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""
+    return f"{many(counts.pages, 'page')}{shown}, {many(counts.errors, 'error')}"
 
 
 _LEVELS = {CrawlState.FAILED: Level.ERROR}

@@ -310,6 +310,7 @@ class Walker:
         """Of pages and of sitemaps: both judge by one scope, and remember what they found in one place."""
         config, key_seed = self._crawl.config, self._crawl.key_seed
         urls = Canonicalizer(config.url_rules(self._settings.crawl.max_url_length))
+        seeds = list(dict.fromkeys(seeds_of(config)))
         retries = Retries(self._settings.crawl.page_attempts, self._settings.crawl.page_backoff)
         pages = PageReader(
             key_seed,
@@ -317,6 +318,7 @@ class Walker:
             urls,
             self._clock,
             retries=retries,
+            lone_seed=seeds[0] if len(seeds) == 1 else None,
             obey=config.robots == "obey",
             follow=config.sitemap != "only",
         )

@@ -24,6 +24,7 @@ from shoal.base.text import visible
 from shoal.crawl.crawls import Crawls, Seen
 from shoal.crawl.states import CrawlState
 from shoal.crawl.telling import in_words
+from shoal.pages.responses import in_words as in_classes
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.keeper import caller_of
 from shoal.serve.problems import Json
@@ -63,6 +64,7 @@ class Row:
     link: str | None = None
     more: str = ""
     pages: str = ""
+    responses: str = ""
     errors: str = ""
     queued: str = ""
     bytes: str = ""
@@ -125,6 +127,7 @@ def row_of(seen: Seen, now: int) -> Row:
         link=seed if seed.lower().startswith(("http://", "https://")) else None,
         more=f"and {others:,} more" if others else "",
         pages=f"{counts.pages:,}",
+        responses=in_classes(counts.responses) or NOTHING,
         errors=f"{counts.errors:,}",
         queued=f"{counts.queued:,}",
         bytes=size(counts.bytes),

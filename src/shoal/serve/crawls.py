@@ -111,14 +111,15 @@ class CrawlApi:
         scope=Scope.READ,
         says="Show one crawl.",
         answer=shapes.CrawlDetail,
-        answers=examples.CRAWL | {"held_hosts": [examples.HELD_HOST]},
+        answers=examples.CRAWL | {"held_hosts": [examples.HELD_HOST], "failed_seeds": []},
         problems=[NotFound],
     )
     async def show_crawl(self, ask: Ask[Nothing, Nothing]) -> Json:
         crawl_id = ask.part("crawl_id")
         seen = await self._crawls.get(crawl_id)
         held = await self._crawls.held_hosts(crawl_id)
-        return Json(seen.answer() | {"held_hosts": [host.answer() for host in held]})
+        failed = [seed.answer() for seed in seen.failed_seeds]
+        return Json(seen.answer() | {"held_hosts": [host.answer() for host in held], "failed_seeds": failed})
 
     @endpoint(
         "PATCH",

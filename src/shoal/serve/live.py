@@ -166,6 +166,7 @@ def _progress(seen: Seen) -> dict[str, Any]:
         "crawl_id": seen.crawl.id,
         "pages": counts.pages,
         "errors": counts.errors,
+        "responses": counts.responses,
         "queued": counts.queued,
         "skipped": counts.skipped,
         "bytes": counts.bytes,

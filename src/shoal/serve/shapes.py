@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from shoal.access.scopes import Scope
 from shoal.audit.analysis import Severity
@@ -34,6 +34,7 @@ class Crawl(Struct, kw_only=True):
     finished_at: Moment | None
     pages: Annotated[int, says("URLs that gave an HTTP answer.")]
     errors: Annotated[int, says("URLs that gave none, or one that cannot be used.")]
+    responses: Annotated["Responses", says("Pages by the class of their HTTP status.")]
     queued: Annotated[int, says("URLs that wait or are under way.")]
     skipped: Annotated[dict[str, int], says("URLs that were not asked for, by the reason.")]
     bytes: int
@@ -46,6 +47,18 @@ class Crawl(Struct, kw_only=True):
     error: Annotated["CrawlError | None", says("Why it failed, if it did.")]
 
 
+class Responses(Struct, kw_only=True):
+    """The statuses that pages ended with, after redirects and retries. The first four add up to `pages`."""
+
+    success: Annotated[int, says("Answered with 2xx.")] = field(name="2xx")
+    redirect: Annotated[int, says("Answered with 3xx: not modified, or a redirect that leads nowhere.")] = field(
+        name="3xx"
+    )
+    client_error: Annotated[int, says("Answered with 4xx.")] = field(name="4xx")
+    server_error: Annotated[int, says("Answered with 5xx.")] = field(name="5xx")
+    none: Annotated[int, says("Gave no HTTP answer: the connection failed, or robots.txt could not be had.")]
+
+
 class CrawlError(Struct, kw_only=True):
     code: str | None
     message: str
@@ -55,10 +68,20 @@ class CrawlDetail(Crawl, kw_only=True):
     """A crawl with what it waits for."""
 
     held_hosts: Annotated[list["HeldHost"], says("Hosts that asked us to wait, where something of it waits.")]
+    failed_seeds: Annotated[
+        list["FailedSeed"],
+        says("If it has ended and every seed ended in 4xx, 5xx or no answer: its seeds. Else empty."),
+    ]
 
 
 class CrawlRetried(Crawl, kw_only=True):
     retried: Annotated[int | UnsetType, says("How many failed URLs will be fetched again, if some were named.")] = UNSET
+
+
+class FailedSeed(Struct, kw_only=True):
+    url: str
+    status: int | None
+    error: Annotated["CrawlError | None", says("Why there is no answer.")]
 
 
 class HeldHost(Struct, kw_only=True):

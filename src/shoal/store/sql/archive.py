@@ -30,7 +30,7 @@ from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
-from shoal.store.sql.counters import NOTHING, OUTSIDE
+from shoal.store.sql.counters import NOTHING, OUTSIDE, response_columns
 from shoal.store.sql.places import NEVER, Places, depth_at
 from shoal.store.sql.take import KINDS
 
@@ -129,7 +129,8 @@ class SqlArchive:
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
         sums = asdict(counts)
         skips = sorted(sums.pop("skipped").items())
-        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, depth=sums.pop("depth_reached"), **sums)
+        sums |= response_columns(sums.pop("responses")) | {"depth": sums.pop("depth_reached")}
+        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | sums))
         await tx.many("add_skips", [(crawl, OUTSIDE, word, count) for word, count in skips])
 
     async def admit(self, tx: Tx, crawl: int, standing: Standing) -> bool:

@@ -1,16 +1,28 @@
 """The counters of a crawl on SQL: what was opened, settled, skipped and held in traps, one row for each who counts."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.fates import Fate
 from shoal.crawl.traps import pattern_of
+from shoal.pages.responses import CLASSES, ResponseClass
 
 OUTSIDE = ""  # the counter of what no walker brought
+RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
+"""The column of each class."""
 NOTHING = dict.fromkeys(
-    ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth", "walked"), 0
+    (
+        *("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth", "walked"),
+        *RESPONSES.values(),
+    ),
+    0,
 )
+
+
+def response_columns(responses: Mapping[ResponseClass, int]) -> dict[str, int]:
+    return {RESPONSES[kind]: count for kind, count in responses.items()}
 
 
 async def count(tx: Tx, crawl: int, holder: str, skips: Counter[Fate] | None = None, **counts: int) -> None:

@@ -7,9 +7,13 @@ import orjson
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
+from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.failures import FailedSeed
+from shoal.crawl.fates import Fate
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter
+from shoal.store.sql.counters import RESPONSES
 
 SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "walked")
 
@@ -61,12 +65,28 @@ class SqlCrawlStore:
     async def counts(self, tx: Tx, number: int) -> Counts:
         row = await tx.one("crawl_counts", crawl=number)
         skips = await tx.all("crawl_skips", crawl=number)
-        sums = {name: int(row[name]) for name in SUMS} if row else {}
-        return Counts(**sums, skipped={skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]})
+        assert row is not None
+        return Counts(
+            **{name: int(row[name]) for name in SUMS},
+            responses={kind: int(row[column]) for kind, column in RESPONSES.items()},
+            skipped={skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]},
+        )
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
         row = await tx.one("first_failure", crawl=number)
         return None if row is None else (row["url"], row["error_message"])
+
+    async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
+        rows = await tx.batch("url_outcomes", [(number, *key) for _, key in seeds])
+        outcomes = {(row["key"], row["chk"]): row for row in rows}
+        return [
+            FailedSeed(url, row["status"], row["error_code"], row["error_message"])
+            if row["has_page"]
+            else FailedSeed(url, None, Fate(row["fate"]).word, f"skipped ({Fate(row['fate']).word})")
+            for url, key in seeds
+            if (row := outcomes.get(key)) is not None
+            and ((row["status"] is None or row["status"] >= 400) if row["has_page"] else Fate(row["fate"]).skipped)
+        ]
 
     async def now(self, tx: Tx) -> int:
         return int(await tx.value("now"))

@@ -8,7 +8,8 @@ from shoal.base.url import Url
 from shoal.crawl.failures import FailedPage
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind, NewUrl, key_of
-from shoal.store.sql.counters import OUTSIDE, count
+from shoal.pages.responses import count_responses
+from shoal.store.sql.counters import OUTSIDE, count, response_columns
 
 
 async def last_page(tx: Tx, crawl: int) -> int:
@@ -27,14 +28,17 @@ async def reopen(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[tuple[NewU
     await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
     rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
     await tx.many("set_fates", sorted((row["key"], row["chk"], crawl, int(Fate.OPEN)) for row in rows))
+    responses = count_responses(row["status"] for row in rows)
     await count(
         tx,
         crawl,
         OUTSIDE,
+        None,
         opened=len(rows),
         pages=-sum(row["status"] is not None for row in rows),
         errors=-sum(row["error_code"] is not None for row in rows),
         bytes=-sum(row["bytes"] for row in rows),
+        **response_columns({kind: -number for kind, number in responses.items()}),
     )
     parents = await _parents(tx, crawl, rows)
     return [(_new_url(row, parents), row["status"] is not None) for row in rows]

@@ -16,10 +16,11 @@ from shoal.crawl.traps import Trap, TrapState, pattern_of
 from shoal.hosts.pace import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.pages.page import NOT_MODIFIED
+from shoal.pages.responses import count_responses
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 from shoal.store.sql import failures
-from shoal.store.sql.counters import OUTSIDE, count, count_traps
+from shoal.store.sql.counters import OUTSIDE, count, count_traps, response_columns
 from shoal.store.sql.places import NEVER, Places, depth_at
 from shoal.store.sql.take import KINDS, Take
 
@@ -243,6 +244,7 @@ class SqlFrontier:
             bytes_saved=sum(page.saved for page in pages),
             depth=max((page.depth for page in pages if page.status is not None), default=0),
             walked=walked,
+            **response_columns(count_responses(page.status for page in pages)),
         )
         await count_traps(tx, crawl, [done.task.url for done in final if done.fate is Fate.QUARANTINED])
         per_host = Counter(done.task.host for done in final if done.page is not None and done.page.status is not None)

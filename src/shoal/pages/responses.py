@@ -1,0 +1,29 @@
+"""Pages by the class of their HTTP status: what servers answered, in five numbers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+ResponseClass = Literal["2xx", "3xx", "4xx", "5xx", "none"]
+
+CLASSES: Final[tuple[ResponseClass, ...]] = ("2xx", "3xx", "4xx", "5xx", "none")
+_BY_DIGIT: Final[dict[int, ResponseClass]] = {2: "2xx", 3: "3xx", 4: "4xx"}
+
+
+def response_class(status: int | None) -> ResponseClass:
+    """Return the class of a status; `none` without an HTTP answer. A status that HTTP does not know counts as 5xx
+    (RFC 9110, section 15)."""
+    return "none" if status is None else _BY_DIGIT.get(status // 100, "5xx")
+
+
+def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
+    """Count statuses by class; every class is there."""
+    counts = dict.fromkeys(CLASSES, 0)
+    for status in statuses:
+        counts[response_class(status)] += 1
+    return counts
+
+
+def in_words(responses: Mapping[ResponseClass, int]) -> str:
+    """`2xx 7, 4xx 1, no answer 2`; empty if there are none."""
+    names = ((kind, "no answer" if kind == "none" else kind) for kind in CLASSES)
+    return ", ".join(f"{name} {responses[kind]:,}" for kind, name in names if responses[kind])
