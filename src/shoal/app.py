@@ -287,7 +287,7 @@ class App:
         from shoal.plan.intake import Intake
         from shoal.store.sql.policies import SqlPolicies
 
-        return Intake(self.database, SqlPolicies(), self.policies(), self.clock)
+        return Intake(self.database, SqlPolicies(), self.policies())
 
     def planners(self) -> "list[Chore]":
         """The chores that make the jobs and crawls of policies, and note how they went."""

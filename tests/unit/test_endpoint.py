@@ -1,6 +1,7 @@
 """The endpoint table: what is refused before a handler is called, and what a door can read of it."""
 
-from typing import Annotated, Any
+import threading
+from typing import Annotated, Any, ClassVar
 
 import orjson
 import pytest
@@ -11,8 +12,21 @@ from starlette.requests import Request
 from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.form import Form, says
+from shoal.crawl.crawl import CrawlConfig
+from shoal.plan.policy import PolicyForm
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, EndpointRoute, Finder, Nothing, endpoint, routes_of, table_of
+from shoal.serve.endpoint import (
+    PARSED_AT_ONCE,
+    Ask,
+    EndpointRoute,
+    Finder,
+    Nothing,
+    _each_once,
+    endpoint,
+    parse,
+    routes_of,
+    table_of,
+)
 from shoal.serve.problems import Json
 
 MAX_BODY = 100
@@ -113,6 +127,67 @@ async def test_a_body_that_cannot_be_taken_is_refused(body: bytes, says: str) ->
     with pytest.raises(InvalidInput) as refused:
         await call("POST", "/fish", body=body)
     assert says in refused.value.message
+
+
+def test_looking_for_a_repeated_key_compares_each_key_only_a_few_times() -> None:
+    class Key(str):
+        __slots__ = ()
+        compared: ClassVar[int] = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Key.compared += 1
+            return str.__eq__(self, other)
+
+    names = [str(number) for number in range(3_000)]
+    with pytest.raises(InvalidInput) as refused:
+        _each_once([(Key(name), 1) for name in [*names, names[-1]]])
+    assert refused.value.message == "2999 is given twice; give it once."
+    assert Key.compared < 10 * len(names)
+
+
+class Watched(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    checks = {"name": lambda _: threading.current_thread().name}
+
+
+class WatchedApi:
+    @endpoint("POST", "/watched", scope=Scope.WRITE, says="Say where it was parsed.", body=Watched)
+    async def parse_watched(self, ask: Ask[Watched, Nothing]) -> Json:
+        return Json(ask.body.name)
+
+
+@pytest.mark.parametrize(("size", "on_the_loop"), [(10, True), (PARSED_AT_ONCE, False)])
+async def test_a_large_body_is_parsed_outside_of_the_event_loop(size: int, on_the_loop: bool) -> None:
+    [route] = routes_of([WatchedApi()], 10 * PARSED_AT_ONCE)
+    assert isinstance(route, EndpointRoute)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"name": "%s"}' % (b"x" * size), "more_body": False}
+
+    answer = await route.endpoint(Request(scope_of("POST", "/watched") | {"path_params": {}}, receive))
+    assert (orjson.loads(answer.body) == threading.current_thread().name) == on_the_loop
+
+
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        (PolicyForm, b'{"%s": 1}' % (b"frequency" * 10_000)),
+        (CrawlConfig, b'{"seeds": ["http://example.org/"], "cookies": [{"%s": 1}]}' % (b"x" * 100_000)),
+        (CrawlConfig, b'{"seeds": ["http://example.org/"], "cookies": [{"%s": 1}]}' % (b" - at `$" * 10_000)),
+    ],
+)
+def test_a_refusal_quotes_little_of_a_long_name(form: type[Form], body: bytes) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse(form, body)
+    assert len(refused.value.message) < 1_000
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_nul_in_a_deep_value_is_refused_like_any_other(opening: bytes, closing: bytes) -> None:
+    deep = opening * 900 + b'"\\u0000"' + closing * 900
+    with pytest.raises(InvalidInput, match="rule_set has a NUL in it"):
+        parse(PolicyForm, b'{"url": "http://example.org/", "frequency": "1h", "rule_set": {"x": %s}}' % deep)
 
 
 async def test_a_body_over_the_limit_is_refused_in_the_middle() -> None:

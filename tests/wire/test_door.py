@@ -213,6 +213,12 @@ async def test_a_body_of_ten_megabytes_gets_an_answer_whoever_sends_it(lite: Ser
         assert (await lite.ask(token=token, method="POST", body=body)).status == status
 
 
+async def test_a_repeated_key_among_a_hundred_thousand_is_refused(lite: Served) -> None:
+    body = b"{%s}" % b",".join(b'"%06d":""' % number for number in (*range(80_000), 79_999))
+    answer = await lite.ask("/bot/v1/jobs/pull", await lite.token("bot"), method="POST", body=body)
+    assert (answer.status, answer.said["detail"]) == (422, "079999 is given twice; give it once.")
+
+
 async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: Served) -> None:
     known, fresh = await lite.token(), await lite.token()
     assert (await lite.ask(token=known)).status == 200

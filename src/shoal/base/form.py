@@ -22,10 +22,10 @@ from shoal.base.text import has_nul, shorten
 Check = Callable[[Any], Any]
 """Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
 
-_PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
 _NUL = b"\\u0000"  # as JSON has it
+_LONGEST_NAME = 100  # characters of an unknown field for which a similar one is looked for
 _NAMES = {
     int: "a whole number",
     float: "a number",
@@ -215,7 +215,8 @@ def _nearest(name: str, known: list[str]) -> str:
 
     if not known:
         return "leave it out"
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    # A name of megabytes resembles none of ours, and comparing it would take seconds.
+    close = get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
     return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
 
 
@@ -229,7 +230,8 @@ def _inner(said: str) -> tuple[str, str]:
     """Problem and fix of a part of a value, from what the library says of it."""
     if match := _FIELD.search(said):
         lacks = "missing" in said
-        return f"has {'no' if lacks else 'an unknown'} field {match[1]}", "give it" if lacks else "leave it out"
+        name = shorten(match[1])
+        return f"has {'no' if lacks else 'an unknown'} field {name}", "give it" if lacks else "leave it out"
     match = _EXPECTED.match(said)
     if match is None:
         return "cannot be taken as it is", "correct it"
@@ -240,8 +242,8 @@ def _inner(said: str) -> tuple[str, str]:
 
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
     """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
-    match = _PLACE.fullmatch(error)
-    said, place = (match[1], match[2] or "") if match else (error, "")
+    said, mark, place = error.rpartition(" - at `$")  # the library's own: a name that it quotes comes before
+    said, place = (said, shorten(place.removesuffix("`"))) if mark else (error, "")
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
         return InvalidInput(called + place, *_said(said))
     if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:

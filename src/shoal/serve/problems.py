@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shoal.base.errors import RateLimited, ShoalError, Unauthenticated
+from shoal.base.text import shorten
 
 
 class Json(Response):
@@ -37,7 +38,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     """What the router itself refuses: unknown path, wrong method."""
     assert isinstance(error, HTTPException)
     code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    detail = f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is."
+    detail = f"{request.method} {shorten(request.url.path, 300)}: {error.detail}; /docs lists what there is."
     body = {
         "type": "about:blank",
         "title": error.detail,
