@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
-from shoal.base.form import Form, says
+from shoal.base.form import Check, Form, says
 from shoal.crawl.crawl import CrawlConfig
 from shoal.plan.policy import PolicyForm
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
@@ -148,7 +148,7 @@ def test_looking_for_a_repeated_key_compares_each_key_only_a_few_times() -> None
 
 class Watched(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
-    checks = {"name": lambda _: threading.current_thread().name}
+    checks: ClassVar[dict[str, Check]] = {"name": lambda _: threading.current_thread().name}
 
 
 class WatchedApi:
