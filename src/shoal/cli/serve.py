@@ -153,7 +153,7 @@ class Controller:
         groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
         whole = site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
-        config = config_of(whole, settings)
+        config = config_of(whole, settings, app.clock, app.signals)
         if config.ssl is not None:
             self._chores.append(Service(Certificate(config.ssl, settings), LOOK_EVERY, app.clock, app.signals))
         return config
