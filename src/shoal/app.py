@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Tx
+from shoal.base.disk import readable_by_others
 from shoal.base.errors import BadConfig, NotFound
 from shoal.base.ids import JobId
 from shoal.base.reading import Address
@@ -325,13 +326,35 @@ class App:
             chores.append(Led(file, self.database, SqlLeaderStore(), holder, lead=file.sink))
         return chores
 
+    @property
+    def privacy_warning(self) -> str | None:
+        """What an operator should know of files with secrets in them, if every user of this machine may read them."""
+        files = []
+        if isinstance(self.database, SqliteDatabase):
+            files = [Path(f"{self.database.path}{ending}") for ending in ("", "-wal", "-shm")]
+        place = self.settings.bodies.place
+        if not place.startswith("s3://"):
+            files.append(Path(place) if place else _beside_the_store(self.settings.database) / "bodies")
+        found = readable_by_others([*files, self._log_folder])
+        if not found:
+            return None
+        import shlex
+
+        return (
+            "The store, kept bodies and journals may hold passwords, cookies and secrets, and every user of this"
+            f" machine may read these: run `chmod go= {shlex.join(map(str, found))}`"
+        )
+
+    @property
+    def _log_folder(self) -> Path:
+        return self.settings.log.project_logs or _beside_the_store(self.settings.database) / "logs"
+
     def filer(self) -> "Filer":
         from shoal.crawl.filer import Filer
         from shoal.observe.files import ProjectLogs
 
         log = self.settings.log
-        folder = log.project_logs or _beside_the_store(self.settings.database) / "logs"
-        files = ProjectLogs(folder, log.project_log_size, log.project_logs_kept)
+        files = ProjectLogs(self._log_folder, log.project_log_size, log.project_logs_kept)
         return Filer(self.database, self.crawls.journal.store, files.append)
 
     async def check_store(self) -> None:

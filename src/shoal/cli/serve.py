@@ -56,8 +56,9 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
         await check_reach(app, settings.serve)
         controller = Controller(app, metrics, door, team)
         note(f"Shoal listens on {controller.address}")
-        if app.database.warning:
-            note(app.database.warning)
+        for warning in (app.database.warning, app.privacy_warning):
+            if warning:
+                note(warning)
         await controller.run()
 
 

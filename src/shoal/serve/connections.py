@@ -232,7 +232,9 @@ class BoundedProtocol(HttpToolsProtocol):
                     "detail": f"{problem}; {fix}.",
                 }
             )
-            head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+                body
+            )
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 
