@@ -1,7 +1,7 @@
 """The endpoint table: what is refused before a handler is called, and what a door can read of it."""
 
 import threading
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 import pytest
@@ -13,7 +13,9 @@ from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.form import Check, Form, says
 from shoal.crawl.crawl import CrawlConfig
+from shoal.pages.group import GroupConfig
 from shoal.plan.policy import PolicyForm
+from shoal.serve.bots import BatchForm
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import (
     PARSED_AT_ONCE,
@@ -39,7 +41,9 @@ class Fish(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Shoals(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     label: Annotated[list[str], says("Only those with this label.")] = field(default_factory=list)
-    deep: bool = False
+    deep: bool | None = False
+    kind: Literal["round", "flat"] | None = None
+    name: str | None = None
 
 
 class FishApi:
@@ -216,6 +220,43 @@ async def test_an_action_needs_no_body_and_takes_no_unknown_field() -> None:
         await call("POST", "/fish/carp/feed", body=b'{"bread": 1}')
 
 
+@pytest.mark.parametrize(("sent", "taken"), [("2.0", 2), ("2e3", 2000), ("-0.0", 0)])
+async def test_a_number_without_a_fraction_is_whole_however_it_is_written(sent: str, taken: int) -> None:
+    answer = await call("POST", "/fish", body=b'{"name": "carp", "scales": %s}' % sent.encode())
+    assert orjson.dumps(answer["scales"]) == b"%d" % taken
+    inner = b'{"results": [{"job_id": "a", "epoch": %s, "status": "success"}]}' % sent.encode()
+    assert parse(BatchForm, inner).results[0].epoch == taken
+
+
+@pytest.mark.parametrize("sent", ["2.5", "1e30", "9007199254740993.0"])
+async def test_a_number_that_is_not_surely_whole_is_refused(sent: str) -> None:
+    with pytest.raises(InvalidInput, match=r"scales cannot be .*; give a whole number"):
+        await call("POST", "/fish", body=b'{"name": "carp", "scales": %s}' % sent.encode())
+
+
+async def test_a_text_may_be_null() -> None:
+    assert (await call("GET", "/fish", "name=null"))["limit"] == 50
+
+
+def test_a_name_that_does_not_fit_its_pattern_is_refused_with_what_fits() -> None:
+    fits = r"project cannot be '../../x'; give 1 to 64 letters, digits and `_.-`."
+    seeded = {"seeds": ["http://example.org/"], "project": "../../x"}
+    for form, body in (
+        (CrawlConfig, seeded),
+        (GroupConfig, {"urls": ["http://example.org/"], "project": "../../x"}),
+        (PolicyForm, {"url": "http://example.org/", "frequency": "6h", "project": "../../x"}),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            parse(form, orjson.dumps(body))
+        assert refused.value.message == fits
+
+
+@pytest.mark.parametrize("field", ["frequency", "cron"])
+def test_an_empty_rhythm_is_refused(field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field} "):
+        parse(PolicyForm, orjson.dumps({"url": "http://example.org/", field: ""}))
+
+
 async def test_query_parameters_are_declared_and_typed() -> None:
     answer = await call("GET", "/fish", "limit=5&label=a&label=b&deep=true")
     assert answer == {"limit": 5, "label": ["a", "b"], "deep": True}
@@ -228,6 +269,9 @@ async def test_query_parameters_are_declared_and_typed() -> None:
         ("limit=0", "limit cannot be '0'; give a whole number from 1 to 200."),
         ("limit=5&limit=6", "limit is given twice; give it once."),
         ("label=%00", "label has a NUL in it; leave it out."),
+        ("kind=null", "kind cannot be 'null'; give round or flat."),
+        ("deep=null", "deep cannot be 'null'; give true or false."),
+        ("limit=99999999999999999999", "limit cannot be '99999999999999999999'; give a whole number from 1 to 200."),
     ],
 )
 async def test_query_parameters_that_cannot_be_taken_are_refused(query: str, says: str) -> None:

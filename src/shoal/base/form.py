@@ -25,6 +25,7 @@ Check = Callable[[Any], Any]
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
 _NUL = b"\\u0000"  # as JSON has it
+_EXACT = 2**53  # beyond, a float does not say which integer is meant
 _LONGEST_NAME = 100  # characters of an unknown field for which a similar one is looked for
 _NAMES = {
     int: "a whole number",
@@ -35,7 +36,13 @@ _NAMES = {
     datetime: "a moment such as 2026-03-01T09:00:00Z",
 }
 
+WORDS = "accepts"
 _NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for kind, words in _NAMES.items()}
+
+
+def matching(pattern: str, words: str, **limits: Any) -> Meta:
+    """A pattern for an annotation, and what it takes in words: a refusal names the fix."""
+    return Meta(pattern=pattern, extra={WORDS: words}, **limits)
 
 
 def says(sentence: str, **limits: Any) -> Meta:
@@ -106,7 +113,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
         try:
-            taken = convert(value, field.annotation, strict=strict)
+            taken = _converted(value, field.annotation, strict)
             text = json.encode(taken)  # whatever is taken can be stored
             if _NUL in text and field.name not in cls.raw and has_nul(value):
                 raise ValueError("has a NUL in it; leave it out")
@@ -163,6 +170,8 @@ def accepts(annotation: Any) -> str:
     if choices := _choices(kind):
         *most, last = choices
         return f"{', '.join(most)} or {last}" if most else last
+    if words := next((mark.extra[WORDS] for mark in _marks(annotation) if mark.extra and WORDS in mark.extra), ""):
+        return str(words)
     if samples := [str(one) for mark in _marks(annotation) for one in mark.examples or ()]:
         return f"text such as {' or '.join(samples)}"
     named = _NAMES.get(get_origin(kind) or kind, "an object")
@@ -208,6 +217,27 @@ def _bare(annotation: Any) -> Any:
             annotation = next(part for part in get_args(annotation) if part is not type(None))
         else:
             return annotation
+
+
+def _converted(value: Any, annotation: Any, strict: bool) -> Any:
+    """Convert a value. In JSON `2.0` and `2` are one number, so either is an integer."""
+    try:
+        return convert(value, annotation, strict=strict)
+    except ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return convert(_with_integers(value), annotation, strict=strict)
+
+
+def _with_integers(value: Any, depth: int = 20) -> Any:
+    """Make the floats of a value that are whole numbers integers. No form is nested more deeply than that."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if depth and isinstance(value, list):
+        return [_with_integers(part, depth - 1) for part in value]
+    if depth and isinstance(value, dict):
+        return {name: _with_integers(part, depth - 1) for name, part in value.items()}
+    return value
 
 
 def _nearest(name: str, known: list[str]) -> str:

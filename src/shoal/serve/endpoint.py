@@ -33,7 +33,7 @@ MOST_DRAINED = 32_000_000
 PARSED_AT_ONCE = 64_000  # bytes of a body that are parsed on the event loop: a few milliseconds
 LONGEST_NAME = 300  # characters of a part of a path
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
-WHOLE = re.compile(r"-?[0-9]{1,18}")
+WHOLE = re.compile(r"-?[0-9]{1,19}")  # as many digits as the largest of 64 bits has
 MARK = "shoal_endpoint"
 
 
@@ -234,6 +234,8 @@ def read_query(form: type[F], request: Request) -> F:
             raise InvalidInput(shorten(name), "has a NUL in it", "leave it out")
         if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
             raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {known[name].accepts}")
+        if name in known and value.lower() == "null" and known[name].kind is not str:  # which would stand for nothing
+            raise InvalidInput(name, f"cannot be {value!r}", f"give {known[name].accepts}")
         if name in known and get_origin(known[name].kind) is list:
             values.setdefault(name, []).append(value)
         elif name in values:

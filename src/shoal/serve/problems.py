@@ -6,6 +6,7 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from shoal.base.errors import RateLimited, ShoalError, Unauthenticated
 from shoal.base.text import shorten
@@ -46,7 +47,19 @@ async def http_error(request: Request, error: Exception) -> Response:
         "code": code,
         "detail": detail,
     }
-    return Problem(body, status_code=error.status_code, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return Problem(body, status_code=error.status_code, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """Return the methods of a path: several routes may share it, and the router names only those of the first."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return sorted(methods) or ["GET", "HEAD"]  # of a file
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
