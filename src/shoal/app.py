@@ -18,6 +18,8 @@ from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.journal import Journal
 from shoal.crawl.store import FrontierStore
 from shoal.egress import AddressRule, Egress, Endpoint, Proxies, is_local, listening
+from shoal.egress.address import Address as IpAddress
+from shoal.hosts.listeners import Announcer, Listeners
 from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
@@ -33,6 +35,7 @@ from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.journal import SqlJournalStore
+from shoal.store.sql.listeners import SqlListeners
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.sqlite import SqliteDatabase
@@ -82,6 +85,7 @@ class App:
     pages: PageStore
     bodies: BodyStore
     wake: Wake
+    listeners: Listeners  # where controllers are, as far as this process learned of them
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
@@ -92,6 +96,10 @@ class App:
         from shoal.store.sql.jobbook import SqlJobBook
 
         return Jobs(self.database, self.queue, SqlJobBook(self.settings.queue.ageing))
+
+    def announcer(self) -> "Chore":
+        """The chore that tells workers where this controller listens."""
+        return Announcer(self.database, SqlListeners(), self.settings.serve.listen)
 
     def pruner(self, holder: str) -> "Chore":
         """The chore that removes what is old, on one controller at a time."""
@@ -525,7 +533,8 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     queue.register(keepers, {"page": _LastWords()})
     crawls.followed_by(lambda: app.analyses)
     bodies = bodies_of(settings, clock, signals)
-    app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake)
+    listeners = Listeners(database, SqlListeners())
+    app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake, listeners)
     return app
 
 
@@ -552,12 +561,22 @@ def ease_of(pace: Pace) -> float:
     return 2 / pace.connections if pace.delay else 0.0
 
 
-def rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:
+def rule_of(
+    settings: Settings, named: frozenset[Endpoint] = frozenset(), listeners: Listeners | None = None
+) -> AddressRule:
     """What crawls may reach: never a controller or a worker that runs with these settings, unless a person at this
-    machine named it; then something else may be listening there."""
+    machine named it; then something else may be listening there. Nor one of the `listeners`."""
     doors = [door for door in (settings.serve.listen, settings.work.listen) if door is not None]
     own = listening([door for door in doors if not _is_named(door, named)])
-    return AddressRule(allow=settings.egress.allow_networks, named=named, own=own, is_local=is_local)
+    allow = settings.egress.allow_networks
+    if listeners is None:
+        return AddressRule(allow=allow, named=named, own=own, is_local=is_local)
+
+    def others() -> frozenset[tuple[IpAddress, int]]:
+        known = listeners.known
+        return frozenset(one for one in known if not _is_named(Address(str(one[0]), one[1]), named)) if named else known
+
+    return AddressRule(allow=allow, named=named, own=own, is_local=is_local, others=others)
 
 
 def _is_named(door: Address, named: frozenset[Endpoint]) -> bool:

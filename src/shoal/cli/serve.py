@@ -17,6 +17,7 @@ from shoal.cli.door import address_of, check_reach, config_of, open_door
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
+from shoal.hosts.listeners import ANNOUNCE_EVERY
 from shoal.loading import load
 from shoal.observe.hours import EVERY
 from shoal.observe.metrics import Metrics
@@ -76,6 +77,8 @@ class Controller:
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers(own_name)]
         self._chores.append(Service(app.hour_keeper(), EVERY, app.clock, app.signals))
+        self._announcing = Service(app.announcer(), ANNOUNCE_EVERY, app.clock, app.signals)
+        self._chores.append(self._announcing)
         self._live = Live(app.crawls, app.clock)
         self._room = app.waiting_room()
         often = app.settings.plan.schedule_every
@@ -93,6 +96,7 @@ class Controller:
         self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when what it announces gets lost
         for chore in self._chores:
             chore.start()
+        self._announcing.nudge()  # at once: a worker may begin with a crawl that leads here
         working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
         try:
             await self._server.serve(sockets=[self._door])
