@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Tx
+from shoal.base.disk import readable_by_others
 from shoal.base.errors import BadConfig, NotFound
 from shoal.base.ids import JobId
 from shoal.base.reading import Address
@@ -17,6 +18,8 @@ from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.journal import Journal
 from shoal.crawl.store import FrontierStore
 from shoal.egress import AddressRule, Egress, Endpoint, Proxies, is_local, listening
+from shoal.egress.address import Address as IpAddress
+from shoal.hosts.listeners import Announcer, Listeners
 from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
@@ -32,6 +35,7 @@ from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.journal import SqlJournalStore
+from shoal.store.sql.listeners import SqlListeners
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.sqlite import SqliteDatabase
@@ -81,6 +85,7 @@ class App:
     pages: PageStore
     bodies: BodyStore
     wake: Wake
+    listeners: Listeners  # where controllers are, as far as this process learned of them
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
@@ -91,6 +96,10 @@ class App:
         from shoal.store.sql.jobbook import SqlJobBook
 
         return Jobs(self.database, self.queue, SqlJobBook(self.settings.queue.ageing))
+
+    def announcer(self) -> "Chore":
+        """The chore that tells workers where this controller listens."""
+        return Announcer(self.database, SqlListeners(), self.settings.serve.listen)
 
     def pruner(self, holder: str) -> "Chore":
         """The chore that removes what is old, on one controller at a time."""
@@ -287,7 +296,7 @@ class App:
         from shoal.plan.intake import Intake
         from shoal.store.sql.policies import SqlPolicies
 
-        return Intake(self.database, SqlPolicies(), self.policies(), self.clock)
+        return Intake(self.database, SqlPolicies(), self.policies())
 
     def planners(self) -> "list[Chore]":
         """The chores that make the jobs and crawls of policies, and note how they went."""
@@ -325,13 +334,35 @@ class App:
             chores.append(Led(file, self.database, SqlLeaderStore(), holder, lead=file.sink))
         return chores
 
+    @property
+    def privacy_warning(self) -> str | None:
+        """What an operator should know of files with secrets in them, if every user of this machine may read them."""
+        files = []
+        if isinstance(self.database, SqliteDatabase):
+            files = [Path(f"{self.database.path}{ending}") for ending in ("", "-wal", "-shm")]
+        place = self.settings.bodies.place
+        if not place.startswith("s3://"):
+            files.append(Path(place) if place else _beside_the_store(self.settings.database) / "bodies")
+        found = readable_by_others([*files, self._log_folder])
+        if not found:
+            return None
+        import shlex
+
+        return (
+            "The store, kept bodies and journals may hold passwords, cookies and secrets, and every user of this"
+            f" machine may read these: run `chmod go= {shlex.join(map(str, found))}`"
+        )
+
+    @property
+    def _log_folder(self) -> Path:
+        return self.settings.log.project_logs or _beside_the_store(self.settings.database) / "logs"
+
     def filer(self) -> "Filer":
         from shoal.crawl.filer import Filer
         from shoal.observe.files import ProjectLogs
 
         log = self.settings.log
-        folder = log.project_logs or _beside_the_store(self.settings.database) / "logs"
-        files = ProjectLogs(folder, log.project_log_size, log.project_logs_kept)
+        files = ProjectLogs(self._log_folder, log.project_log_size, log.project_logs_kept)
         return Filer(self.database, self.crawls.journal.store, files.append)
 
     async def check_store(self) -> None:
@@ -502,7 +533,8 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     queue.register(keepers, {"page": _LastWords()})
     crawls.followed_by(lambda: app.analyses)
     bodies = bodies_of(settings, clock, signals)
-    app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake)
+    listeners = Listeners(database, SqlListeners())
+    app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake, listeners)
     return app
 
 
@@ -529,12 +561,22 @@ def ease_of(pace: Pace) -> float:
     return 2 / pace.connections if pace.delay else 0.0
 
 
-def rule_of(settings: Settings, named: frozenset[Endpoint] = frozenset()) -> AddressRule:
+def rule_of(
+    settings: Settings, named: frozenset[Endpoint] = frozenset(), listeners: Listeners | None = None
+) -> AddressRule:
     """What crawls may reach: never a controller or a worker that runs with these settings, unless a person at this
-    machine named it; then something else may be listening there."""
+    machine named it; then something else may be listening there. Nor one of the `listeners`."""
     doors = [door for door in (settings.serve.listen, settings.work.listen) if door is not None]
     own = listening([door for door in doors if not _is_named(door, named)])
-    return AddressRule(allow=settings.egress.allow_networks, named=named, own=own, is_local=is_local)
+    allow = settings.egress.allow_networks
+    if listeners is None:
+        return AddressRule(allow=allow, named=named, own=own, is_local=is_local)
+
+    def others() -> frozenset[tuple[IpAddress, int]]:
+        known = listeners.known
+        return frozenset(one for one in known if not _is_named(Address(str(one[0]), one[1]), named)) if named else known
+
+    return AddressRule(allow=allow, named=named, own=own, is_local=is_local, others=others)
 
 
 def _is_named(door: Address, named: frozenset[Endpoint]) -> bool:

@@ -78,7 +78,7 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
         proxy = None if label is None else Proxies(settings.egress.proxies).find(label)
         if label is not None and proxy is None:
             return None
-        egress = Egress(rule_of(settings), limits, clock=clock, proxy=proxy)
+        egress = Egress(rule_of(settings, listeners=app.listeners), limits, clock=clock, proxy=proxy)
         desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
         return Way(egress, RobotsMemory(desk, clock))
 
@@ -111,7 +111,7 @@ def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
         return found
     proxy = Proxy.parse(wanted, AddressRule())
     named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
-    return replace(proxy, rule=rule_of(app.settings, named))
+    return replace(proxy, rule=rule_of(app.settings, named, app.listeners))
 
 
 def walker_of(
@@ -125,7 +125,7 @@ def walker_of(
 ) -> Walker:
     """A walker of a crawl in this process, going out under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    rule = rule_of(app.settings, named)
+    rule = rule_of(app.settings, named, app.listeners)
     egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     return Walker(
         app.database,

@@ -6,6 +6,7 @@ whether a listen address may be opened, or a store reached, is left to whoever o
 
 import os
 import re
+import resource
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from shoal.base.setting import Slice, setting
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 Backend = Literal["sql", "redis"]
+MOST_CONNECTIONS = 50_000
 
 
 def data_dir(env: Mapping[str, str]) -> Path:
@@ -451,12 +453,40 @@ class RenderSettings(Slice):
     url: HttpUrl = setting("RENDERER_URL", "", "The renderer that opens pages in a browser.", secret=True, planned=True)
 
 
+def most_connections(_: Mapping[str, Any]) -> int:
+    """Three quarters of the files that this process may open: the rest is for the store, children and outputs."""
+    files, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(16, min(files * 3 // 4, MOST_CONNECTIONS))
+
+
 class ServeSettings(Slice):
     """The controller's HTTP side."""
 
     listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
     max_import_bytes: Size = setting("SHOAL_MAX_IMPORT", "200MB", "Size of a file of policies.", ge=1000)
     max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Size of a request's body.", ge=1000)
+    header_timeout: Duration = setting(
+        "SHOAL_REQUEST_HEADER_TIMEOUT", "10s", "Time that a client has to send the headers of a request."
+    )
+    body_timeout: Duration = setting(
+        "SHOAL_REQUEST_BODY_TIMEOUT", "10s", "A request whose body brings less than 1 KB/s for this long is cut."
+    )
+    max_connections: Whole = setting(
+        "SHOAL_MAX_CONNECTIONS",
+        most_connections,
+        "Connections open at once; a quarter of them is kept for callers with a valid credential.",
+        shown="three quarters of the open-files limit, at most 50000",
+        ge=1,
+        le=1_000_000,
+    )
+    max_peer_connections: Whole = setting(
+        "SHOAL_MAX_PEER_CONNECTIONS",
+        lambda earlier: max(1, earlier["max_connections"] // 2),
+        "Connections without a valid credential from one address; SHOAL_TRUSTED_PROXIES are not limited.",
+        shown="$SHOAL_MAX_CONNECTIONS divided by 2",
+        ge=1,
+        le=1_000_000,
+    )
     tls_cert: FilePath = setting(
         "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY."
     )

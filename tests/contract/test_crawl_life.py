@@ -511,6 +511,7 @@ async def test_resume_keeps_the_first_start(bench: Bench) -> None:
     await bench.crawls.resume(crawl.id)
     await bench.walker(crawl)
     assert (await bench.crawls.get(crawl.id)).crawl.started_at == began
+    assert await events(bench, crawl) == ["crawl.started"]
 
 
 @pytest.mark.parametrize("state", [S.QUEUED, S.RUNNING, S.PAUSING, S.STOPPED, S.COMPLETED])

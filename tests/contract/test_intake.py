@@ -1,6 +1,7 @@
 """Policies from files and to files: errors by line, all or nothing, or the good ones; what goes out comes in again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import StringIO
 
 import orjson
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import new_id
 from shoal.plan.intake import Intake, Report
-from shoal.plan.sheet import Row, read_csv, read_json_lines, write_csv, write_json_lines
+from shoal.plan.sheet import LONGEST_LINE, Row, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
 from tests.contract.conftest import Bench
 from tests.contract.test_policies import Office
 
@@ -17,7 +18,7 @@ HEAD = "url,frequency,priority_base,labels,rule_set"
 
 async def take(bench: Bench, rows: Iterator[Row], *, skip_bad: bool = False) -> Report:
     office = Office(bench)
-    intake = Intake(bench.database, office.store, office.policies, office.bench.clock)
+    intake = Intake(bench.database, office.store, office.policies)
     return await intake.take(rows, skip_bad=skip_bad)
 
 
@@ -44,7 +45,7 @@ async def test_a_file_whose_first_answer_was_lost_is_kept_once(bench: Bench) -> 
     first = new_id("pol")
     for _ in range(2):
         office = Office(bench)
-        intake = Intake(bench.database, office.store, office.policies, bench.clock)
+        intake = Intake(bench.database, office.store, office.policies)
         rows = read_csv([HEAD, "http://example.org/a,6h,,,", "http://example.org/b,6h,,,"])
         assert (await intake.take(rows, skip_bad=False, first=first)).made == 2
     assert await urls(bench) == ["http://example.org/a", "http://example.org/b"]
@@ -72,6 +73,24 @@ async def test_bad_lines_can_be_skipped(bench: Bench) -> None:
     assert (report.made, report.bad) == (2, 3)
     assert [line for line, _ in report.problems] == [2, 3, 4]
     assert await urls(bench) == ["http://example.org/a", "http://example.org/d"]
+
+
+@pytest.mark.parametrize("read", [read_csv, read_json_lines])
+async def test_a_line_without_end_is_one_bad_line_and_never_read_as_a_whole(
+    bench: Bench, read: Callable[[Iterable[str]], Iterator[Row]]
+) -> None:
+    file = StringIO(newline="")
+    good = {
+        read_csv: ["url,frequency", "http://example.org/a,6h"],
+        read_json_lines: ["{}", '{"url": "http://example.org/a", "frequency": "6h"}'],
+    }[read]
+    file.write("\n".join([good[0], "," * (3 * LONGEST_LINE), good[1], ""]))
+    file.seek(0)
+    lines = list(lines_of(file))
+    assert [len(line) for line in lines] == [len(good[0]) + 1, LONGEST_LINE + 1, len(good[1]) + 1]
+    report = await take(bench, read(lines), skip_bad=True)
+    assert report.made == 1
+    assert report.problems[-1] == (2, f"the line is longer than {LONGEST_LINE} characters; write one policy a line.")
 
 
 async def test_what_goes_out_comes_in_again(bench: Bench) -> None:

@@ -140,7 +140,7 @@ class Days:
         mortal = self.bench.over(self.dying)
         database = self.bench.database
         self.policies = Policies(database, self.store, self.bench.queue, Again(self.bench.crawls), lambda: LOOPBACK)
-        self.intake = Intake(database, self.store, self.policies, self.bench.clock)
+        self.intake = Intake(database, self.store, self.policies)
         self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK, self.bench.clock)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
         self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]

@@ -7,6 +7,7 @@ import pytest
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig
+from shoal.crawl.credentials import check_proxy
 from shoal.egress import AddressRule, Egress, Failure, Proxy, Request, Resolver, Response
 from tests.support.badserver import BadServer, bad_server, reply
 
@@ -90,6 +91,34 @@ async def test_a_proxy_that_refuses_a_tunnel_is_a_failure_of_the_proxy(proxy: Ba
 def test_what_is_no_proxy_address_is_refused_with_the_fix(text: str) -> None:
     with pytest.raises(BadConfig, match="http://host:port"):
         Proxy.parse(text, AddressRule())
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "2130706433",
+        "0177.0.0.1",
+        "0x7f.1",
+        "0x7f000001",
+        "127.1",
+        "127.0.0.01",
+        "127.0.0.1.",
+        "10.0.0.256",
+        "\uff11\uff12\uff17.1",
+    ],
+)
+def test_a_proxy_at_an_address_in_an_unusual_notation_is_refused(host: str) -> None:
+    with pytest.raises(BadConfig, match="unusual notation"):
+        Proxy.parse(f"http://me:secret@{host}:3128", AddressRule())
+    with pytest.raises(ValueError, match="is not a proxy's address"):
+        check_proxy(f"socks5://{host}")
+
+
+@pytest.mark.parametrize(
+    "host", ["192.0.2.1", "[2001:db8:0::1]", "proxy", "my_proxy-1.example.com", "4proxies.example"]
+)
+def test_a_proxy_has_an_address_or_a_name(host: str) -> None:
+    assert check_proxy(f"http://{host}:3128") == f"http://{host}:3128"
 
 
 def test_a_proxy_address_has_a_default_port_and_keeps_its_login_apart() -> None:

@@ -1,6 +1,7 @@
 """The endpoint table: what is refused before a handler is called, and what a door can read of it."""
 
-from typing import Annotated, Any
+import threading
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 import pytest
@@ -10,9 +11,24 @@ from starlette.requests import Request
 
 from shoal.access.scopes import Scope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
-from shoal.base.form import Form, says
+from shoal.base.form import Check, Form, says
+from shoal.crawl.crawl import CrawlConfig
+from shoal.pages.group import GroupConfig
+from shoal.plan.policy import PolicyForm
+from shoal.serve.bots import BatchForm
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, EndpointRoute, Finder, Nothing, endpoint, routes_of, table_of
+from shoal.serve.endpoint import (
+    PARSED_AT_ONCE,
+    Ask,
+    EndpointRoute,
+    Finder,
+    Nothing,
+    _each_once,
+    endpoint,
+    parse,
+    routes_of,
+    table_of,
+)
 from shoal.serve.problems import Json
 
 MAX_BODY = 100
@@ -25,7 +41,9 @@ class Fish(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Shoals(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     label: Annotated[list[str], says("Only those with this label.")] = field(default_factory=list)
-    deep: bool = False
+    deep: bool | None = False
+    kind: Literal["round", "flat"] | None = None
+    name: str | None = None
 
 
 class FishApi:
@@ -115,6 +133,67 @@ async def test_a_body_that_cannot_be_taken_is_refused(body: bytes, says: str) ->
     assert says in refused.value.message
 
 
+def test_looking_for_a_repeated_key_compares_each_key_only_a_few_times() -> None:
+    class Key(str):
+        __slots__ = ()
+        compared: ClassVar[int] = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Key.compared += 1
+            return str.__eq__(self, other)
+
+    names = [str(number) for number in range(3_000)]
+    with pytest.raises(InvalidInput) as refused:
+        _each_once([(Key(name), 1) for name in [*names, names[-1]]])
+    assert refused.value.message == "2999 is given twice; give it once."
+    assert Key.compared < 10 * len(names)
+
+
+class Watched(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    checks: ClassVar[dict[str, Check]] = {"name": lambda _: threading.current_thread().name}
+
+
+class WatchedApi:
+    @endpoint("POST", "/watched", scope=Scope.WRITE, says="Say where it was parsed.", body=Watched)
+    async def parse_watched(self, ask: Ask[Watched, Nothing]) -> Json:
+        return Json(ask.body.name)
+
+
+@pytest.mark.parametrize(("size", "on_the_loop"), [(10, True), (PARSED_AT_ONCE, False)])
+async def test_a_large_body_is_parsed_outside_of_the_event_loop(size: int, on_the_loop: bool) -> None:
+    [route] = routes_of([WatchedApi()], 10 * PARSED_AT_ONCE)
+    assert isinstance(route, EndpointRoute)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"name": "%s"}' % (b"x" * size), "more_body": False}
+
+    answer = await route.endpoint(Request(scope_of("POST", "/watched") | {"path_params": {}}, receive))
+    assert (orjson.loads(answer.body) == threading.current_thread().name) == on_the_loop
+
+
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        (PolicyForm, b'{"%s": 1}' % (b"frequency" * 10_000)),
+        (CrawlConfig, b'{"seeds": ["http://example.org/"], "cookies": [{"%s": 1}]}' % (b"x" * 100_000)),
+        (CrawlConfig, b'{"seeds": ["http://example.org/"], "cookies": [{"%s": 1}]}' % (b" - at `$" * 10_000)),
+    ],
+)
+def test_a_refusal_quotes_little_of_a_long_name(form: type[Form], body: bytes) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse(form, body)
+    assert len(refused.value.message) < 1_000
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_nul_in_a_deep_value_is_refused_like_any_other(opening: bytes, closing: bytes) -> None:
+    deep = opening * 900 + b'"\\u0000"' + closing * 900
+    with pytest.raises(InvalidInput, match="rule_set has a NUL in it"):
+        parse(PolicyForm, b'{"url": "http://example.org/", "frequency": "1h", "rule_set": {"x": %s}}' % deep)
+
+
 async def test_a_body_over_the_limit_is_refused_in_the_middle() -> None:
     with pytest.raises(TooLarge):
         await call("POST", "/fish", body=b'{"name": "' + b"x" * MAX_BODY + b'"}')
@@ -141,6 +220,43 @@ async def test_an_action_needs_no_body_and_takes_no_unknown_field() -> None:
         await call("POST", "/fish/carp/feed", body=b'{"bread": 1}')
 
 
+@pytest.mark.parametrize(("sent", "taken"), [("2.0", 2), ("2e3", 2000), ("-0.0", 0)])
+async def test_a_number_without_a_fraction_is_whole_however_it_is_written(sent: str, taken: int) -> None:
+    answer = await call("POST", "/fish", body=b'{"name": "carp", "scales": %s}' % sent.encode())
+    assert orjson.dumps(answer["scales"]) == b"%d" % taken
+    inner = b'{"results": [{"job_id": "a", "epoch": %s, "status": "success"}]}' % sent.encode()
+    assert parse(BatchForm, inner).results[0].epoch == taken
+
+
+@pytest.mark.parametrize("sent", ["2.5", "1e30", "9007199254740993.0"])
+async def test_a_number_that_is_not_surely_whole_is_refused(sent: str) -> None:
+    with pytest.raises(InvalidInput, match=r"scales cannot be .*; give a whole number"):
+        await call("POST", "/fish", body=b'{"name": "carp", "scales": %s}' % sent.encode())
+
+
+async def test_a_text_may_be_null() -> None:
+    assert (await call("GET", "/fish", "name=null"))["limit"] == 50
+
+
+def test_a_name_that_does_not_fit_its_pattern_is_refused_with_what_fits() -> None:
+    fits = r"project cannot be '../../x'; give 1 to 64 letters, digits and `_.-`."
+    seeded = {"seeds": ["http://example.org/"], "project": "../../x"}
+    for form, body in (
+        (CrawlConfig, seeded),
+        (GroupConfig, {"urls": ["http://example.org/"], "project": "../../x"}),
+        (PolicyForm, {"url": "http://example.org/", "frequency": "6h", "project": "../../x"}),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            parse(form, orjson.dumps(body))
+        assert refused.value.message == fits
+
+
+@pytest.mark.parametrize("field", ["frequency", "cron"])
+def test_an_empty_rhythm_is_refused(field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field} "):
+        parse(PolicyForm, orjson.dumps({"url": "http://example.org/", field: ""}))
+
+
 async def test_query_parameters_are_declared_and_typed() -> None:
     answer = await call("GET", "/fish", "limit=5&label=a&label=b&deep=true")
     assert answer == {"limit": 5, "label": ["a", "b"], "deep": True}
@@ -153,6 +269,9 @@ async def test_query_parameters_are_declared_and_typed() -> None:
         ("limit=0", "limit cannot be '0'; give a whole number from 1 to 200."),
         ("limit=5&limit=6", "limit is given twice; give it once."),
         ("label=%00", "label has a NUL in it; leave it out."),
+        ("kind=null", "kind cannot be 'null'; give round or flat."),
+        ("deep=null", "deep cannot be 'null'; give true or false."),
+        ("limit=99999999999999999999", "limit cannot be '99999999999999999999'; give a whole number from 1 to 200."),
     ],
 )
 async def test_query_parameters_that_cannot_be_taken_are_refused(query: str, says: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -23,7 +24,9 @@ from shoal.base.errors import BadConfig, NotAllowed
 from shoal.cli.door import check_reach
 from shoal.loading import load
 from shoal.serve.api import GROUPS
+from shoal.serve.console import ConsoleApi
 from shoal.serve.endpoint import table_of
+from shoal.serve.health import HealthApi
 from shoal.serve.keeper import CallerRefused, TokenKeeper
 from shoal.serve.site import LOOK_EVERY_SECONDS, site
 from shoal.serve.tls import Certificate, tls_of
@@ -211,6 +214,35 @@ async def test_a_body_of_ten_megabytes_gets_an_answer_whoever_sends_it(lite: Ser
     operator, viewer = await lite.token("operator"), await lite.token("viewer")
     for token, status in ((operator, 413), (viewer, 403), (None, 401), (mint()[1], 401)):
         assert (await lite.ask(token=token, method="POST", body=body)).status == status
+
+
+async def test_a_repeated_key_among_a_hundred_thousand_is_refused(lite: Served) -> None:
+    body = b"{%s}" % b",".join(b'"%06d":""' % number for number in (*range(80_000), 79_999))
+    answer = await lite.ask("/bot/v1/jobs/pull", await lite.token("bot"), method="POST", body=body)
+    assert (answer.status, answer.said["detail"]) == (422, "079999 is given twice; give it once.")
+
+
+async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: Served) -> None:
+    boss = await lite.token("admin")
+    has: dict[str, set[str]] = {
+        "/login": {"GET", "HEAD", "POST"},
+        "/logout": {"POST"},
+        "/static/console.css": {"GET", "HEAD"},
+    }
+    for group in (*GROUPS, HealthApi, ConsoleApi):
+        for line in table_of(group):
+            more = {line.method, "HEAD"} if line.method == "GET" else {line.method}
+            has.setdefault(re.sub(r"{.*?}", "x", line.path), set()).update(more)
+    # A name that stands for itself may also be the name of one: `policies/import` is `policies/{policy_id}`, too.
+    has["/api/v1/policies/import"] |= has["/api/v1/policies/x"]
+    has["/api/v1/policies/export"] |= has["/api/v1/policies/x"]
+    for path in ("/api/v1/jobs/retry", "/api/v1/jobs/purge"):
+        has[path] |= has["/api/v1/jobs/x"]
+    for path, methods in has.items():
+        lacking = next(one for one in ("TRACE", "PATCH", "DELETE") if one not in methods)
+        answer = await lite.ask(path, boss, method=lacking)
+        assert (answer.status, path, set(answer.headers.get("allow", "").split(", "))) == (405, path, methods)
+        assert answer.said["code"] == "method_not_allowed"
 
 
 async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: Served) -> None:

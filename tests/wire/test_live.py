@@ -210,6 +210,32 @@ async def test_there_is_room_for_so_many_viewers(api: Served, monkeypatch: pytes
     await asyncio.wait_for(watched, PATIENCE_SECONDS)
 
 
+async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "MOST_VIEWERS", 3)
+    crawl_id = await made(api)
+    live = Live(api.app.crawls, api.app.clock)
+    found = await asyncio.gather(*[live.watch(crawl_id, None) for _ in range(20)], return_exceptions=True)
+    assert sum(isinstance(one, RateLimited) for one in found) == 17
+    for one in found:  # of a client that went before its answer began
+        if not isinstance(one, BaseException):
+            await one.aclose()
+    viewing = [await live.watch(crawl_id, None) for _ in range(3)]
+    await viewing[0].aclose()
+    with pytest.raises(NotFound):
+        await live.watch("crl_nothing", None)
+    viewing[0] = await live.watch(crawl_id, None)
+    with pytest.raises(RateLimited):
+        await live.watch(crawl_id, None)
+    viewing[0] = viewing[1]  # nobody has it any more
+    viewing[0] = await live.watch(crawl_id, None)
+    live.close()
+    for one in viewing:
+        await drained(one)
+    await (await live.watch(crawl_id, None)).aclose()
+
+
 async def test_a_quiet_stream_has_a_heartbeat(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "HEARTBEAT_SECONDS", 0.05)
     crawl_id = await made(api)

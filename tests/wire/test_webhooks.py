@@ -77,6 +77,24 @@ async def test_events_are_read_by_a_cursor_that_misses_none(api: Served) -> None
     assert (third["items"], third["next"]) == ([], second["next"])
 
 
+async def test_events_after_the_largest_number_there_is_are_none(api: Served) -> None:
+    largest = 2**63 - 1
+    assert await ask(api, "GET", f"/api/v1/events?after={largest}") == (200, {"items": [], "next": largest})
+    status, problem = await ask(api, "GET", f"/api/v1/events?after={largest + 1}")
+    assert (status, problem["detail"]) == (
+        422,
+        f"after cannot be '{largest + 1}'; give a whole number from 0 to {largest}.",
+    )
+
+
+async def test_an_empty_address_changes_no_webhook(api: Served) -> None:
+    _, made = await ask(api, "POST", "/api/v1/webhooks", {"url": "https://example.org/"})
+    path = f"/api/v1/webhooks/{made['id']}"
+    status, problem = await ask(api, "PATCH", path, {"url": ""})
+    assert (status, problem["field"]) == (422, "url")
+    assert (await ask(api, "PATCH", path, {"url": None, "events": []}))[1]["url"] == "https://example.org/"
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -84,6 +102,8 @@ async def test_events_are_read_by_a_cursor_that_misses_none(api: Served) -> None
         ({"url": "file:///etc/passwd"}, "url"),
         ({"url": "https://example.org/", "events": ["page.done"]}, "is no event"),
         ({"url": "https://example.org/", "secret": "x"}, "is not a secret"),
+        ({"url": "https://example.org/", "secret": ""}, "is not a secret"),
+        ({"url": ""}, "url is not an absolute http or https URL; give an http or https address."),
         ({}, "url is missing"),
     ],
 )

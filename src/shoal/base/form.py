@@ -26,6 +26,8 @@ _PLACE = " - at `$"
 _EXPECTED = re.compile(r"Expected `(\w++)[^`]*+`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
 _NUL = b"\\u0000"  # as JSON has it
+_EXACT = 2**53  # beyond, a float does not say which integer is meant
+_LONGEST_NAME = 100  # characters of an unknown field for which a similar one is looked for
 _NAMES = {
     int: "a whole number",
     float: "a number",
@@ -35,7 +37,13 @@ _NAMES = {
     datetime: "a moment such as 2026-03-01T09:00:00Z",
 }
 
+WORDS = "accepts"
 _NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for kind, words in _NAMES.items()}
+
+
+def matching(pattern: str, words: str, **limits: Any) -> Meta:
+    """A pattern for an annotation, and what it takes in words: a refusal names the fix."""
+    return Meta(pattern=pattern, extra={WORDS: words}, **limits)
 
 
 def says(sentence: str, **limits: Any) -> Meta:
@@ -106,7 +114,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
         try:
-            taken = convert(value, field.annotation, strict=strict)
+            taken = _converted(value, field.annotation, strict)
             text = json.encode(taken)  # whatever is taken can be stored
             if _NUL in text and field.name not in cls.raw and has_nul(value):
                 raise ValueError("has a NUL in it; leave it out")
@@ -163,6 +171,8 @@ def accepts(annotation: Any) -> str:
     if choices := _choices(kind):
         *most, last = choices
         return f"{', '.join(most)} or {last}" if most else last
+    if words := next((mark.extra[WORDS] for mark in _marks(annotation) if mark.extra and WORDS in mark.extra), ""):
+        return str(words)
     if samples := [str(one) for mark in _marks(annotation) for one in mark.examples or ()]:
         return f"text such as {' or '.join(samples)}"
     named = _NAMES.get(get_origin(kind) or kind, "an object")
@@ -210,12 +220,34 @@ def _bare(annotation: Any) -> Any:
             return annotation
 
 
+def _converted(value: Any, annotation: Any, strict: bool) -> Any:
+    """Convert a value. In JSON `2.0` and `2` are one number, so either is an integer."""
+    try:
+        return convert(value, annotation, strict=strict)
+    except ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return convert(_with_integers(value), annotation, strict=strict)
+
+
+def _with_integers(value: Any, depth: int = 20) -> Any:
+    """Make the floats of a value that are whole numbers integers. No form is nested more deeply than that."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if depth and isinstance(value, list):
+        return [_with_integers(part, depth - 1) for part in value]
+    if depth and isinstance(value, dict):
+        return {name: _with_integers(part, depth - 1) for name, part in value.items()}
+    return value
+
+
 def _nearest(name: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
     if not known:
         return "leave it out"
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    # A name of megabytes resembles none of ours, and comparing it would take seconds.
+    close = get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
     return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
 
 
@@ -229,7 +261,8 @@ def _inner(said: str) -> tuple[str, str]:
     """Problem and fix of a part of a value, from what the library says of it."""
     if match := _FIELD.search(said):
         lacks = "missing" in said
-        return f"has {'no' if lacks else 'an unknown'} field {match[1]}", "give it" if lacks else "leave it out"
+        name = shorten(match[1])
+        return f"has {'no' if lacks else 'an unknown'} field {name}", "give it" if lacks else "leave it out"
     match = _EXPECTED.match(said)
     if match is None:
         return "cannot be taken as it is", "correct it"
@@ -241,7 +274,7 @@ def _inner(said: str) -> tuple[str, str]:
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
     """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
     said, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
-    said, place = (said, place[:-1]) if mark else (error, "")
+    said, place = (said, shorten(place[:-1])) if mark else (error, "")
     if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
         return InvalidInput(called + place, *_said(said))
     if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:

@@ -11,7 +11,6 @@ import orjson
 
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
-_READ_AT_MOST: Final = 4 * LONGEST
 _LONGEST_SECRET: Final = 4400
 
 # What moves the cursor, ends a line, turns the direction of writing, is invisible, or cannot be encoded. The
@@ -91,11 +90,17 @@ def json_of(value: Any, option: int | None = None) -> bytes:
 
 def has_nul(value: Any) -> bool:
     """Whether a text in a value, as JSON has them, has a NUL in it, which not every store keeps."""
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any(has_nul(part) for pair in value.items() for part in pair)
-    return isinstance(value, list) and any(map(has_nul, value))
+    waiting = [value]  # not by recursion: values may be nested more deeply than Python's stack is
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str) and "\0" in part:
+            return True
+        if isinstance(part, dict):
+            waiting += part.keys()
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return False
 
 
 def redact(text: str) -> str:
@@ -107,8 +112,9 @@ def redact(text: str) -> str:
 
 def clean(text: str, longest: int = LONGEST) -> str:
     """Redacted, visible and bounded: what may be written to a log or a terminal."""
-    over = len(text) > _READ_AT_MOST
-    safe = redact(text[:_READ_AT_MOST])
+    read = 4 * longest + _LONGEST_SECRET  # redaction may shorten it, and takes longer than its share on long texts
+    over = len(text) > read
+    safe = redact(text[:read])
     if over:  # what the cut split in two could be half of a secret
         safe = safe[:-_LONGEST_SECRET]
     safe = visible(safe)

@@ -10,9 +10,11 @@ import uvloop
 
 from shoal.app import App, opened
 from shoal.base.errors import ShoalError
+from shoal.base.service import Service
 from shoal.cli.collector import spare
 from shoal.cli.watching import watched
 from shoal.crew import RUNS, Runs, page_work_of
+from shoal.hosts.listeners import ANNOUNCE_EVERY
 from shoal.loading import load
 from shoal.work.child import Child, ChildRefused, PageChild, die_with_parent
 from shoal.work.pages import PageCraft, holder_of
@@ -35,7 +37,13 @@ async def _begun() -> AsyncIterator[App]:
     signals, _ = watched(settings)
     try:
         async with opened(settings, signals) as app:
-            yield app
+            await app.listeners.run_once()
+            learning = Service(app.listeners, ANNOUNCE_EVERY, app.clock, signals)
+            learning.start()
+            try:
+                yield app
+            finally:
+                await learning.stop()
     except ShoalError as error:
         signals.emit(ChildRefused(pid=os.getpid(), error=error.message))
         sys.exit(error.response.exit_code)

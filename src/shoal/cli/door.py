@@ -6,9 +6,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from shoal.app import App
+from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, NotAllowed
 from shoal.base.reading import Address
+from shoal.base.signals import Signals
 from shoal.cli.output import note
+from shoal.serve.connections import bounded
 from shoal.serve.keeper import is_loopback
 from shoal.serve.tls import tls_of
 from shoal.settings import ServeSettings
@@ -53,9 +56,11 @@ async def check_reach(app: App, settings: ServeSettings) -> None:
         )
 
 
-def config_of(site: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
+def config_of(site: ASGIApp, settings: ServeSettings, clock: Clock, signals: Signals) -> uvicorn.Config:
     config = uvicorn.Config(
         site,
+        http=bounded(settings, clock, signals),
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

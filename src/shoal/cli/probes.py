@@ -40,7 +40,7 @@ async def probed(app: App, metrics: Metrics, listen: Address) -> AsyncIterator[s
     keeper = TokenKeeper(app.tokens(), Failures(app.clock), settings, app.signals)
     routes = routes_of([health], settings.max_request_bytes)
     whole = site(routes, app.clock, app.signals, keeper, open_probes=settings.open_probes)
-    server = Server(config_of(whole, settings))
+    server = Server(config_of(whole, settings, app.clock, app.signals))
     serving = asyncio.create_task(server.serve(sockets=[door]))
     note(f"The worker answers /healthz, /readyz and /metrics on {address}")
     try:

@@ -17,6 +17,7 @@ from shoal.cli.door import address_of, check_reach, config_of, open_door
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
+from shoal.hosts.listeners import ANNOUNCE_EVERY
 from shoal.loading import load
 from shoal.observe.hours import EVERY
 from shoal.observe.metrics import Metrics
@@ -56,8 +57,9 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
         await check_reach(app, settings.serve)
         controller = Controller(app, metrics, door, team)
         note(f"Shoal listens on {controller.address}")
-        if app.database.warning:
-            note(app.database.warning)
+        for warning in (app.database.warning, app.privacy_warning):
+            if warning:
+                note(warning)
         await controller.run()
 
 
@@ -75,6 +77,8 @@ class Controller:
         every = app.settings.events.forward_every
         self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers(own_name)]
         self._chores.append(Service(app.hour_keeper(), EVERY, app.clock, app.signals))
+        self._announcing = Service(app.announcer(), ANNOUNCE_EVERY, app.clock, app.signals)
+        self._chores.append(self._announcing)
         self._live = Live(app.crawls, app.clock)
         self._room = app.waiting_room()
         often = app.settings.plan.schedule_every
@@ -92,6 +96,7 @@ class Controller:
         self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when what it announces gets lost
         for chore in self._chores:
             chore.start()
+        self._announcing.nudge()  # at once: a worker may begin with a crawl that leads here
         working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
         try:
             await self._server.serve(sockets=[self._door])
@@ -153,7 +158,7 @@ class Controller:
         groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
         whole = site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
-        config = config_of(whole, settings)
+        config = config_of(whole, settings, app.clock, app.signals)
         if config.ssl is not None:
             self._chores.append(Service(Certificate(config.ssl, settings), LOOK_EVERY, app.clock, app.signals))
         return config

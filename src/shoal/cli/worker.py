@@ -11,6 +11,7 @@ import uvloop
 from shoal import __version__
 from shoal.app import App, apart, opened
 from shoal.base.service import Service
+from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
 from shoal.crew import RUNS
 from shoal.loading import Loaded, load
@@ -37,6 +38,8 @@ async def _work(flags: Mapping[str, str | None]) -> None:
     signals, metrics = watched(settings)
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(opened(settings, signals))
+        if app.privacy_warning:
+            note(app.privacy_warning)
         [node] = await stack.enter_async_context(workers_of(app, loaded, flags, 1))
         if settings.work.listen is not None:
             from shoal.cli.probes import probed

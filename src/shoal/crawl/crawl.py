@@ -7,7 +7,7 @@ import xxhash
 from msgspec import Meta
 
 from shoal.base.clock import moment
-from shoal.base.form import Form, says
+from shoal.base.form import Form, matching, says
 from shoal.base.ids import CrawlId
 from shoal.base.params import SESSION, TRACKING, read_name
 from shoal.base.text import shorten
@@ -30,7 +30,7 @@ Priority = Annotated[int, Meta(ge=0, le=100)]
 Text = Annotated[str, Meta(max_length=10_000)]
 Line = Annotated[str, Meta(min_length=1, max_length=500)]
 Proxied = Annotated[str, Meta(min_length=1, max_length=2000)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+Name = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")]
 Patterns = Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=1000)]
 Params = Annotated[list[Text], Meta(max_length=1000)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]

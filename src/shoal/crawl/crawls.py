@@ -404,7 +404,7 @@ class Crawls:
         crawl = await self._locked(tx, crawl_id)
         if crawl.state is not CrawlState.QUEUED:
             return [telling.taken_up(job_id)]
-        await self._set_state(tx, crawl_id, states.run())
+        await self._set_state(tx, crawl_id, states.run(), is_told=crawl.started_at is None)
         self._untold.add(crawl_id)
         return [telling.moved(crawl, states.run(), None)]
 
@@ -546,9 +546,10 @@ class Crawls:
         await self.journal.write(tx, crawl.number, lines)
         return True
 
-    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
+    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, is_told: bool = True) -> bool:
+        """Change the state, with its event unless that is not to be told: a crawl starts once."""
         moved = await self.store.move(tx, crawl_id, move)
-        if moved and move.to in EVENTS:
+        if moved and is_told and move.to in EVENTS:
             await self._outbox.append(
                 tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
             )

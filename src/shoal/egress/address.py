@@ -85,19 +85,23 @@ class AddressRule(Struct, frozen=True):
 
     `allow`: ranges that the operator opened, every port. `named`: endpoints that a person or a setting named;
     they may lead to addresses that are not public. `own`: where this process listens; 0.0.0.0 and :: mean
-    every address for which `is_local` is true.
+    every address for which `is_local` is true. `others`: the same of controllers elsewhere, as far as they are known
+    now.
     """
 
     allow: tuple[Network, ...] = ()
     named: frozenset[Endpoint] = frozenset()
     own: frozenset[tuple[Address, int]] = frozenset()
     is_local: Callable[[Address], bool] = nowhere
+    others: Callable[[], frozenset[tuple[Address, int]]] = frozenset
 
     def judge(self, ip: str | Address, port: int, host: str) -> Refusal | None:
         """None when `host`, found at this address, may be dialled."""
         address = plain_address(ip)
-        if self._is_own(address, port):
+        if self._is_one_of(self.own, address, port):
             return Refusal("self_connection", f"{address} port {port} is this process")
+        if self._is_one_of(self.others(), address, port):
+            return Refusal("self_connection", f"{address} port {port} is a controller")
         if self._is_opened(address, port, host):
             return None
         if not is_public(address):
@@ -113,10 +117,10 @@ class AddressRule(Struct, frozen=True):
         address = literal(host)
         return None if address is None else self.judge(address, port, host)
 
-    def _is_own(self, address: Address, port: int) -> bool:
+    def _is_one_of(self, doors: frozenset[tuple[Address, int]], address: Address, port: int) -> bool:
         return any(
             port == own_port and (address == own or address.is_unspecified or self._is_covered(address, own))
-            for own, own_port in self.own
+            for own, own_port in doors
         )
 
     def _is_covered(self, address: Address, own: Address) -> bool:

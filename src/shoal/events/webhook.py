@@ -50,7 +50,11 @@ class NewWebhook(Form, frozen=True, kw_only=True):
     events: Wanted = field(default_factory=list)
     secret: Annotated[str, says("What signs the deliveries; made if absent.", max_length=200)] | None = None
 
-    checks: ClassVar = {"url": check_url, "events": check_events, "secret": lambda text: text and check_secret(text)}
+    checks: ClassVar = {
+        "url": check_url,
+        "events": check_events,
+        "secret": lambda text: None if text is None else check_secret(text),
+    }
     unquoted = frozenset({"secret"})
 
 
@@ -62,8 +66,8 @@ class WebhookChange(Form, frozen=True, kw_only=True):
     enabled: Annotated[bool, says("Whether events are sent.")] | None = None
 
     checks: ClassVar = {
-        "url": lambda text: text and check_url(text),
-        "events": lambda wanted: wanted and check_events(wanted),
+        "url": lambda text: None if text is None else check_url(text),
+        "events": lambda wanted: None if wanted is None else check_events(wanted),
     }
 
 

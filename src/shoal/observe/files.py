@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+from shoal.base.disk import make_private, open_private
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 LOCK = ".rotating"
 
@@ -26,10 +28,10 @@ class ProjectLogs:
 
     def append(self, project: str, lines: list[bytes]) -> None:
         """Write these lines at once; raises OSError, and has written nothing, or what there was room for."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
         path = self.path_of(project)
         text = b"".join(line + b"\n" for line in lines)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        file = open_private(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             written = os.write(file, text)
             is_large = os.fstat(file).st_size >= self._size
@@ -42,7 +44,7 @@ class ProjectLogs:
 
     def _put_aside(self, path: Path) -> None:
         """One at a time; whoever comes second finds a small file."""
-        lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o640)
+        lock = open_private(str(self._folder / LOCK), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists() or path.stat().st_size < self._size:

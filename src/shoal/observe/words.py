@@ -82,6 +82,11 @@ WORDS: Mapping[str, Wording] = {
     ),
     "PolicyStuck": Wording(Level.WARNING, "policy {policy_id} cannot be run as it is, and is put off: {error}"),
     "JobsScheduled": Wording(Level.DEBUG, "{made} jobs made for policies, {skipped} skipped"),
+    "ConnectionsCut": Wording(
+        Level.WARNING,
+        "{cut} connections without a credential were cut, the last for one from {peer}; {open} are open; see"
+        " SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS",
+    ),
     "CrawlEnded": Wording(Level.DEBUG, "a child's crawl {state}"),
     "CrawlChanged": Wording(Level.INFO, "crawl changed"),
     "CrawlMoved": Wording(

@@ -7,15 +7,17 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from shoal.base.clock import moment
-from shoal.base.form import says
+from shoal.base.form import matching, says
 from shoal.base.ids import GroupId
 from shoal.pages.work import PageSpec, Text
 
 MOST_URLS: Final = 10_000
 UNREADABLE: Final[dict[str, Any]] = {"crawl_config": {}, "rule_set": None}
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
-Id = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z")]  # no path that leads elsewhere
+Name = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")]
+Id = Annotated[
+    str, matching(r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")
+]  # no path that leads elsewhere
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, json
 
 from shoal.base.errors import InvalidInput
-from shoal.base.form import Form, says
+from shoal.base.form import Form, matching, says
 from shoal.base.reading import PROXY_LABEL
 from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, UrlRules, canonical
@@ -41,7 +41,7 @@ class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         None
     )
     proxy: Annotated[
-        Annotated[str, Meta(pattern=PROXY_LABEL)] | None,
+        Annotated[str, matching(PROXY_LABEL, "1 to 64 letters, digits and `_.-`")] | None,
         says("The label of a proxy to go through; the operator sets them up with SHOAL_PROXIES."),
     ] = None
 

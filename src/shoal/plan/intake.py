@@ -1,5 +1,6 @@
 """The intake: many policies from a file, judged line by line; all of them are kept, or none, or the good ones."""
 
+import asyncio
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,7 +9,6 @@ from typing import IO
 
 from msgspec import json
 
-from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError
 from shoal.base.ids import ids_behind, new_id
@@ -18,7 +18,7 @@ from shoal.plan.sheet import Row
 from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
-BREATH = 100  # lines judged at a stretch: others use this process as well
+BREATH = 100  # lines judged at a stretch, in a thread: others use this process as well
 MOST_TOLD = 100  # bad lines
 IN_MEMORY = 8_000_000
 
@@ -37,11 +37,10 @@ class Report:
 
 
 class Intake:
-    def __init__(self, database: Database, store: PolicyStore, policies: Policies, clock: Clock) -> None:
+    def __init__(self, database: Database, store: PolicyStore, policies: Policies) -> None:
         self._database = database
         self._store = store
         self._policies = policies
-        self._clock = clock
 
     async def take(self, rows: Iterator[Row], *, skip_bad: bool, first: str | None = None) -> Report:
         """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped.
@@ -60,9 +59,11 @@ class Intake:
     async def _judge(
         self, rows: Iterator[Row], good: IO[bytes], report: Report, now: int, id_of: Callable[[int], str]
     ) -> int:
-        count = 0
-        while some := list(islice(rows, BREATH)):
-            for row in some:
+        def judge_some() -> tuple[int, int]:
+            """Judge the next lines; how many there were, and how many of them are good."""
+            read = kept = 0
+            for row in islice(rows, BREATH):
+                read += 1
                 problem = row.problem or self._problem(row.form)
                 if problem:
                     report.bad += 1
@@ -70,8 +71,13 @@ class Intake:
                         report.problems.append((row.line, problem))
                 elif row.form is not None:
                     good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
-                    count += 1
-            await self._clock.sleep(0)
+                    kept += 1
+            return read, kept
+
+        count, read = 0, BREATH
+        while read == BREATH:
+            read, kept = await asyncio.to_thread(judge_some)
+            count += kept
         return count
 
     def _problem(self, form: PolicyForm | None) -> str:

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from shoal.base.clock import moment, span, to_micros
 from shoal.base.errors import InvalidInput
-from shoal.base.form import Form, says
+from shoal.base.form import Form, matching, says
 from shoal.base.reading import read_duration, read_pause, read_span
 from shoal.base.text import HIDDEN, redact_url
 from shoal.egress.given import hidden_headers
@@ -21,7 +21,7 @@ SITES = "site"
 SHORTEST_LOCK, LONGEST_LOCK = timedelta(seconds=5), timedelta(hours=24)
 
 Text = Annotated[str, Meta(min_length=1, max_length=2083)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Name = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")]
 Span = Annotated[str, Meta(max_length=20)]
 Seeds = Annotated[list[Text], Meta(max_length=100)]
 Cron = Annotated[str, Meta(max_length=200)]
@@ -95,8 +95,8 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     unquoted: ClassVar = frozenset({"crawl_config"})
     checks: ClassVar = {
-        "frequency": lambda text: text and check_frequency(text),
-        "cron": lambda text: text and check_cron(text),
+        "frequency": lambda text: None if text is None else check_frequency(text),
+        "cron": lambda text: None if text is None else check_cron(text),
         "timezone": check_zone,
         "windows": check_windows,
         "jitter": check_jitter,

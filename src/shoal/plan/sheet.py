@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
@@ -35,6 +35,15 @@ class Row:
     problem: str = ""
 
 
+def lines_of(file: TextIO) -> Iterator[str]:
+    """Return the lines of a file. A line over the limit is cut one character behind it, and refused for that by the
+    readers: a file without line ends would fill the memory."""
+    while line := file.readline(LONGEST_LINE + 1):
+        yield line
+        while len(line) > LONGEST_LINE and not line.endswith(("\n", "\r")):
+            line = file.readline(LONGEST_LINE + 1)
+
+
 def read_json_lines(lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -43,7 +52,8 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[Row]:
 
 def read_csv(lines: Iterable[str]) -> Iterator[Row]:
     """A record that cannot be read is one bad line, by its first; those behind it are read all the same."""
-    reader = csv.reader(_without_nul(lines), strict=True)
+    taken = _Taken(lines)
+    reader = csv.reader(taken, strict=True)
     try:
         names = next(reader, [])
     except csv.Error as error:
@@ -56,9 +66,12 @@ def read_csv(lines: Iterable[str]) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
+            taken.had_too_long()
             yield Row(begins, None, _unreadable(error, begins, reader.line_num))
             continue
-        if any(cells):
+        if taken.had_too_long():
+            yield Row(begins, None, _TOO_LONG.message)
+        elif any(cells):
             yield _row(begins, partial(_read_cells, names, cells))
 
 
@@ -93,7 +106,7 @@ def _row(number: int, read: Callable[[], PolicyForm]) -> Row:
 
 def _read_object(line: str) -> PolicyForm:
     if len(line) > LONGEST_LINE:
-        raise InvalidInput("the line", f"is longer than {LONGEST_LINE} characters", "write one JSON object a line")
+        raise _TOO_LONG
     try:
         values = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -138,5 +151,25 @@ def _value(name: str, text: str) -> Any:
         raise InvalidInput(name, f"{shorten(text)!r} is not JSON", "write it as JSON") from None
 
 
-def _without_nul(lines: Iterable[str]) -> Iterator[str]:
-    return (line.replace("\0", "") for line in lines)
+class _Taken:
+    """Lines as the CSV reader takes them: without NULs, noting whether one was too long."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._too_long = False
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self._too_long |= len(line) > LONGEST_LINE
+        return line.replace("\0", "")
+
+    def had_too_long(self) -> bool:
+        """Whether a line was too long since this was asked last."""
+        found, self._too_long = self._too_long, False
+        return found
+
+
+_TOO_LONG = InvalidInput("the line", f"is longer than {LONGEST_LINE} characters", "write one policy a line")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput, LeaseLost, RateLimited, TooLarge
-from shoal.base.form import Form, says
+from shoal.base.form import Form, matching, says
 from shoal.base.ids import JobId
 from shoal.fetch.bots import Bots, Pull, told
 from shoal.fetch.slots import Task
@@ -27,7 +27,7 @@ MOST_JOBS = 100  # of one pull, and of one batch of results
 LONGEST_WAIT = 30
 
 Epoch = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,100}$")]
+Name = Annotated[str, matching(r"^[A-Za-z0-9_.:@-]{1,100}\Z", "1 to 100 letters, digits and `_.:@-`")]
 Data = dict[str, Any] | list[Any] | str | None
 
 

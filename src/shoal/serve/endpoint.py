@@ -3,6 +3,7 @@
 Routes, scope checks and the OpenAPI document are made from it. Who a caller is, is the door's business (`site.py`).
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ B = TypeVar("B", bound=Form)
 Q = TypeVar("Q", bound=Form)
 
 MOST_DRAINED = 32_000_000
+PARSED_AT_ONCE = 64_000  # bytes of a body that are parsed on the event loop: a few milliseconds
 LONGEST_NAME = 300  # characters of a part of a path
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
-WHOLE = re.compile(r"-?[0-9]{1,18}")
+WHOLE = re.compile(r"-?[0-9]{1,19}")  # as many digits as the largest of 64 bits has
 MARK = "shoal_endpoint"
 
 
@@ -162,10 +164,11 @@ def table_of(group: type) -> tuple[Endpoint, ...]:
 class EndpointRoute(Route):
     """The route of an endpoint: reads and judges the request, then calls the handler."""
 
-    def __init__(self, line: Endpoint, group: object, max_body: int) -> None:
+    def __init__(self, line: Endpoint, group: object, max_body: int, parsing: asyncio.Semaphore) -> None:
         self.line = line
         self._handler = getattr(group, line.name)
         self._max_body = max_body
+        self._parsing = parsing
         super().__init__(line.path, self._answer, methods=[line.method], name=line.name)
 
     async def _answer(self, request: Request) -> Response:
@@ -173,15 +176,24 @@ class EndpointRoute(Route):
         query = read_query(self.line.query, request)
         unread = self.line.method == "GET" or bool(self.line.file)
         text = b"" if unread else await read_body(request, self._max_body)
-        body = parse(self.line.body, text) if text or self.line.needs_body else self.line.body()
+        body = await self._parse(text) if text or self.line.needs_body else self.line.body()
         answer: Response = await self._handler(Ask(request, body, query, self.line.act))
         return answer
 
+    async def _parse(self, text: bytes) -> Form:
+        """Parse a body. A large one takes seconds at worst, so it is parsed in a thread while others are served."""
+        if len(text) <= PARSED_AT_ONCE:
+            return parse(self.line.body, text)
+        async with self._parsing:
+            return await asyncio.to_thread(parse, self.line.body, text)
+
 
 def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:
-    """The routes of these groups' endpoints."""
+    """The routes of these groups' endpoints. They parse one large body at a time: threads share one interpreter, and
+    each body takes a multiple of its size in memory."""
+    parsing = asyncio.Semaphore(1)
     most = [(group, getattr(group, "max_body", max_body)) for group in groups]  # some take more than others
-    return [EndpointRoute(line, group, limit) for group, limit in most for line in table_of(type(group))]
+    return [EndpointRoute(line, group, limit, parsing) for group, limit in most for line in table_of(type(group))]
 
 
 class Finder:
@@ -222,6 +234,8 @@ def read_query(form: type[F], request: Request) -> F:
             raise InvalidInput(shorten(name), "has a NUL in it", "leave it out")
         if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
             raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {known[name].accepts}")
+        if name in known and value.lower() == "null" and known[name].kind is not str:  # which would stand for nothing
+            raise InvalidInput(name, f"cannot be {value!r}", f"give {known[name].accepts}")
         if name in known and get_origin(known[name].kind) is list:
             values.setdefault(name, []).append(value)
         elif name in values:
@@ -272,9 +286,11 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Parsers differ in which of two equal keys they take, so neither is taken."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise InvalidInput(shorten(twice), "is given twice", "give it once")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidInput(shorten(name), "is given twice", "give it once")
+            seen.add(name)
     return found
 
 

@@ -18,7 +18,8 @@ from shoal.serve.live import Live
 from shoal.serve.problems import Json
 
 Tail = Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
-Line = Annotated[int, Meta(ge=0, le=10**15)]
+LAST_LINE = 10**15
+Line = Annotated[int, Meta(ge=0, le=LAST_LINE)]
 UNCACHED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -82,6 +83,6 @@ class JournalApi:
 
 
 def _number(sent: str) -> int:
-    if not WHOLE.fullmatch(sent) or int(sent) < 0:
+    if not WHOLE.fullmatch(sent) or not 0 <= int(sent) <= LAST_LINE:
         raise InvalidInput("Last-Event-ID", "is not one that this stream gave", "leave it out")
     return int(sent)

@@ -1,8 +1,9 @@
 """Crawls live: what becomes of one, told to whoever watches. However many watch, the store is asked once."""
 
 import asyncio
+import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,28 @@ class Feed:
         before.set()
 
 
+class Viewing:
+    """The stream of one viewer. Its place is free again when it ends, is closed, or is dropped before it began."""
+
+    def __init__(self, parts: AsyncGenerator[bytes, None], leave: Callable[[], object]) -> None:
+        self._parts = parts
+        self._leave = weakref.finalize(self, leave)  # at most once
+
+    def __aiter__(self) -> "Viewing":
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._parts)
+        except BaseException:
+            self._leave()
+            raise
+
+    async def aclose(self) -> None:
+        self._leave()
+        await self._parts.aclose()
+
+
 class Live:
     """The feeds of this process."""
 
@@ -53,15 +76,25 @@ class Live:
         self._clock = clock
         self._every = every
         self._feeds: dict[str, Feed] = {}
+        self._viewers = 0
         self._closed = False
 
-    async def watch(self, crawl_id: str, after: int | None) -> AsyncIterator[bytes]:
+    async def watch(self, crawl_id: str, after: int | None) -> Viewing:
         """The stream of one viewer, from after the line with a number, or from some of the last ones; it ends with the
         crawl. There is none of a crawl that does not exist. The door ends it with the viewer's right to watch."""
-        if sum(feed.viewers for feed in self._feeds.values()) >= MOST_VIEWERS:
+        if self._viewers >= MOST_VIEWERS:
             raise RateLimited(f"{MOST_VIEWERS} watch already", HEARTBEAT_SECONDS)
-        await self._crawls.get(crawl_id)
-        return self._stream(crawl_id, after)
+        self._viewers += 1  # before anything is waited for: many may come at once
+        viewing = Viewing(self._stream(crawl_id, after), self._left)
+        try:
+            await self._crawls.get(crawl_id)
+        except BaseException:
+            await viewing.aclose()
+            raise
+        return viewing
+
+    def _left(self) -> None:
+        self._viewers -= 1
 
     def close(self) -> None:
         """End every stream: this process stops."""
@@ -69,7 +102,7 @@ class Live:
         for feed in self._feeds.values():
             feed.turn()
 
-    async def _stream(self, crawl_id: str, after: int | None) -> AsyncIterator[bytes]:
+    async def _stream(self, crawl_id: str, after: int | None) -> AsyncGenerator[bytes, None]:
         yield b"retry: %d\n\n" % RETRY_MILLISECONDS
         with suppress(ShoalError):  # the crawl is gone, or the store is away: the viewer will come again
             feed = self._feeds.get(crawl_id) or self._feeds.setdefault(crawl_id, await self._open(crawl_id))

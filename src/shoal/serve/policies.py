@@ -21,7 +21,7 @@ from shoal.plan.change import PolicyChange
 from shoal.plan.intake import Intake
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
-from shoal.plan.sheet import Row, read_csv, read_json_lines, write_csv, write_json_lines
+from shoal.plan.sheet import Row, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
 from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.once import answer_once
@@ -229,7 +229,7 @@ class PolicyApi:
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
             async def make(first: str) -> Json:
-                return await self._take(READERS[kind](lines), ask.query.bad == "skip", first)
+                return await self._take(READERS[kind](lines_of(lines)), ask.query.bad == "skip", first)
 
             return await answer_once(self._once, ask, "pol", make, lambda: f"{kind} {ask.query.bad} {digest}")
 

@@ -6,8 +6,10 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from shoal.base.errors import RateLimited, ShoalError, Unauthenticated
+from shoal.base.text import shorten
 
 
 class Json(Response):
@@ -37,7 +39,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     """What the router itself refuses: unknown path, wrong method."""
     assert isinstance(error, HTTPException)
     code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    detail = f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is."
+    detail = f"{request.method} {shorten(request.url.path, 300)}: {error.detail}; /docs lists what there is."
     body = {
         "type": "about:blank",
         "title": error.detail,
@@ -45,7 +47,19 @@ async def http_error(request: Request, error: Exception) -> Response:
         "code": code,
         "detail": detail,
     }
-    return Problem(body, status_code=error.status_code, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return Problem(body, status_code=error.status_code, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """Return the methods of a path: several routes may share it, and the router names only those of the first."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return sorted(methods) or ["GET", "HEAD"]  # of a file
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -16,6 +16,7 @@ from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
 from shoal.base.errors import CallerError, ShoalError, Unauthenticated
 from shoal.base.signals import Signal, Signals
+from shoal.serve.connections import EXTENSION
 from shoal.serve.endpoint import EndpointRoute, Finder
 from shoal.serve.keeper import SAFE_METHODS, Keeper, Loopback
 from shoal.serve.problems import http_error, shoal_error, unexpected
@@ -24,6 +25,7 @@ PROBES = frozenset({"/readyz", "/metrics"})
 OPEN = frozenset({"/login", "/logout"})
 FILES = "/static/"
 LOOK_EVERY_SECONDS = 3.0  # at the caller of an answer that goes on and on
+CLIENT_GONE = 499  # in metrics: the client closed the connection before there was an answer
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -121,6 +123,8 @@ class Door:
             if answer is None and found is not None:
                 answer = await self._answer(found, request, passage)
             await (answer or self._app)(scope, receive, passage.send)
+        except ClientDisconnect:  # it sent a part of a body and went, or was cut for being slow: nobody to tell
+            passage.status = CLIENT_GONE
         except Exception:
             if not passage.is_closed:
                 raise
@@ -137,6 +141,8 @@ class Door:
             answer: Response = await found.endpoint(request)
         except ShoalError as error:
             return await shoal_error(request, error)
+        except ClientDisconnect:
+            raise
         except Exception as error:
             await (await unexpected(request, error))(request.scope, request.receive, passage.send)
             raise  # whoever serves us tells of it
@@ -155,7 +161,9 @@ class Door:
     async def _refusal(self, request: Request) -> Response | None:
         """The answer to who is not let in. Who is let in is known to handlers as `request.state.caller`."""
         try:
-            request.state.caller = await self._keeper.admit(request, self._needed(request))
+            caller = request.state.caller = await self._keeper.admit(request, self._needed(request))
+            if caller is not None and (proven := request.scope.get("extensions", {}).get(EXTENSION)) is not None:
+                proven["prove"]()
         except Unauthenticated as error:
             return RedirectResponse("/login", 303) if _is_visit(request) else await shoal_error(request, error)
         except ShoalError as error:

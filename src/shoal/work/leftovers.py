@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.base.clock import Clock
+from shoal.base.disk import make_private
 from shoal.base.errors import BadConfig
 from shoal.work.process import started
 
@@ -70,7 +71,7 @@ async def claim(name: str, folder: Path, clock: Clock, *, given: bool) -> Book:
     """The book of a worker. A name that was `given` must be free; else a further worker of this machine is called
     `name-2`, `name-3` and so on."""
     try:
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        make_private(folder / FOLDER)
         names = [name] if given else [name, *(f"{name}-{place}" for place in range(2, MOST_WORKERS))]
         file = await _taken(folder / FOLDER, names, clock, patient=given)
     except OSError:  # no folder of its own, as in a container that may write nothing: then nobody else is here either

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.base.clock import Clock
-from shoal.base.disk import sync_folder
+from shoal.base.disk import make_private, open_private, sync_folder
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
 from shoal.pages.bodies import Place
 from shoal.store.bodies.names import folder_of, is_safe, new_file
@@ -98,8 +98,8 @@ class FolderWriter:
         self._leave()
         self._name = new_file(self._crawl_id)
         path = self._root / self._name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("xb", buffering=0)
+        make_private(path.parent)
+        self._file = open(path, "xb", buffering=0, opener=open_private)  # noqa: SIM115 - kept open
         self._end = 0
         sync_folder(path.parent)
         sync_folder(self._root)  # which may have gained that folder

@@ -6,6 +6,7 @@ that awaits only its transaction; here nothing in it ever waits, so the thread d
 """
 
 import asyncio
+import os
 import queue
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ import orjson
 
 from shoal.base.clock import Clock
 from shoal.base.database import Rows, Tx, Work
+from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
 
@@ -170,9 +172,13 @@ class SqliteDatabase:
 
     def _prepare(self, upgrade: bool) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.path.parent)
         except OSError as error:
             raise self._translate(error) from error
+        # It holds secrets. SQLite gives its log and index the mode of the file itself. Only a new one is opened here:
+        # closing a file that a connection of this process uses would drop the locks of that connection.
+        with suppress(OSError):  # it is there, or SQLite will say why it cannot be
+            os.close(open_private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self._on_own_connection(lambda connection: self._migrate(connection, upgrade))
 
     def _on_own_connection(self, use: Callable[[sqlite3.Connection], T]) -> T:

@@ -536,6 +536,15 @@ CREATE TABLE request_key (
 );
 CREATE INDEX request_key_old ON request_key (created_at);
 
+-- Where controllers listen, so that no worker fetches from there.
+CREATE TABLE listener (
+    machine TEXT NOT NULL,
+    host    TEXT NOT NULL,
+    port    INTEGER NOT NULL,
+    until   INTEGER NOT NULL,
+    PRIMARY KEY (machine, host, port)
+);
+
 -- Written to find out whether the store can be.
 CREATE TABLE pulse (
     name TEXT PRIMARY KEY,

@@ -1,0 +1,258 @@
+"""Connections of the HTTP server: how many may be open, and how long a client may take to send a request.
+
+A connection is *proven* once a request on it showed a valid credential. Others are cut when they are slow or too many,
+the longest-waiting first, so that a client with a credential always gets in. What requests may do is not decided here.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from ipaddress import ip_address
+from itertools import islice
+from typing import Any, cast
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from shoal.access.failures import place_of
+from shoal.base.clock import Clock
+from shoal.base.signals import Signal, Signals
+from shoal.settings import ServeSettings
+
+EXTENSION = "shoal.proven"  # in the scope of a request: what to call when its credential was valid
+MOST_HEAD_BYTES = 64_000  # of a request line and its headers
+SLOWEST_BODY = 1_000  # bytes a second
+WARN_EVERY_SECONDS = 60.0
+LOOKED_AT = 100  # connections, from the oldest on, among which one to cut is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionsCut(Signal):
+    """Connections without a credential were too many. Told once a minute at most."""
+
+    cut: int  # since this was told last
+    open: int
+    peer: str  # where the last one came from
+
+
+class Connections:
+    """The open connections of one server, and which of them have to go when there are too many."""
+
+    def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals) -> None:
+        self._most = settings.max_connections
+        self._most_unproven = max(1, self._most * 3 // 4)  # the rest is kept for callers with a credential
+        self._most_of_peer = settings.max_peer_connections
+        self._proxies = settings.trusted_proxies
+        self._clock = clock
+        self._signals = signals
+        self._open = 0
+        self._unproven: dict[BoundedProtocol, None] = {}  # in the order in which they came
+        self._by_peer: dict[str, dict[BoundedProtocol, None]] = {}  # the same ones
+        self._cut = 0
+        self._warned_at = -WARN_EVERY_SECONDS
+
+    def enter(self, connection: "BoundedProtocol") -> bool:
+        """Count a new connection, cutting an older one if there is no room; False if there is none to cut."""
+        peers = self._by_peer.get(connection.peer, {})
+        if len(peers) >= self._most_of_peer and not self._is_proxy(connection.peer):
+            fits = self._cut_one(connection.peer, peers)
+        elif len(self._unproven) >= self._most_unproven or self._open >= self._most:
+            fits = self._cut_one(connection.peer, self._unproven)
+        else:
+            fits = True
+        if fits:
+            self._open += 1
+            self._unproven[connection] = None
+            self._by_peer.setdefault(connection.peer, {})[connection] = None
+        return fits
+
+    def prove(self, connection: "BoundedProtocol") -> None:
+        """Note that a request on this connection showed a valid credential."""
+        if connection in self._unproven:
+            del self._unproven[connection]
+            peers = self._by_peer[connection.peer]
+            del peers[connection]
+            if not peers:
+                del self._by_peer[connection.peer]
+
+    def leave(self, connection: "BoundedProtocol") -> None:
+        self._open -= 1
+        self.prove(connection)
+
+    def _cut_one(self, peer: str, among: Iterable["BoundedProtocol"]) -> bool:
+        self._cut += 1
+        self._warn(peer)
+        found = next((one for one in islice(among, LOOKED_AT) if one.is_waiting), None)
+        if found is not None:
+            found.cut()
+        return found is not None
+
+    def _is_proxy(self, peer: str) -> bool:
+        """A trusted proxy brings everybody's connections, and limits them itself."""
+        try:
+            address = ip_address(peer.partition("/")[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._proxies)
+
+    def _warn(self, peer: str) -> None:
+        now = self._clock.monotonic()
+        if now - self._warned_at >= WARN_EVERY_SECONDS:
+            self._signals.emit(ConnectionsCut(cut=self._cut, open=self._open, peer=peer))
+            self._warned_at, self._cut = now, 0
+
+
+class Reading(Enum):
+    """Which part of a request a connection reads."""
+
+    NOTHING = auto()  # between two requests, or before the first
+    HEAD = auto()
+    BODY = auto()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 as uvicorn speaks it, with deadlines for the parts of a request and a place among all connections."""
+
+    def __init__(
+        self, *args: Any, connections: Connections, head_seconds: float, body_seconds: float, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.peer = ""
+        self._bounds = connections
+        self._head_seconds = head_seconds
+        self._body_seconds = body_seconds
+        self._is_in = False
+        self._reading = Reading.NOTHING
+        self._head_bytes = 0
+        self._body_bytes = 0  # since the timer was set
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is open and answers nothing: it may be cut."""
+        return not self._is_answering and not self.transport.is_closing()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def cut(self) -> None:
+        self._stop_timer()
+        self.transport.abort()
+        self._leave()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.peer = place_of(self.client[0]) if self.client else ""
+        self._is_in = self._bounds.enter(self)
+        if not self._is_in:
+            transport.abort()
+            return
+        self._set_timer(self._head_seconds, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._reading is not Reading.BODY:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._reading is not Reading.BODY and self._head_bytes > MOST_HEAD_BYTES:
+            self._refuse(431, "the headers of the request are too large", f"send at most {MOST_HEAD_BYTES} bytes")
+        elif self._timer is None and self._reading is Reading.BODY:
+            self._set_timer(self._body_seconds, self._body_may_be_late)
+        elif self._timer is None and (self._reading is Reading.HEAD or not self._is_answering):
+            # Empty lines between two requests begin none, and yet have stopped uvicorn's keep-alive timer.
+            self._set_timer(self._head_seconds, self._head_is_late)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading = Reading.HEAD
+        self.scope["extensions"] = {EXTENSION: {"prove": self._prove}}
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._reading = Reading.BODY
+        self._head_bytes = self._body_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        self._reading = Reading.NOTHING
+        super().on_message_complete()
+
+    def _prove(self) -> None:
+        self._bounds.prove(self)
+
+    def _leave(self) -> None:
+        if self._is_in:
+            self._is_in = False
+            self._bounds.leave(self)
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        if self._is_answering:  # the start of a next request, which the client does not finish: it gets this answer
+            self.cycle.keep_alive = False
+        else:
+            self._refuse(408, "the headers of the request took too long", "send them at once")
+
+    def _body_may_be_late(self) -> None:
+        """Expect a minimum rate, but for the time in which the server itself does not read."""
+        self._timer = None
+        asks = self.cycle.waiting_for_100_continue
+        if not self.flow.read_paused and not asks and self._body_bytes < SLOWEST_BODY * self._body_seconds:
+            self._refuse(408, "the body of the request came too slowly", f"send {SLOWEST_BODY} bytes a second")
+            return
+        self._body_bytes = 0
+        self._set_timer(self._body_seconds, self._body_may_be_late)
+
+    def _refuse(self, status: int, problem: str, fix: str) -> None:
+        """Answer, unless an answer has begun, and close."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        if not (self.cycle.response_started if self._reading is Reading.BODY else self._is_answering):
+            title = STATUS_LINE[status][13:-2].decode()
+            body = orjson.dumps(
+                {
+                    "type": "about:blank",
+                    "title": title,
+                    "status": status,
+                    "code": "request_timeout" if status == 408 else "headers_too_large",
+                    "detail": f"{problem}; {fix}.",
+                }
+            )
+            head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+                body
+            )
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+    def _set_timer(self, seconds: float, late: Callable[[], None]) -> None:
+        self._timer = self.loop.call_later(seconds, late)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def bounded(settings: ServeSettings, clock: Clock, signals: Signals) -> type[asyncio.Protocol]:
+    """Return what makes the protocol of each connection of one server."""
+    made = partial(
+        BoundedProtocol,
+        connections=Connections(settings, clock, signals),
+        head_seconds=settings.header_timeout.total_seconds(),
+        body_seconds=settings.body_timeout.total_seconds(),
+    )
+    return cast(type[asyncio.Protocol], made)  # uvicorn only calls it

@@ -1,0 +1,83 @@
+"""Where controllers listen: told by them, learned by workers, and never fetched from."""
+
+import asyncio
+
+import pytest
+
+from shoal.app import App, opened, rule_of
+from shoal.base.reading import Address
+from shoal.cli.child import _begun
+from shoal.egress import AddressRule
+from shoal.hosts import listeners as listeners_module
+from shoal.hosts.listeners import ANNOUNCED_FOR, Announcer, Listeners
+from shoal.loading import load
+from shoal.store.sql.listeners import SqlListeners
+from tests.contract.conftest import Bench
+from tests.support.controller import served
+
+NETWORKS = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8,192.0.2.0/24"}
+PATIENCE_SECONDS = 60
+
+
+def refused(rule: AddressRule, host: str, port: int) -> str | None:
+    found = rule.judge(host, port, host)
+    return None if found is None else found.code
+
+
+async def known(bench: Bench) -> set[str]:
+    learning = Listeners(bench.database, SqlListeners())
+    await learning.run_once()
+    return {f"{address}:{port}" for address, port in learning.known}
+
+
+async def test_a_controller_is_known_while_it_tells_so(bench: Bench) -> None:
+    announcer = Announcer(bench.database, SqlListeners(), Address("127.0.0.1", 8701))
+    other = Announcer(bench.database, SqlListeners(), Address("192.0.2.1", 8702))
+    for _ in range(2):
+        await announcer.run_once()
+        await other.run_once()
+    assert await known(bench) == {"127.0.0.1:8701", "192.0.2.1:8702"}
+    await announcer.close()
+    await announcer.close()
+    assert await known(bench) == {"192.0.2.1:8702"}
+    await bench.jump(ANNOUNCED_FOR.total_seconds() + 1)
+    assert await known(bench) == set()
+
+
+async def test_the_loopback_of_another_machine_is_not_ours(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(listeners_module, "machine", lambda: "elsewhere")
+        for host in ("127.0.0.1", "192.0.2.1"):
+            await Announcer(bench.database, SqlListeners(), Address(host, 8701)).run_once()
+    assert await known(bench) == {"192.0.2.1:8701"}
+
+
+async def test_one_that_listens_everywhere_is_known_by_every_address_of_its_machine(bench: Bench) -> None:
+    await Announcer(bench.database, SqlListeners(), Address("", 8701)).run_once()
+    assert "0.0.0.0:8701" in await known(bench)
+
+
+async def learned(app: App, port: int) -> None:
+    while ("127.0.0.1", port) not in {(str(address), number) for address, number in app.listeners.known}:
+        await app.listeners.run_once()
+
+
+async def test_a_separate_worker_does_not_fetch_from_a_controller(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": "127.0.0.1:8700", **NETWORKS}
+    async with served(sqlite_url) as shop, opened(load(flags, env={}).settings) as app:
+        assert refused(rule_of(app.settings), "127.0.0.1", shop.port) is None  # what its settings say
+        await asyncio.wait_for(learned(app, shop.port), PATIENCE_SECONDS)
+        rule = rule_of(app.settings, listeners=app.listeners)
+        assert refused(rule, "127.0.0.1", shop.port) == "self_connection"
+        assert refused(rule, "127.0.0.1", shop.port + 1) is None
+        by_name = rule_of(app.settings, frozenset({("127.0.0.1", shop.port)}), app.listeners)
+        assert refused(by_name, "127.0.0.1", shop.port) is None  # as with a controller's own workers
+        for name, value in flags.items():
+            monkeypatch.setenv(name, value)
+        async with _begun() as child:
+            assert refused(rule_of(child.settings, listeners=child.listeners), "127.0.0.1", shop.port)
+    async with opened(load(flags, env={}).settings) as app:  # it told that it stopped
+        await app.listeners.run_once()
+        assert app.listeners.known == frozenset()

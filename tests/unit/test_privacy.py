@@ -1,0 +1,78 @@
+"""Who may read what Shoal keeps: its owner, and nobody is surprised by what others may."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.app import App, opened
+from shoal.base.clock import SystemClock
+from shoal.base.disk import make_private
+from shoal.loading import load
+from shoal.observe.files import ProjectLogs
+from shoal.store.bodies.folder import FolderBodies
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user may enter, and a umask as most machines have it."""
+    before = os.umask(0o022)
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+    os.umask(before)
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")}
+
+
+def at(folder: Path, **flags: str) -> dict[str, str]:
+    return {"DATABASE_URL": f"sqlite:///{folder}/shoal.db", "SHOAL_DATA_DIR": str(folder), **flags}
+
+
+async def warning_of(flags: dict[str, str]) -> str | None:
+    async with opened(load(flags, env={}).settings) as app:
+        assert isinstance(app, App)
+        return app.privacy_warning
+
+
+async def test_a_store_its_bodies_and_its_journals_are_made_for_their_owner_only(folder: Path) -> None:
+    place = folder / "some" / "where"
+    async with opened(load(at(place), env={}).settings) as app:
+        await app.check_store()  # so that there is a log, too
+        writer = FolderBodies(place / "bodies", SystemClock()).writer("crl_1")
+        await writer.append(b"a body")
+        await writer.close()
+        ProjectLogs(place / "logs", 1, 2).append("shop", [b"a line"])
+        found = modes_in(folder)
+        assert app.privacy_warning is None
+    assert {"some/where/shoal.db", "some/where/shoal.db-wal", "some/where/shoal.db-shm"} <= found.keys()
+    assert {path: mode for path, mode in found.items() if mode not in (0o600, 0o700)} == {}
+
+
+async def test_an_owner_is_told_of_a_store_that_others_may_read_and_how_to_close_it(folder: Path) -> None:
+    store = folder / "shoal.db"
+    assert await warning_of(at(folder)) is None
+    store.chmod(0o644)
+    assert f"chmod go= {store}" in (await warning_of(at(folder)) or "")
+    assert store.stat().st_mode & 0o777 == 0o644  # whoever opened it may have had a reason
+    folder.chmod(0o700)  # noqa: ASYNC240
+    assert await warning_of(at(folder)) is None
+
+
+async def test_an_owner_is_told_of_folders_that_others_may_read(folder: Path) -> None:
+    for name in ("bodies", "logs", "my bodies"):
+        (folder / name).mkdir()
+    assert f"chmod go= {folder}/bodies {folder}/logs" in (await warning_of(at(folder)) or "")
+    warning = await warning_of(at(folder, SHOAL_BODIES=f"{folder}/my bodies"))
+    assert f"chmod go= '{folder}/my bodies' {folder}/logs" in (warning or "")
+
+
+def test_a_folder_that_exists_stays_as_it_is(folder: Path) -> None:
+    make_private(folder / "a" / "b")
+    (folder / "a").chmod(0o755)
+    make_private(folder / "a" / "b" / "c")
+    assert modes_in(folder) == {"a": 0o755, "a/b": 0o700, "a/b/c": 0o700}
