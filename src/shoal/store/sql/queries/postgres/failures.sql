@@ -6,7 +6,7 @@ WHERE p.crawl = :crawl AND p.number = ANY(:numbers::bigint[]) AND d.crawl = p.cr
 -- name: drop_failed_pages
 -- Drop these pages, and say what they were.
 DELETE FROM page WHERE crawl = :crawl AND number = ANY(:numbers::bigint[])
-RETURNING key, chk, url, depth, parent, status, error_code, bytes;
+RETURNING key, chk, url, depth, parent, status, error_code, bytes, final_url;
 
 -- name: sitemaps_among
 -- Those of these keys that are sitemaps' of a crawl.

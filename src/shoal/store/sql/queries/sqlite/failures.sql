@@ -6,7 +6,7 @@ DELETE FROM page_detail WHERE crawl = :crawl AND (key, chk) IN
 -- name: drop_failed_pages
 -- Drop these pages, and say what they were.
 DELETE FROM page WHERE crawl = :crawl AND number IN (SELECT value FROM json_each(:numbers))
-RETURNING key, chk, url, depth, parent, status, error_code, bytes;
+RETURNING key, chk, url, depth, parent, status, error_code, bytes, final_url;
 
 -- name: sitemaps_among
 -- Those of these keys that are sitemaps' of a crawl.
