@@ -7,7 +7,7 @@ import pytest
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
 from shoal.crawl.states import CrawlState
-from tests.rooms.conftest import Answer, Crawler, Script, ScriptedSite, html, serving
+from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 
 def to(place: str, status: int = 302, **headers: str) -> Answer:
@@ -76,10 +76,11 @@ async def test_the_rules_of_the_targets_own_host_are_asked_for(crawler: Crawler)
 
 
 async def test_a_target_outside_the_scope_is_not_recorded(crawler: Crawler) -> None:
-    async with serving(site_of({"/x": html("x")})) as other:
-        async with serving(site_of({"/": html("home", "/a"), "/a": to(f"{other.url}/x")})) as site:
-            seen = await crawl_both(crawler, site, other, scope="host")
-            said = await explained(crawler, seen, f"{other.url}/x")
+    pages = {"/": html("home", "/a")}
+    async with serving(site_of({"/x": html("x")})) as other, serving(site_of(pages)) as site:
+        pages["/a"] = to(f"{other.url}/x")
+        seen = await crawl_both(crawler, site, other, scope="host")
+        said = await explained(crawler, seen, f"{other.url}/x")
     assert other.asked == []
     assert (await crawler.pages(seen))["a"].status == 302
     assert (said["state"], said["reason"]) == ("skipped", "scope")
@@ -87,9 +88,10 @@ async def test_a_target_outside_the_scope_is_not_recorded(crawler: Crawler) -> N
 
 
 async def test_a_seed_widens_the_scope_by_where_it_redirects(crawler: Crawler) -> None:
-    async with serving(site_of({"/x": html("x", "/y"), "/y": html("y")})) as other:
-        async with serving(site_of({"/": to(f"{other.url}/x", 301)})) as site:
-            seen = await crawl_both(crawler, site, other, scope="host")
+    pages: dict[str, Answer] = {}
+    async with serving(site_of({"/x": html("x", "/y"), "/y": html("y")})) as other, serving(site_of(pages)) as site:
+        pages["/"] = to(f"{other.url}/x", 301)
+        seen = await crawl_both(crawler, site, other, scope="host")
     assert sorted(other.asked) == ["/robots.txt", "/x", "/y"]
     found = await crawler.pages(seen)
     assert (found["/"].status, found["/"].final_url) == (200, f"{other.url}/x")

@@ -102,11 +102,16 @@ class Carrier:
             yield known
         for trap in await self._database.read(lambda tx: self._frontier.traps(tx, crawl)):
             yield trap
+        async for one in self._around(crawl):
+            yield one
+        async for page in self._all(pages):
+            yield page
+
+    async def _around(self, crawl: int) -> AsyncIterator[Item]:
+        """Sitemaps, and which URLs redirect to which."""
         for read in (partial(self._sitemaps, crawl), partial(self._targets, crawl)):
             async for one in self._all(read):
                 yield one
-        async for page in self._all(pages):
-            yield page
 
     async def _sitemaps(self, crawl: int, at: Key | None, tx: Tx) -> list[tuple[Key, Item]]:
         return [*await self._archive.sitemaps_after(tx, crawl, at, BATCH)]
