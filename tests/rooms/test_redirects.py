@@ -1,13 +1,22 @@
 """Redirects of pages: their targets are judged, paced, claimed and explained like any other URL."""
 
+import asyncio
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import pytest
 
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.crawls import Seen
+from shoal.crawl.failures import FailedUrls
 from shoal.crawl.states import CrawlState
+from shoal.crew import walker_of
+from shoal.pages import warc
+from shoal.pages.bodies import place_of
+from shoal.queue.states import GrantEnd, give_back
 from tests.rooms.conftest import Answer, Crawler, ScriptedSite, html, serving
+
+SLACK = 0.05  # seconds by which a loaded machine may bring two requests closer together
 
 
 def to(place: str, status: int = 302, **headers: str) -> Answer:
@@ -204,3 +213,158 @@ async def test_a_target_that_fails_for_good_has_failed(crawler: Crawler) -> None
     assert page.error_code is not None
     assert (said["state"], said["via"]) == ("failed", f"{site.url}/a")
     assert is_exact(seen)
+
+
+def gaps(site: ScriptedSite, *paths: str) -> list[float]:
+    """Seconds between requests for these paths."""
+    moments = [at for path, at in zip(site.asked, site.moments, strict=True) if path in paths]
+    return [later - earlier for earlier, later in pairwise(moments)]
+
+
+async def test_hops_keep_the_pace_of_their_host(crawler: Crawler) -> None:
+    pages = {"/": to("/1"), "/1": to("/2"), "/2": to("/3"), "/3": html("there")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, delay_seconds=0.2)
+    assert (await crawler.pages(seen))["/"].title == "there"
+    assert min(gaps(site, *pages)) >= 0.2 - SLACK
+
+
+async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a", "/b", "/c")}
+    there = {"/a": html("a"), "/b": html("b"), "/c": html("c")}
+    slow = site_of(there, robots=robots("User-agent: *\nCrawl-delay: 0.3"))
+    async with serving(slow) as other, serving(site_of(pages)) as site:
+        pages |= {path: to(other.url + path) for path in there}
+        seen = await crawl_both(crawler, site, other, scope="any")
+    assert {page.title for page in (await crawler.pages(seen)).values()} == {"home", "a", "b", "c"}
+    assert other.times("/robots.txt") == 1
+    assert min(gaps(other, *there)) >= 0.3 - SLACK
+
+
+async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawler) -> None:
+    """The next one goes on where the redirects had led, with the cookies that were set on the way."""
+    pages: dict[str, Answer] = {
+        "/": to("/1", **{"Set-Cookie": "way=1"}),
+        "/1": to("/2"),
+        "/2": html("there", "/2", "/1"),
+    }
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site)
+        walking = asyncio.create_task(crawler.walk(crawl))
+        site.late["/1"] = "never"
+        await site.until(lambda: "/1" in site.asked)
+        walking.cancel()
+        await asyncio.gather(walking, return_exceptions=True)
+        site.late.clear()
+        [job] = await crawler.app.database.read(lambda tx: crawler.app.queue.store.jobs_of_run(tx, crawl.id))
+        lost = give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "died")
+        await crawler.app.database.run(lambda tx: crawler.app.queue.move_in(tx, lost, "crawl", crawl.id))
+        await crawler.walk(crawl)
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert (site.times("/"), site.times("/1"), site.times("/2")) == (1, 2, 1)
+    assert site.told("/2", "cookie") == ["way=1"]
+    [page] = (await crawler.pages(seen)).values()
+    assert (page.title, [hop["url"] for hop in page.redirects]) == ("there", [f"{site.url}/", f"{site.url}/1"])
+    assert is_exact(seen)
+
+
+async def test_several_walkers_fetch_each_target_once(crawler: Crawler) -> None:
+    sources = [f"/{way}{number}" for number in range(20) for way in "ab"]
+    pages = {"/": html("home", *sources)} | {path: to(f"/t{path[2:]}") for path in sources}
+    pages |= {f"/t{number}": html(f"t{number}", *sources) for number in range(20)}
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site, workers=3, concurrency=3)
+        leases = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 3)
+        walkers = [walker_of(crawler.app, crawl, lease.holder, lambda: True) for lease in leases]
+        await asyncio.gather(*[walker.run() for walker in walkers])
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert {path: site.times(path) for path in pages} == dict.fromkeys(pages, 1)
+    found = await crawler.pages(seen)
+    titles = [page.title for page in found.values() if page.title and page.title != "home"]
+    assert sorted(titles) == sorted(f"t{number}" for number in range(20))
+    assert len(found) == 41
+    assert is_exact(seen)
+
+
+async def test_a_crawl_that_waits_between_hops_goes_on_in_another_store(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/b", **{"Set-Cookie": "secret=1"}), "/b": html("b", "/b")}
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site)
+        walking = asyncio.create_task(crawler.walk(crawl))
+        site.late["/b"] = "never"
+        await site.until(lambda: "/b" in site.asked)
+        waiting = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/b")
+        first = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/a")
+        await crawler.app.crawls.pause(crawl.id)
+        assert await walking == "paused"
+        site.late.clear()
+        carrier = crawler.app.carrier()
+        dumped = [line async for line in carrier.dump(crawl.id)]
+        copy = await carrier.load(dumped, crawl_id="copy", trust_named=True)
+        again = [line async for line in carrier.dump(copy)]
+        await crawler.app.crawls.resume(copy)
+        loaded = (await crawler.app.crawls.get(copy)).crawl
+        await crawler.walk(loaded)
+        seen = await crawler.app.crawls.get(copy)
+    assert (waiting["state"], waiting["reason"], waiting["via"]) == ("taken", "redirect", f"{site.url}/a")
+    assert first["state"] == "taken"
+    assert b"secret" not in b"".join(dumped)
+    assert sorted(again[1:]) == sorted(dumped[1:])
+    page = (await crawler.pages(seen))["a"]
+    assert (page.title, page.final_url, len(page.redirects)) == ("b", f"{site.url}/b", 1)
+    assert site.times("/a") == 1
+    assert is_exact(seen)
+
+
+async def test_kept_bodies_have_every_answer_on_the_way(crawler: Crawler) -> None:
+    pages = {"/": to("/1"), "/1": to("/2"), "/2": html("there")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, keep_bodies=True)
+    [page] = (await crawler.pages(seen)).values()
+    place = place_of(page)
+    assert place is not None
+    kept = await crawler.app.bodies.read(place)
+    records = [warc.read_member(kept[piece.offset : piece.offset + piece.length]) for piece in warc.pieces(kept)]
+    answers = [record.fields["warc-target-uri"] for record in records if record.fields["warc-type"] == "response"]
+    assert answers == [f"{site.url}/2", f"{site.url}/1", f"{site.url}/"]
+
+
+async def test_a_failed_page_is_tried_again_through_its_redirects(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/b"), "/b": (404, {}, "")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+        pages["/b"] = html("b")
+        await crawler.app.crawls.retry_these(seen.crawl.id, FailedUrls())
+        await crawler.walk(seen.crawl)
+        seen = await crawler.app.crawls.get(seen.crawl.id)
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.title, page.final_url) == (200, "b", f"{site.url}/b")
+    assert is_exact(seen)
+
+
+async def test_what_robots_txt_forbids_uses_up_no_slot(crawler: Crawler) -> None:
+    """Links of a host whose rules are known are judged when they are found; those found before, when they are taken."""
+    denied, allowed = [f"/deny/{n}" for n in range(30)], [f"/{n}" for n in range(5)]
+    links = [path for pair in zip_longest(denied, allowed) for path in pair if path]
+    rules = robots("User-agent: *\nDisallow: /deny/")
+    pages = {"/": html("home", "/hub"), "/hub": html("hub", *links)} | {path: html(path) for path in allowed}
+    seeds = ["/", *(f"/deny/seed{n}" for n in range(30))]
+    async with serving(site_of(pages, robots=rules)) as site:
+        seen = await crawler.crawl(site, *seeds, delay_seconds=0.1)
+        said = await explained(crawler, seen, f"{site.url}/deny/7")
+    moments = [at for path, at in zip(site.asked, site.moments, strict=True) if path != "/robots.txt"]
+    assert len(moments) == 7
+    assert seen.counts.skipped == {"robots": 60}
+    assert said["reason"] == "robots"
+    slots = (moments[-1] - moments[0]) / 0.1
+    assert slots < 30  # 66 if each of them had a slot
+    assert is_exact(seen)
+
+
+async def test_a_304_that_nobody_asked_for_is_an_answer_like_any_other(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": (304, {"ETag": '"1"'}, "")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.etag, page.error_code) == (304, None, None)
+    assert (seen.counts.not_modified, seen.counts.pages) == (0, 2)

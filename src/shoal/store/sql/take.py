@@ -216,8 +216,6 @@ class Take:
         rounds = 0.0
         while rounds < ROUNDS:
             asked = _share(stops, want - sum(len(stop.found) for stop in stops))
-            if not asked:
-                break
             places = [(self._crawl, stop.host, stop.last, most) for stop, most in asked]
             answers = _by_host(await self._tx.batch("untried_at_hosts", places))
             found = []
