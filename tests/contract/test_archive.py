@@ -425,7 +425,7 @@ async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
         ("last_of_some_fates", {"limit": 10}),
         ("drop_fates_up_to", {"key": 0, "chk": 0}),
         ("taken_count", {}),
-        ("kept_url", {"host": 1, "path": "/", "kind": 0}),
+        ("kept_url", {"host": 1, "path": "/", "kind": 0, "url": "http://h/"}),
     ],
 )
 async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, values: dict[str, object]) -> None:

@@ -51,5 +51,5 @@ async def test_only_what_may_change_is_asked_for_again(
     crawler: Crawler, answer: Answer, times: int, code: str | None
 ) -> None:
     async with serving(ScriptedSite(lambda path: html("home", "/odd") if path == "/" else answer)) as site:
-        page = (await crawler.pages(await crawler.crawl(site)))["odd"]
+        page = (await crawler.pages(await crawler.crawl(site, scope="any")))["odd"]
     assert (site.times("/odd"), page.attempt, page.error_code) == (times, times, code)

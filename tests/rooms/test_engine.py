@@ -145,7 +145,7 @@ async def test_a_redirect_to_another_port_of_this_machine_is_refused(crawler: Cr
     async with serving(ScriptedSite(lambda path: html("secret"))) as inside:
         away = (302, {"Location": f"{inside.url}/admin"}, "")
         async with serving(ScriptedSite(lambda path: html("home", "/out") if path == "/" else away)) as site:
-            page = (await crawler.pages(await crawler.crawl(site)))["out"]
+            page = (await crawler.pages(await crawler.crawl(site, scope="any")))["out"]
     assert page.error_code == "address_not_public"
     assert inside.asked == []
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
 from shoal.crew import page_work_of
 from shoal.fetch.jobs import UNREADABLE, PageJobs, PutOff
+from shoal.hosts.watch import HostNews
 from shoal.loading import load
 from shoal.pages.group import Group, GroupConfig, GroupState
 from shoal.pages.result import Delivery, Result
@@ -261,3 +263,82 @@ async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> No
             assert await app.groups.results(group.id) == []
         finally:
             jobs.close()
+
+
+async def test_a_redirect_obeys_the_robots_of_the_host_it_leads_to(app: App) -> None:
+    rules = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
+    async with serving(ScriptedSite(lambda path: html("there"), robots=rules)) as there:
+        away = {"/a": "/private/a", "/b": "/b"}
+        async with serving(ScriptedSite(lambda path: (302, {"Location": there.url + away[path]}, ""))) as here:
+            found = await fetch(app, f"{here.url}/a", f"{here.url}/b", max_retry=0)
+    denied, fetched = found[f"{here.url}/a"], found[f"{here.url}/b"]
+    assert (denied.error_code, denied.final_url) == ("robots_denied", f"{there.url}/private/a")
+    assert (fetched.status, fetched.final_url) == ("success", f"{there.url}/b")
+    assert sorted(there.asked) == ["/b", "/robots.txt"]
+
+
+async def test_redirects_keep_the_pace_of_the_host_they_lead_to(store_url: str, tmp_path: Path) -> None:
+    rules = (200, {"Content-Type": "text/plain"}, "User-agent: *\nCrawl-delay: 0.4\n")
+    hops = {"/1": "/2", "/2": "/3"}
+
+    def script(path: str) -> Answer:
+        return (302, {"Location": hops[path]}, "") if path in hops else html("there")
+
+    async with (
+        process(store_url, tmp_path, SHOAL_PAGE_SPEED="fast") as app,
+        serving(ScriptedSite(script, robots=rules)) as there,
+        serving(ScriptedSite(lambda path: (302, {"Location": f"{there.url}/1"}, ""))) as here,
+    ):
+        [result] = (await fetch(app, f"{here.url}/a")).values()
+    assert (result.status, result.final_url) == ("success", f"{there.url}/3")
+    assert there.asked == ["/robots.txt", "/1", "/2", "/3"]
+    assert min(later - earlier for earlier, later in pairwise(there.moments[1:])) > 0.35
+
+
+async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app: App) -> None:
+    async with (
+        serving(ScriptedSite(lambda path: html("there"))) as there,
+        serving(ScriptedSite(lambda path: (302, {"Location": f"{there.url}/b"}, ""))) as here,
+    ):
+        jobs = page_work_of(app)
+        try:
+            await fetch(app, f"{there.url}/first")
+            number = (await app.database.run(lambda tx: app.hosts.numbers(tx, [there.url])))[there.url]
+            held = {number: HostNews(there.url, status=429, hold=100_000_000, first=1, most=1)}
+            await app.database.run(lambda tx: app.hosts.hear(tx, held))
+            await app.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
+            [lease] = await jobs.settle([], "w1", 1)
+            put_off = await jobs.run(lease)
+        finally:
+            jobs.close()
+    assert isinstance(put_off, PutOff)
+    assert put_off.seconds > 90
+    assert there.times("/b") == 0
+
+
+async def test_what_robots_are_known_to_forbid_takes_no_slot(store_url: str, tmp_path: Path) -> None:
+    rules = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
+    async with (
+        process(store_url, tmp_path, SHOAL_PAGE_SPEED="slow") as app,
+        serving(ScriptedSite(lambda path: html("x"), robots=rules)) as site,
+    ):
+        jobs = page_work_of(app)
+        try:
+            group = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/first"]}))
+            await work_off(app, jobs, group)
+            before = await next_slot(app, site)
+            group = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/second"]}))
+            await work_off(app, jobs, group)
+            after = await next_slot(app, site)
+        finally:
+            jobs.close()
+        [told] = await app.groups.results(group.id)
+    assert told.result.error_code == "robots_denied"
+    assert after == before
+    assert site.asked == ["/robots.txt"]
+
+
+async def next_slot(app: App, site: ScriptedSite) -> int:
+    """When the host may be asked next, as its row says."""
+    rows = await app.database.read(lambda tx: tx.all("hosts_at_origins", origins=[site.url]))
+    return int(rows[0]["next_at"])

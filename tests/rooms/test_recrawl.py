@@ -359,8 +359,8 @@ async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(
         await arrived.wait()
         return await recall(self, tasks)
 
-    def add_seen(self: BodyKeeper, page: Page, captured: tuple[Captured, ...]) -> None:
-        add(self, page, captured)
+    def add_seen(self: BodyKeeper, page: Page, captured: tuple[Captured, ...], earlier: bytes) -> None:
+        add(self, page, captured, earlier)
         if recalling.is_set():
             arrived.set()
 

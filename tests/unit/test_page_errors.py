@@ -14,7 +14,7 @@ from tests.support.hostile import answers
 
 SOURCE = Path(shoal.__file__).parent
 PLACES = ("egress", "extract", "fetch", "crawl")
-MAKERS = {"Failure", "DecodingFault", "NoRobots", "Refusal", "_bad_answer", "self._stopped"}
+MAKERS = {"Failure", "DecodingFault", "NoRobots", "Refusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
 NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirect there has a code of its own
 

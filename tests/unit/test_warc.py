@@ -130,9 +130,15 @@ def test_a_redirect_whose_body_was_cut_says_so() -> None:
 
 
 def test_a_304_is_a_revisit() -> None:
-    [(record, _), _] = read_by_warcio(members(response(b"", b"HTTP/1.1 304 Not Modified\r\n\r\n", status=304)))
+    unchanged = response(b"", b"HTTP/1.1 304 Not Modified\r\n\r\n", status=304)
+    [(record, _), _] = read_by_warcio(members(unchanged, ("If-None-Match", '"1"')))
     assert record.rec_type == "revisit"
     assert record.rec_headers["WARC-Profile"].endswith("server-not-modified")
+
+
+def test_a_304_that_nobody_asked_for_is_a_response() -> None:
+    [(record, _), _] = read_by_warcio(members(response(b"", b"HTTP/1.1 304 Not Modified\r\n\r\n", status=304)))
+    assert record.rec_type == "response"
 
 
 def test_the_head_of_a_record_is_read_without_its_body() -> None:

@@ -7,11 +7,10 @@ from typing import Any
 import xxhash
 
 from shoal.base.clock import Clock
-from shoal.base.url import Url, origin
 from shoal.bot.wire import Job
-from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies, Request
+from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.fetch.page_job import PageRunner, RobotsMemory, Way, Ways, no_proxy
+from shoal.fetch.page_job import PageRunner, RobotsMemory, Way, Ways
 from shoal.hosts.desk import ask_host
 from shoal.hosts.robots import Rules
 from shoal.pages.result import Status
@@ -72,29 +71,21 @@ class Fetcher:
 
     async def page(self, job: Job) -> Page:
         """The text of the job's page."""
-        url, way = Url(job.url), self._ways.by(job.proxy)
-        if way is None:
-            raise JobFailed("unknown_proxy", no_proxy(job.proxy))
-        rules = await way.robots.rules_of(origin(url))
-        if not rules.allows(url):
-            raise JobFailed("robots_denied", "The host's robots.txt forbids it, or could not be had.")
-        work = _work(job)
-        headers = self._runner.headers_of(work, url)
-        request = Request(url, headers=headers.to(url), limits=self._runner.limits_of(work))
-        outcome = await way.egress.fetch(request, redirects=True, at_hop=headers.at_hop)
-        body = outcome if isinstance(outcome, Failure) else outcome.body(self._limits)
-        if isinstance(outcome, Failure) or isinstance(body, Failure):
-            failure = outcome if isinstance(outcome, Failure) else body
-            assert isinstance(failure, Failure)
-            raise JobFailed(failure.code, failure.message)
-        if not 200 <= outcome.status < 300:
-            raise JobFailed("http_status", f"The server answered {outcome.status}.")
-        text, _, _ = decode(body, outcome.headers.get("content-type"))
-        return Page(outcome.url, outcome.status, text, xxhash.xxh3_128_hexdigest(body))
+        fetched = await self._runner.visit(_work(job), _ignore, _ignore, capture=True)
+        if fetched.failure is not None:
+            raise JobFailed(fetched.failure.code, fetched.failure.message)
+        [(_, response)] = fetched.captured
+        if not 200 <= response.status < 300:
+            raise JobFailed("http_status", f"The server answered {response.status}.")
+        body = response.body(self._limits)
+        if isinstance(body, Failure):
+            raise JobFailed(body.code, body.message)
+        text, _, _ = decode(body, response.headers.get("content-type"))
+        return Page(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
     async def data(self, job: Job) -> Found:
         """What the job's rule set takes from its page; without one, what the page says of itself."""
-        result = await self._runner.run(_work(job), lambda fetched: None, lambda failure: None)
+        result = await self._runner.run(_work(job), _ignore, _ignore)
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
         return Found(result.data, result.html_hash)
@@ -110,6 +101,10 @@ class Fetcher:
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
         return Way(egress, RobotsMemory(_Desk(egress, self._settings, self._clock), self._clock))
+
+
+def _ignore(*heard: object) -> None:
+    """A bot keeps no books of hosts."""
 
 
 def _work(job: Job) -> PageWork:

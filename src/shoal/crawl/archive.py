@@ -11,9 +11,10 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, SitemapRecord
+from shoal.crawl.frontier import Kind, RedirectTarget, SitemapRecord
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
+from shoal.fetch.chain import Chain
 from shoal.hosts.pace import HeldHost
 from shoal.pages.page import Page
 from shoal.queue.job import Holder
@@ -69,6 +70,8 @@ class KeptUrl:
     attempts: int = 0
     crashes: int = 0
     kind: Kind = Kind.PAGE
+    target: Url | None = None  # where its redirects have led so far
+    chain: Chain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class UrlFacts:
     waiting: Waiting | None = None
     page: Page | None = None
     sitemap: SitemapRecord | None = None
+    target: RedirectTarget | None = None  # if another URL redirects to it
+    source: "UrlFacts | None" = None  # what is known of that other URL
 
     @property
     def parent(self) -> str | None:
@@ -162,6 +167,16 @@ class FrontierArchive(Protocol):
 
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
         """Keep what another store knew of sitemaps; how many were new."""
+        ...
+
+    async def targets_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, RedirectTarget]]:
+        """URLs that others redirect to, in the order of their keys. An empty answer is the end."""
+        ...
+
+    async def keep_targets(self, tx: Tx, crawl: int, targets: list[tuple[Key, RedirectTarget]]) -> int:
+        """Keep which URLs redirect to which, as another store knew it; how many were new."""
         ...
 
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:

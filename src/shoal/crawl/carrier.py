@@ -16,7 +16,7 @@ from shoal.crawl.archivist import AT_REST, Archivist
 from shoal.crawl.crawls import Crawls
 from shoal.crawl.credentials import hides
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, SitemapRecord, key_of
+from shoal.crawl.frontier import Kind, RedirectTarget, SitemapRecord, key_of
 from shoal.crawl.lines import FIX, End, Head, Item, Line
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import FrontierStore
@@ -102,13 +102,22 @@ class Carrier:
             yield known
         for trap in await self._database.read(lambda tx: self._frontier.traps(tx, crawl)):
             yield trap
-        async for sitemap in self._all(partial(self._sitemaps, crawl)):
-            yield sitemap
+        async for one in self._around(crawl):
+            yield one
         async for page in self._all(pages):
             yield page
 
-    async def _sitemaps(self, crawl: int, at: Key | None, tx: Tx) -> list[tuple[Key, SitemapRecord]]:
-        return await self._archive.sitemaps_after(tx, crawl, at, BATCH)
+    async def _around(self, crawl: int) -> AsyncIterator[Item]:
+        """Sitemaps, and which URLs redirect to which."""
+        for read in (partial(self._sitemaps, crawl), partial(self._targets, crawl)):
+            async for one in self._all(read):
+                yield one
+
+    async def _sitemaps(self, crawl: int, at: Key | None, tx: Tx) -> list[tuple[Key, Item]]:
+        return [*await self._archive.sitemaps_after(tx, crawl, at, BATCH)]
+
+    async def _targets(self, crawl: int, at: Key | None, tx: Tx) -> list[tuple[Key, Item]]:
+        return [*await self._archive.targets_after(tx, crawl, at, BATCH)]
 
     async def _all(self, read: Callable[[P | None, Tx], Awaitable[list[tuple[P, T]]]]) -> AsyncIterator[T]:
         """Every line, one reading after the other, each from where the last one stopped."""
@@ -157,7 +166,8 @@ class Carrier:
         traps = [one for one in batch if isinstance(one, Trap)]
         sitemaps = [(key_of(Url(one.url), seed, Kind.SITEMAP), one) for one in batch if isinstance(one, SitemapRecord)]
         pages = [(*key_of(Url(one.url), seed), one) for one in batch if isinstance(one, Page)]
-        answered = Counter(origin(Url(page.url)) for _, _, page in pages if page.status is not None)
+        targets = [(key_of(Url(one.url), seed), one) for one in batch if isinstance(one, RedirectTarget)]
+        answered = Counter(origin(Url(page.answered_at)) for _, _, page in pages if page.status is not None)
 
         async def commit(tx: Tx) -> None:
             await self._check_ours(tx, wanted, number)
@@ -165,6 +175,7 @@ class Carrier:
             kept += await self._archive.keep_keys(tx, number, keys)
             kept += await self._archive.keep_traps(tx, number, traps)
             kept += await self._archive.keep_sitemaps(tx, number, sitemaps)
+            kept += await self._archive.keep_targets(tx, number, targets)
             kept += await self._pages.insert(tx, number, pages)
             await self._archive.keep_pages_of(tx, number, answered)
             if kept != len(batch):

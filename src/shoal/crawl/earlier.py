@@ -62,7 +62,7 @@ class EarlierCrawl:
         that was smaller."""
         if not (self._reads_the_same or self._same_borders):
             return
-        asked = {(task.key, task.chk): task for task in tasks if task.kind is Kind.PAGE}
+        asked = {(task.key, task.chk): task for task in tasks if task.kind is Kind.PAGE and task.chain is None}
         found = await self._pages.validators(tx, self._number, [key for key, _ in asked]) if asked else []
         doubtful: list[tuple[Task, Validators, list[int]]] = []
         for row in found:

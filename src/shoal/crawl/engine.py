@@ -29,6 +29,7 @@ from shoal.crawl.recaller import Recaller
 from shoal.crawl.sitemap_reader import SitemapReader
 from shoal.crawl.sitemaps import is_first_guess
 from shoal.crawl.walk import Ask, Walk
+from shoal.fetch.chain import Chain
 from shoal.fetch.fetch import Fetched
 from shoal.fetch.sitemap import FetchedSitemap
 from shoal.hosts.watch import THROTTLED, Answer, HostNews, HostWatch
@@ -48,7 +49,11 @@ class Cancel(Protocol):
 
 class Fetcher(Protocol):
     def submit(
-        self, url: Url, done: Callable[[Fetched], None], condition: tuple[str | None, str | None] | None = None
+        self,
+        url: Url,
+        done: Callable[[Fetched], None],
+        condition: tuple[str | None, str | None] | None = None,
+        chain: Chain | None = None,
     ) -> Cancel: ...
 
 
@@ -60,6 +65,10 @@ class SitemapSource(Protocol):
 
 class Gate(Protocol):
     def judge(self, url: Url) -> Verdict: ...
+
+    def denies(self, url: Url) -> bool: ...
+
+    def knows(self, home: str) -> bool: ...
 
     def sitemaps(self, url: Url) -> list[str]: ...
 
@@ -76,7 +85,7 @@ class Keeper(Protocol):
     @property
     def is_full(self) -> bool: ...
 
-    def add(self, page: Page, captured: tuple[Captured, ...]) -> None: ...
+    def add(self, page: Page, captured: tuple[Captured, ...], earlier: bytes = b"") -> None: ...
 
     def recall(self, page: Page, earlier: Page) -> None: ...
 
@@ -144,6 +153,7 @@ class Engine:
         rejudges: bool = False,
     ) -> None:
         self._walk = walk
+        walk.admission = self
         self._fetcher = fetcher
         self._gate = gate
         self._reader = reader
@@ -193,6 +203,20 @@ class Engine:
     def stalled_for(self) -> float:
         """Seconds in which nothing was settled although work was due. Waiting for the turn of a host is no stall."""
         return self._clock.monotonic() - self._moved_at
+
+    def verdict(self, task: Task) -> Fate | None:
+        """What becomes of a URL that would not be fetched when its time has come, as far as that is known before."""
+        if task.chain is not None or task.kind is Kind.SITEMAP:
+            return None
+        if self._rejudges and (fate := self._reader.judge_again(task)) is not Fate.OPEN:
+            return fate
+        if self._reader.traps.holds(task.url):
+            return Fate.QUARANTINED
+        return Fate.SKIPPED_ROBOTS if self._gate.denies(task.url) else None
+
+    def knows(self, origin: str) -> bool:
+        """Whether the robots.txt of a host has been read."""
+        return self._gate.knows(origin)
 
     async def run(self) -> Ending:
         try:
@@ -323,7 +347,9 @@ class Engine:
         for task in turn.work:
             if task.is_wary:
                 self._watch.beware(task.host)
-            if task.is_killer:
+            if task.verdict is not None:
+                self._add(Settled(task, task.verdict))
+            elif task.is_killer:
                 self._give_up(task)
             elif task.start_in > 0 and not self._reader.is_out_of_reach:
                 self._timers[task.seq] = loop.call_later(task.start_in, self._arrive, task), task
@@ -359,6 +385,9 @@ class Engine:
         if task.kind is Kind.SITEMAP:
             self._admit_sitemap(task)
             return
+        if task.chain is not None:
+            self._admit_redirected(task)
+            return
         if self._rejudges and (fate := self._reader.judge_again(task)) is not Fate.OPEN:
             self._add(Settled(task, fate))
             return
@@ -374,6 +403,24 @@ class Engine:
                 self._add(self._reader.without_robots(task, self._gate.why(task.url)))
             case Verdict.UNKNOWN:
                 self._park(task)
+
+    def _admit_redirected(self, task: Task) -> None:
+        """A page on its way to where it redirects to: the rules of that host count."""
+        fate = self._reader.judge_target_again(task) if self._rejudges else Fate.OPEN
+        if fate is Fate.OPEN:
+            match self._gate.judge(task.at):
+                case Verdict.ALLOWED:
+                    self._lines.join(task)
+                    return
+                case Verdict.UNREACHABLE:
+                    self._add(self._reader.without_robots(task, self._gate.why(task.at)))
+                    return
+                case Verdict.UNKNOWN:
+                    self._park(task)
+                    return
+                case Verdict.DENIED:
+                    fate = Fate.SKIPPED_ROBOTS
+        self._add(self._reader.turned_away(task, fate))
 
     def _admit_sitemap(self, task: Task) -> None:
         """A sitemap waits for its host's rules, too, because they name others. They forbid only one that we guessed."""
@@ -392,11 +439,11 @@ class Engine:
             self._lines.join(task)
 
     def _park(self, task: Task) -> None:
-        home = origin(task.url)
+        home = origin(task.at)
         parked = self._parked.setdefault(home, [])
         parked.append(task)
         if len(parked) == 1:
-            self._gate.ask(task.url, partial(self._unpark, home))
+            self._gate.ask(task.at, partial(self._unpark, home))
 
     def _unpark(self, home: str) -> None:
         try:
@@ -419,7 +466,7 @@ class Engine:
             self._fetching[task.seq] = self._sitemap_fetcher.submit(task.url, partial(self._fetched, task))
             return
         condition = (task.etag, task.last_modified) if task.is_conditional else None
-        self._fetching[task.seq] = self._fetcher.submit(task.url, partial(self._fetched, task), condition)
+        self._fetching[task.seq] = self._fetcher.submit(task.at, partial(self._fetched, task), condition, task.chain)
 
     def _fetched(self, task: Task, fetched: Fetched) -> None:
         if self._fetching.pop(task.seq, None) is None:
@@ -445,8 +492,10 @@ class Engine:
             self._going_on = self._going_on or asyncio.get_running_loop().call_soon(self._go_on)
             return
         self._budget.count(settled)
-        if fetched.captured and settled.page is not None and self._keeper is not None:
-            self._keeper.add(settled.page, fetched.captured)
+        # The commit may end a redirect here: then its record has a body, else a few bytes are kept in vain.
+        page = settled.page if settled.onward is None else settled.onward.page
+        if fetched.captured and page is not None and self._keeper is not None:
+            self._keeper.add(page, fetched.captured, fetched.earlier)
         self._add(settled)
 
     def _catch_up(self) -> None:
@@ -468,8 +517,8 @@ class Engine:
     def _hear(self, task: Task, fetched: Fetched) -> None:
         """Take note of what the answer says about its host. One that must wait loses its line at once: waiting here
         would start all of it in one go when the hold ends, and others could not have it."""
-        home = origin(task.url)
-        if fetched.redirects and not fetched.final_url.startswith(f"{home}/"):
+        home = origin(task.at)
+        if task.kind is Kind.SITEMAP and fetched.redirects and not fetched.final_url.startswith(f"{home}/"):
             return  # another host's answer
         error = fetched.failure.code if fetched.failure is not None else None
         answer = Answer(
@@ -487,6 +536,8 @@ class Engine:
         try:
             if isinstance(fetched, FetchedSitemap):
                 return self._sitemap_reader.read(task, fetched, self._report)
+            if fetched.chain is not None:
+                return self._reader.redirect(task, fetched, self._report)
             return self._reader.read(task, fetched, self._report)
         except Exception as error:  # one odd page must not end the crawl of all others
             return self._reader_of(task).unexpected(task, error)

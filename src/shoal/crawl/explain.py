@@ -10,7 +10,7 @@ from shoal.crawl.archive import UrlFacts, Waiting
 from shoal.crawl.budget import BUDGETS
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import SitemapRecord
+from shoal.crawl.frontier import RedirectTarget, SitemapRecord
 from shoal.crawl.scope import MAX_REPEATS, MAX_SEGMENTS, Scope
 from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -60,6 +60,8 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> Explanation:
     """What became of the URL in this crawl."""
     if facts is None:
         return Explanation(url, UrlState.NEVER_SEEN, None, _never_seen(crawl, url))
+    if facts.target is not None:
+        return _redirected_to(crawl, url, facts.target, facts.source)
     if facts.fate is Fate.OPEN:
         return _open(crawl, url, facts.waiting)
     if facts.fate is Fate.QUARANTINED:
@@ -83,6 +85,24 @@ def told_by_earlier(said: Explanation, earlier: Crawl, then: Explanation) -> Exp
     sentence = f"The crawl has not come across it; {UNREAD}. In crawl {earlier.id}, which this one follows, {what}"
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
     return replace(said, sentence=sentence, facts=said.facts | known)
+
+
+def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> Explanation:
+    """What became of a URL that another one redirects to: it has no record of its own."""
+    via, facts = Url(target.via), {"via": target.via}
+    if target.fate.skipped:
+        said = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
+        return Explanation(url, UrlState.SKIPPED, target.fate.word, said, facts)
+    there = explain_url(crawl, via, source)
+    facts |= {name: value for name, value in there.facts.items() if name not in ("parent", "kind")}
+    if there.state in (UrlState.WAITING, UrlState.TAKEN):
+        said = f"{via} redirects to it, and will be fetched here. {there.sentence}"
+        return Explanation(url, there.state, "redirect", said, facts)
+    if target.fate is Fate.FAILED:
+        said = f"It was asked for via {via}, which redirects to it: {there.sentence}"
+        return Explanation(url, UrlState.FAILED, there.reason or "redirect", said, facts)
+    said = f"It was fetched via {via}, which redirects to it and has the record. {there.sentence}"
+    return Explanation(url, UrlState.FETCHED, "redirect", said, facts)
 
 
 def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> Explanation:
@@ -197,6 +217,10 @@ def _settled(url: Url, facts: UrlFacts) -> Explanation:
         why = f"{page.error_code}: {page.error_message}" if page.error_code else "no reason is known"
         return Explanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
     said = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
+    if page.redirects and page.answered_at != page.final_url:
+        said += f" It redirects to {page.final_url}, which has a fate of its own."
+    elif page.redirects:
+        said += f" It redirects to {page.final_url}."
     return Explanation(url, state, page.error_code, said, known)
 
 

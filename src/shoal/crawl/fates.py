@@ -10,6 +10,7 @@ class Fate(IntEnum):
     FETCHED = 1
     FAILED = 2
     QUARANTINED = 3
+    FETCHED_VIA = 4  # another URL redirects to it, and was fetched there: it has no record of its own
     SKIPPED_DEPTH = 16
     SKIPPED_SCOPE = 17
     SKIPPED_EXCLUDED = 18

@@ -11,8 +11,9 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.fates import Fate
 from shoal.crawl.traps import TrapState
+from shoal.fetch.chain import Chain
 from shoal.hosts.watch import HostNews
-from shoal.pages.page import Page
+from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.queue.job import Holder
 
 SUSPECT_FROM = 2  # crashes in company
@@ -76,6 +77,14 @@ class Task(Struct):
     etag: str | None = None  # of the earlier crawl's page: if it still holds, the page is not sent again
     last_modified: str | None = None
     is_wary: bool = False  # its host was held: what it answers now tells whether it is well
+    target: Url | None = None  # where its redirects have led so far; `host` is the host of that
+    chain: Chain | None = None  # the redirects that led there
+    verdict: Fate | None = None  # it is not to be fetched, and no slot was reserved for it
+
+    @property
+    def at(self) -> Url:
+        """The URL to ask for next: its own, or the one it redirects to."""
+        return self.target or self.url
 
     @property
     def is_conditional(self) -> bool:
@@ -101,9 +110,29 @@ class SitemapRecord(Struct, frozen=True):
     problem: str | None = None
 
 
+class Onward(Struct, frozen=True):
+    """A redirect that may be followed. The commit decides: if nobody else has fetched the target or is about to, the
+    task waits for a slot of the target's host; if somebody has, it ends here with `page` as its record."""
+
+    url: Url  # as the redirect wrote it: that is what will be asked for
+    target: Url  # the same in the crawl's canonical form: that is what it is known by
+    chain: Chain
+    page: Page
+    is_new: bool = True  # not one of the URLs that this very task was at already
+
+
+class RedirectTarget(Struct, frozen=True):
+    """A URL that another one redirects to, and what becomes of it: its own fate is OPEN while it also waits in line."""
+
+    url: str
+    via: str
+    fate: Fate
+
+
 class Settled(Struct):
     """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least. One that
-    was not fetched at all (`untried`) waits in its old place again, and no attempt is counted."""
+    was not fetched at all (`untried`) waits in its old place again, and no attempt is counted. A redirect (`onward`) is
+    FETCHED if it ended, OPEN if it goes on; the commit says which."""
 
     task: Task
     fate: Fate
@@ -111,10 +140,17 @@ class Settled(Struct):
     retry_in: int = 0
     untried: bool = False
     sitemap: SitemapRecord | None = None  # a sitemap has this, and never a page
+    onward: Onward | None = None
+    target_fate: Fate | None = None  # of the URL that its redirects led to, if that was not fetched
 
     @property
     def url(self) -> Url:
         return self.task.url
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the server said that the page is as the earlier crawl knew it. A 304 that nobody asked for is not."""
+        return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
 
 
 class Control(Enum):

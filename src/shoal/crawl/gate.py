@@ -39,6 +39,12 @@ class OpenGate:
     def judge(self, url: Url) -> Verdict:
         return Verdict.ALLOWED
 
+    def denies(self, url: Url) -> bool:
+        return False
+
+    def knows(self, home: str) -> bool:
+        return True
+
     def sitemaps(self, url: Url) -> list[str]:
         return []
 
@@ -82,6 +88,15 @@ class RobotsGate:
             self._lost[home] = self._rules.pop(home)  # the next try asks again
             return Verdict.UNREACHABLE
         return Verdict.ALLOWED if rules.allows(url) else Verdict.DENIED
+
+    def denies(self, url: Url) -> bool:
+        """Whether the rules of the URL's host are known and forbid it."""
+        rules = self._rules.get(origin(url))
+        return rules is not None and bool(rules.rules) and rules.reachable and not rules.allows(url)
+
+    def knows(self, home: str) -> bool:
+        """Whether the rules of a host are known."""
+        return self._rules.get(home) is not None
 
     def why(self, url: Url) -> NoRobots:
         """Why a URL that was just held back was."""

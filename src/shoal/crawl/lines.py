@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from msgspec import Meta, Struct, convert, to_builtins
+from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.errors import InvalidInput
@@ -27,10 +28,11 @@ from shoal.crawl.archive import KeptUrl, KnownKey
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import hidden
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, SitemapRecord
+from shoal.crawl.frontier import Kind, RedirectTarget, SitemapRecord
 from shoal.crawl.states import CrawlState
 from shoal.crawl.traps import Trap
 from shoal.extract.details import unpacked
+from shoal.fetch.chain import Chain
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 
@@ -87,6 +89,12 @@ class _Url(_Line, frozen=True):
     attempts: Small
     crashes: Small
     kind: Literal["page", "sitemap"] = "page"
+    target: str | None = None
+    chain: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if (self.target is None) != (self.chain is None) or (self.chain is not None and not self.chain.steps):
+            raise ValueError("a URL that redirected has both a target and a chain")
 
     def value(self) -> KeptUrl:
         return KeptUrl(
@@ -98,7 +106,21 @@ class _Url(_Line, frozen=True):
             attempts=self.attempts,
             crashes=self.crashes,
             kind=KINDS[self.kind],
+            target=None if self.target is None else _whole_url(self.target),
+            chain=self.chain,
         )
+
+
+class _Target(_Line, frozen=True):
+    url: str
+    via: str
+    fate: str
+
+    def value(self) -> RedirectTarget:
+        fate = FATES.get(self.fate, Fate.OPEN)
+        if fate.waits:
+            raise ValueError(f"{self.fate[:50]!r} is no fate of a URL that another one redirects to")
+        return RedirectTarget(_whole_url(self.url), _whole_url(self.via), fate)
 
 
 class _Key(_Line, frozen=True):
@@ -120,6 +142,7 @@ class End(_Line, frozen=True):
     traps: Natural
     pages: Natural
     sitemaps: Natural = 0
+    redirects: Natural = 0
 
     @classmethod
     def of(cls, told: Counter[type]) -> "End":
@@ -128,11 +151,12 @@ class End(_Line, frozen=True):
             keys=told[KnownKey],
             traps=told[Trap],
             sitemaps=told[SitemapRecord],
+            redirects=told[RedirectTarget],
             pages=told[Page],
         )
 
 
-Item = KeptUrl | KnownKey | Trap | SitemapRecord | Page
+Item = KeptUrl | KnownKey | Trap | SitemapRecord | RedirectTarget | Page
 Line = Head | Item | End
 
 
@@ -162,6 +186,8 @@ def line_of(item: Item) -> bytes:
             return orjson.dumps({"trap": asdict(item)})
         case SitemapRecord():
             return orjson.dumps({"sitemap": to_builtins(item)})
+        case RedirectTarget():
+            return orjson.dumps({"redirect": {"url": item.url, "via": item.via, "fate": item.fate.word}})
         case Page():
             return orjson.dumps({"page": _page(item)})
 
@@ -175,7 +201,11 @@ def _page(page: Page) -> dict[str, Any]:
 
 
 def _url(one: KeptUrl) -> dict[str, Any]:
-    return {
+    """Without the cookies that were set on its way, which may be secrets, and without kept answers: bodies stay."""
+    redirected = {}
+    if one.chain is not None:
+        redirected = {"target": one.target, "chain": to_builtins(replace_fields(one.chain, cookies=(), members=b""))}
+    return redirected | {
         "url": one.url,
         "fate": one.fate.word,
         "depth": one.depth,
@@ -211,6 +241,8 @@ def _read(values: Any) -> Line:
             record = convert(sitemap, SitemapRecord)
             _whole_url(record.url)
             return record
+        case {"redirect": redirect}:
+            return convert(redirect, _Target).value()
         case {"page": page}:
             return _checked(convert(page, Page))
         case {"shoal_frontier": _}:
@@ -218,7 +250,7 @@ def _read(values: Any) -> Line:
         case {"end": end}:
             return convert(end, End)
         case _:
-            raise ValueError("it is none of head, url, key, trap, sitemap, page and end")
+            raise ValueError("it is none of head, url, key, trap, sitemap, redirect, page and end")
 
 
 def _checked(page: Page) -> Page:

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterable
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Refusal, Url
 from shoal.crawl.earlier import Recalled
 from shoal.crawl.fates import REOPENING, Fate
-from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
+from shoal.crawl.frontier import NewUrl, Onward, Report, Settled, Task, key_of
 from shoal.crawl.gate import FAILURES_OF_THE_HOST, NoRobots
 from shoal.crawl.known import MOST_EACH, KnownUrls
 from shoal.crawl.retries import Retries
 from shoal.crawl.scope import Scope
 from shoal.crawl.traps import TrapWatch
+from shoal.egress import Hop
 from shoal.extract.directives import combined, forbids_following
 from shoal.extract.page import Facts
 from shoal.extract.query_encoding import with_encoded_queries
@@ -84,6 +87,9 @@ class PageReader:
         self._obey = obey  # what pages say to robots
         self._follow = follow  # links at all
         self.redirected: Callable[[Url, Report], None] = lambda url, report: None  # is told where a seed redirects to
+        self.denies: Callable[[Url], bool] = lambda url: (
+            False
+        )  # what robots.txt forbids, of hosts whose rules are known
         self.traps = TrapWatch()
 
     def read(self, task: Task, fetched: Fetched, report: Report) -> Settled:
@@ -95,7 +101,9 @@ class PageReader:
         page = self._page(task, fetched)
         if fetched.further is not None:
             further_to_page(fetched.further, page)
-        if fetched.status == NOT_MODIFIED and task.is_conditional and not fetched.redirects:
+        if fetched.status == NOT_MODIFIED and not task.is_conditional:
+            page.etag = page.last_modified = None  # nobody asked: it says nothing of any state of the page
+        elif fetched.status == NOT_MODIFIED:
             done = Settled(task, Fate.FETCHED, page)
             report.unchanged.append(done)
             return done
@@ -104,6 +112,63 @@ class PageReader:
             if fetched.status == 200:  # all "not found" pages say the same, and that makes no trap
                 self._notice(task, fetched.facts, report)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
+
+    def redirect(self, task: Task, fetched: Fetched, report: Report) -> Settled:
+        """Judge where a page redirects to as any other URL. If that may be fetched, the page goes on there; else it
+        ends here, and the target has a fate of its own. Targets of seeds are crawled whatever scope and filters say."""
+        page = self._page(task, fetched)
+        url, target = Url(fetched.final_url), self._urls.canonical(fetched.final_url)
+        if isinstance(target, Refusal):
+            page.error_code, page.error_message = (
+                target.code,
+                f"The redirect leads to an address that {target.problem}.",
+            )
+            return Settled(task, Fate.FAILED, page)
+        key, chk = key_of(target, self._key_seed)
+        fate = self._judge_target(task, target)
+        if fate is Fate.OPEN and self.traps.holds(target):
+            report.found.append(NewUrl(key, chk, target, task.depth, Fate.QUARANTINED, task.key))
+            return Settled(task, Fate.FETCHED, page)
+        if fate is Fate.OPEN and self.denies(url):
+            fate = Fate.SKIPPED_ROBOTS
+        if fate is not Fate.OPEN:
+            self._remember(target, fate)
+            report.skipped.append((key, chk, fate))
+            return Settled(task, Fate.FETCHED, page)
+        assert fetched.chain is not None
+        chain = replace(fetched.chain, key=key, chk=chk, members=self._members(fetched, page))
+        own = {task.url, *(self._urls.canonical(step.url) for step in chain.steps)}
+        return Settled(task, Fate.OPEN, onward=Onward(url, target, chain, page, is_new=target not in own))
+
+    def judge_target_again(self, task: Task) -> Fate:
+        """The fate of a page that waited on its way to where it redirects to, while options were changed."""
+        target = self._urls.canonical(task.at)
+        if isinstance(target, Refusal):
+            return REFUSED[target]
+        judged = self.judge_again(task)
+        return self._judge_target(task, target) if judged is Fate.OPEN else judged
+
+    def turned_away(self, task: Task, fate: Fate) -> Settled:
+        """The page that redirects has its record; where it redirects to is not fetched, for this reason."""
+        page = self._bare(task)
+        if task.chain is not None:
+            page.status = task.chain.steps[-1].status
+            page.content_type = task.chain.content_type
+            page.bytes = task.chain.bytes
+            page.duration_ms = round(task.chain.seconds * 1000, 3)
+        return Settled(task, Fate.FETCHED, page, target_fate=fate)
+
+    def _judge_target(self, task: Task, target: Url) -> Fate:
+        return Fate.OPEN if task.depth == 0 else self._scope.judge(target, task.depth)
+
+    @staticmethod
+    def _members(fetched: Fetched, page: Page) -> bytes:
+        """The answers so far as WARC records, if bodies are kept."""
+        if not fetched.captured:
+            return b""
+        from shoal.pages import warc  # only crawls that keep bodies pay for it
+
+        return b"".join([warc.exchange_members(*one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
 
     def recall(self, done: Settled, recalled: Recalled | None, report: Report) -> None:
         """An unchanged page gets what the earlier crawl knew of it, and its links are followed as if it had been
@@ -176,6 +241,8 @@ class PageReader:
     def _bare(self, task: Task) -> Page:
         return Page(
             url=task.url,
+            final_url=task.at,
+            redirects=[] if task.chain is None else _hops(task.chain.hops),
             depth=task.depth,
             parent=task.parent,
             fetched_at=self._clock.micros(),
@@ -193,7 +260,7 @@ class PageReader:
         page.duration_ms = round(fetched.seconds * 1000, 3)
         page.robots = fetched.robots
         page.canonical = fetched.canonical
-        page.redirects = [{"url": hop.url, "status": hop.status} for hop in fetched.redirects]
+        page.redirects = _hops(fetched.redirects)
         if fetched.failure is not None:
             page.error_code = fetched.failure.code
             page.error_message = fetched.failure.message
@@ -302,9 +369,16 @@ class PageReader:
             report.skipped.append((key, chk, fate))
             return
         self._again.discard(url)
+        if self.denies(url):
+            report.skipped.append((key, chk, Fate.SKIPPED_ROBOTS))
+            return
         if self.traps.holds(url):
             fate = Fate.QUARANTINED
         report.found.append(NewUrl(key, chk, url, depth, fate, parent))
+
+
+def _hops(hops: Iterable[Hop]) -> list[dict[str, Any]]:
+    return [{"url": hop.url, "status": hop.status} for hop in hops]
 
 
 def facts_to_page(facts: Facts, page: Page) -> None:

@@ -11,6 +11,7 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.failures import FailedPage, FailedSeed
+from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import NewUrl, Report, Task
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.traps import Trap
@@ -100,6 +101,18 @@ class Pace(Struct, frozen=True):
         return max(self.delay.total_seconds(), standing.crawl_delay, eased)
 
 
+class Admission(Protocol):
+    """What a walker knows of URLs before it fetches them."""
+
+    def verdict(self, task: Task) -> Fate | None:
+        """What becomes of a URL that is not to be fetched; None if it is."""
+        ...
+
+    def knows(self, origin: str) -> bool:
+        """Whether the rules of this host are known, so that a verdict counts."""
+        ...
+
+
 class FrontierStore(Protocol):
     """All calls happen under the fence of their holder, in its transaction. Batches, never single URLs."""
 
@@ -107,9 +120,18 @@ class FrontierStore(Protocol):
         """Record URLs that were not known; how many. Those with an OPEN fate wait. Repeating it changes nothing."""
         ...
 
-    async def take(self, tx: Tx, crawl: int, holder: Holder, want: int, in_flight: int, pace: Pace) -> list[Task]:
+    async def take(
+        self,
+        tx: Tx,
+        crawl: int,
+        holder: Holder,
+        want: int,
+        in_flight: int,
+        pace: Pace,
+        admission: Admission | None = None,
+    ) -> list[Task]:
         """Up to `want` URLs: of the host that waited longest first, shallow first, none before its time. An empty
-        answer does not mean that the frontier is empty."""
+        answer does not mean that the frontier is empty. Those with a verdict come on top, and use up no slot."""
         ...
 
     async def settle(
@@ -117,7 +139,8 @@ class FrontierStore(Protocol):
     ) -> None:
         """Close the report's taken URLs, or put them back to wait, and add what they led to; pages and counters are in
         the same transaction, among them the microseconds of work. What is not (or no longer) this holder's is left as
-        it is and not counted. `leaves`: the same commit will put back everything else that this holder has."""
+        it is and not counted. `leaves`: the same commit will put back everything else that this holder has. Redirects
+        go on, and nobody else fetches their targets from then on; or they end, and have their record (see `Onward`)."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:

@@ -17,7 +17,7 @@ from shoal.crawl.line import Line
 from shoal.crawl.narrator import News
 from shoal.crawl.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import FrontierStore, Pace
+from shoal.crawl.store import Admission, FrontierStore, Pace
 from shoal.crawl.traps import pattern_of
 from shoal.hosts.store import HostStore
 from shoal.queue import states as job_states
@@ -63,6 +63,7 @@ class Walk:
         self.holder = holder
         self._pace = pace
         self.earlier: EarlierCrawl | None = None  # that this one follows
+        self.admission: Admission | None = None  # what needs no slot, as far as the walker knows
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
@@ -119,7 +120,9 @@ class Walk:
         """Take more; what that came to is told in the journal, if there is anything to tell."""
         counts = await self._spent(tx)
         want = await self._affordable(tx, ask, counts)
-        work = await self._frontier.take(tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace)
+        work = await self._frontier.take(
+            tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace, self.admission
+        )
         if self.earlier is not None and work:
             await self.earlier.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}

@@ -202,6 +202,8 @@ class Walker:
         options = ExtractOptions(max_links=self._settings.crawl.max_links, agent=token)
         headers = self._crawl_headers()
         pages, sitemaps = self._make_readers()
+        gate = self._make_gate()
+        pages.denies = gate.denies
         self._is_guess = sitemaps.is_guess
         return Engine(
             self._walk,
@@ -215,7 +217,7 @@ class Walker:
                 capture=self._keeper is not None,
                 token=token,
             ),
-            self._make_gate(),
+            gate,
             pages,
             self._watch,
             self._budget,

@@ -17,11 +17,13 @@ from shoal.egress.exchange import (
 from shoal.egress.local import is_local
 from shoal.egress.proxies import Proxies
 from shoal.egress.proxy import Proxy
-from shoal.egress.redirect import AtHop, Cancellable
+from shoal.egress.redirect import PLAIN_URLS, REDIRECTS, AtHop, Cancellable, circular, endless, leads_to
 from shoal.egress.resolver import Resolver
 
 __all__ = [
+    "PLAIN_URLS",
     "PUBLIC_HEADERS",
+    "REDIRECTS",
     "AddressRule",
     "AtHop",
     "Cancellable",
@@ -41,7 +43,10 @@ __all__ = [
     "Resolver",
     "Response",
     "Signer",
+    "circular",
+    "endless",
     "endpoint",
     "is_local",
+    "leads_to",
     "listening",
 ]

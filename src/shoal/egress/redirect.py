@@ -92,14 +92,15 @@ class Journey:
 
     def _following(self, response: Response) -> Request | Outcome:
         """The next request, or how the journey ends here."""
-        location = response.headers.get("location")
-        if not location:
+        if not response.headers.get("location"):
             return response
         if len(self._hops) >= self._limits.max_redirects:
-            return self._stopped("too_many_redirects", response, "The redirects do not end.")
-        url = self._urls.resolve(Url(response.url), [_as_sent(location)])[0]
-        if isinstance(url, UrlRefusal):
-            return self._refused(url, response)
+            return self._with_hop(endless(response), response)
+        url = leads_to(response, self._urls)
+        if url is None:
+            return response
+        if isinstance(url, Failure):
+            return self._with_hop(url, response)
         following = self._with_remaining_time(_redirected(self._request, response, url))
         if self._at_hop is not None:
             decided = self._at_hop(following, response)
@@ -107,7 +108,7 @@ class Journey:
                 return self._with_hop(decided, response)
             following = decided
         if self._was_asked(following):
-            return self._stopped("redirect_loop", response, "The redirects lead in a circle.")
+            return self._with_hop(circular(response), response)
         return following
 
     def _with_remaining_time(self, request: Request) -> Request:
@@ -123,16 +124,35 @@ class Journey:
             for earlier in (*asked, self._request)
         )
 
-    def _refused(self, refusal: UrlRefusal, response: Response) -> Failure:
-        code = "redirect_scheme" if refusal is UrlRefusal.SCHEME_NOT_ALLOWED else refusal.code
-        return self._stopped(code, response, f"The redirect leads to an address that {refusal.problem}.")
-
-    def _stopped(self, code: str, response: Response, message: str) -> Failure:
-        return self._with_hop(Failure(code, message, retryable=False, url=response.url), response)
-
     def _with_hop(self, failure: Failure, response: Response) -> Failure:
         self._hops.append((Hop(response.url, response.status), self._request))
         return failure
+
+
+def leads_to(response: Response, urls: Canonicalizer) -> Url | Failure | None:
+    """Return the URL that a redirect leads to, a failure if it cannot be followed, None without a `Location`."""
+    location = response.headers.get("location")
+    if not location:
+        return None
+    url = urls.resolve(Url(response.url), [_as_sent(location)])[0]
+    if not isinstance(url, UrlRefusal):
+        return url
+    code = "redirect_scheme" if url is UrlRefusal.SCHEME_NOT_ALLOWED else url.code
+    return _stopped(code, response, f"The redirect leads to an address that {url.problem}.")
+
+
+def endless(response: Response) -> Failure:
+    """Return the failure of a chain that has as many redirects as are followed."""
+    return _stopped("too_many_redirects", response, "The redirects do not end.")
+
+
+def circular(response: Response) -> Failure:
+    """Return the failure of a chain that leads back to a request that was already made."""
+    return _stopped("redirect_loop", response, "The redirects lead in a circle.")
+
+
+def _stopped(code: str, response: Response, message: str) -> Failure:
+    return Failure(code, message, retryable=False, url=response.url)
 
 
 def _redirected(request: Request, response: Response, url: Url) -> Request:

@@ -51,7 +51,9 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "http_status": Meaning(
         "Only of a page job: the server answered, but not with 2xx. Tried again after 408, 429 and 5xx.", True
     ),
-    "robots_denied": Meaning("Only of a page job: the host's robots.txt forbids it. A crawl skips such a page."),
+    "robots_denied": Meaning(
+        "Only of a page job: robots.txt forbids the page, or one that it redirects to. A crawl skips such a page."
+    ),
     "unknown_proxy": Meaning("Only of a page job: the worker knows no proxy of that label, see `SHOAL_PROXIES`.", True),
     "unreadable_job": Meaning("Only of a page job: the worker is older than the job, and cannot read it.", True),
     "robots_unreachable": Meaning("The host's robots.txt could not be had, so nothing there may be fetched.", True),

@@ -1,18 +1,35 @@
-"""One page: ask for it, follow its redirects, decode its body, read its facts. Failures are values."""
+"""One page: ask for it, decode its body, read its facts. A redirect ends the fetch: whether and when its target may be
+asked for is not decided here. Failures are values."""
 
 from collections.abc import Callable
+from random import getrandbits
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from shoal.base.url import Url
-from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
+from shoal.base.url import Canonicalizer, Url
+from shoal.egress import (
+    PLAIN_URLS,
+    REDIRECTS,
+    Cancellable,
+    Egress,
+    Failure,
+    HeaderPairs,
+    Hop,
+    Limits,
+    Outcome,
+    Request,
+    Response,
+    circular,
+    endless,
+    leads_to,
+)
 from shoal.extract.directives import of_headers
 from shoal.extract.flags import Flag
 from shoal.extract.header_links import canonical_of, refresh_of
 from shoal.extract.page import ExtractOptions, Facts, extract
+from shoal.fetch.chain import MOST_COOKIES, Chain, Step, hash_of
 from shoal.fetch.headers import CrawlHeaders
-from shoal.fetch.trail import Trail
 from shoal.hosts.watch import THROTTLED
 from shoal.pages.bodies import Captured
 from shoal.pages.page import NOT_MODIFIED
@@ -26,8 +43,12 @@ LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
 
 
+Blob = bytes  # by another name: what was fetched has a field `bytes`
+
+
 class Fetched(Struct):
-    """What one fetch gave: an answer (`status`), or a failure, or both when the body could not be read."""
+    """What one fetch gave: an answer (`status`), or a failure, or both when the body could not be read. With a `chain`
+    it was a redirect to `final_url`, which has not been asked for yet."""
 
     final_url: str
     seconds: float
@@ -40,10 +61,12 @@ class Fetched(Struct):
     facts: Facts | None = None
     further: "Further | None" = None
     failure: Failure | None = None
-    captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent, then those that redirected to it
+    captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent
+    earlier: Blob = b""  # and those that redirected to it, as WARC records
     retry_after: str | None = None
     robots: str | None = None  # what the headers say to us as a robot
     canonical: str | None = None  # what they give as the canonical URL
+    chain: Chain | None = None
 
     @property
     def retryable(self) -> bool:
@@ -74,31 +97,76 @@ class PageFetcher:
         self._further = further
         self._capture = capture
         self._token = token  # our name, for headers that are meant for some robots only
+        self._urls = Canonicalizer(PLAIN_URLS)
+        self._id = getrandbits(63)
 
     def submit(
-        self, url: Url, done: Callable[[Fetched], None], condition: tuple[str | None, str | None] | None = None
+        self,
+        url: Url,
+        done: Callable[[Fetched], None],
+        condition: tuple[str | None, str | None] | None = None,
+        chain: Chain | None = None,
     ) -> Cancellable:
         """Start; `done` is called once, unless the handle is cancelled first. `condition`: an ETag and a Last-Modified
-        of which at least one is known; if they still hold, the answer is 304."""
+        of which at least one is known; if they still hold, the answer is 304. `chain`: the redirects that led here."""
+        if chain is not None and chain.heard_by != self._id:
+            for place, field in chain.cookies:
+                self._headers.learn_again(place, field)
         request = Request(url, headers=self._headers.to(url), limits=self._limits)
         if condition is not None:
             request = request._replace(headers=request.headers + _conditions(*condition))
-        if self._capture:
-            trail = Trail(request, self._headers.at_hop)
-            return self._egress.follow(request, lambda outcome: done(self._captured(url, outcome, trail)), trail.at_hop)
-        return self._egress.follow(request, lambda outcome: done(self._fetched(url, outcome)), self._headers.at_hop)
+        return self._egress.submit(request, lambda outcome: done(self._fetched(request, outcome, chain)))
 
-    def _fetched(self, url: str, outcome: Outcome) -> Fetched:
+    def _fetched(self, request: Request, outcome: Outcome, chain: Chain | None) -> Fetched:
         try:
-            return self._read(url, outcome)
+            fetched = None
+            if isinstance(outcome, Response) and outcome.status in REDIRECTS:
+                fetched = self._redirected(request, outcome, chain)
+            if fetched is None:
+                fetched = self._read(request.url, outcome)
+                if chain is not None:
+                    fetched.redirects = chain.hops
         except Exception as error:  # raised in here, it would leave a page that nobody ever settles
-            return Fetched(url, 0.0, failure=unexpected(url, error))
-
-    def _captured(self, url: str, outcome: Outcome, trail: Trail) -> Fetched:
-        fetched = self._fetched(url, outcome)
-        if isinstance(outcome, Response):
-            fetched.captured = trail.ending(outcome)
+            return Fetched(request.url, 0.0, failure=unexpected(request.url, error))
+        if self._capture and isinstance(outcome, Response):
+            fetched.captured = (Captured(request, outcome),)
+            fetched.earlier = b"" if chain is None else chain.members
         return fetched
+
+    def _redirected(self, request: Request, response: Response, chain: Chain | None) -> Fetched | None:
+        """Return where the redirect leads, or why it leads nowhere; None if it names no place."""
+        target = leads_to(response, self._urls)
+        if target is None:
+            return None
+        self._headers.learn(response)
+        before = () if chain is None else chain.steps
+        steps = (*before, Step(response.url, response.status, hash_of(request.headers)))
+        content_type = response.headers.get("content-type")
+        onward = Chain(
+            steps,
+            content_type=content_type and content_type[:LONGEST_CONTENT_TYPE],
+            bytes=len(response.raw),
+            seconds=response.seconds,
+            heard_by=self._id,
+            cookies=_cookies(response, chain),
+        )
+        if len(before) >= self._limits.max_redirects:
+            target = endless(response)
+        elif not isinstance(target, Failure) and onward.has_asked(target, self._headers.to(target)):
+            target = circular(response)
+        if isinstance(target, Failure):
+            failed = self._read(response.url, target)
+            failed.redirects = onward.hops
+            return failed
+        return Fetched(
+            final_url=target,
+            seconds=response.seconds,
+            status=response.status,
+            redirects=onward.hops,
+            content_type=onward.content_type,
+            bytes=onward.bytes,
+            chain=onward,
+        )
 
     def _read(self, url: str, outcome: Outcome) -> Fetched:
         if isinstance(outcome, Failure):
@@ -166,6 +234,15 @@ def unexpected(url: str, error: Exception) -> Failure:
 def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
     said = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
     return tuple((name, value) for name, value in said if value is not None)
+
+
+def _cookies(response: Response, chain: Chain | None) -> tuple[tuple[str, str], ...]:
+    """What was set on the way, for another walker that goes on from here; nothing if it is too much to carry."""
+    fields = response.headers.all("set-cookie")
+    if chain is None and not fields:
+        return ()
+    cookies = (*(() if chain is None else chain.cookies), *((response.url, field) for field in fields))
+    return cookies if sum(len(url) + len(field) for url, field in cookies) <= MOST_COOKIES else ()
 
 
 def _validator(value: str | None) -> str | None:

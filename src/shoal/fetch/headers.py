@@ -44,6 +44,10 @@ class CrawlHeaders:
         if fields:
             self._jar.take(Url(response.url), fields)
 
+    def learn_again(self, url: str, field: str) -> None:
+        """Keep a cookie that somebody else was given on the way to a page."""
+        self._jar.take(Url(url), (field,))
+
     def at_hop(self, request: Request, response: Response) -> Request:
         """A redirect may set cookies, and lead to where other headers belong."""
         self.learn(response)

@@ -6,6 +6,7 @@ its lane until the host's turn comes, and nothing that stands behind it has to w
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +18,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
 from shoal.fetch.fetch import Fetched
-from shoal.fetch.page_job import PageRunner, failed
+from shoal.fetch.page_job import NotDue, PageRunner, failed
 from shoal.fetch.slots import PutOff, SlotLeases, Task
 from shoal.hosts.places import Connections, Places
 from shoal.hosts.store import HostStore
@@ -26,11 +27,12 @@ from shoal.pages.ingest import Ingest, Settlement
 from shoal.pages.jobs_store import GroupStore
 from shoal.pages.result import Delivery
 from shoal.pages.settled import PagesSettled, status_class
-from shoal.pages.work import KIND
+from shoal.pages.work import KIND, PageWork
 from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
 from shoal.queue.queue import Queue
 
 MOST_TASKS: Final = 20_000  # that are remembered until they are begun
+LONGEST_HOP: Final = 30.0  # seconds that a page waits for the host it redirects to; after that the job is put off
 NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
 
@@ -75,7 +77,7 @@ class PageJobs:
         self._database = database
         self._ingest = ingest
         self._hosts = hosts
-        self._slots = SlotLeases(queue, groups, places)
+        self._slots = SlotLeases(queue, groups, places, runner.denies)
         self._places = places
         self._connections = connections
         self._watch = watch
@@ -93,19 +95,23 @@ class PageJobs:
         if task.work is None:
             failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
             return Delivery(lease.holder, failed(failure, self._clock.micros()))
+        if not task.host:
+            return await self._denied(lease, task.work)
         await self._connections.turn(task.host, start_at, task.apart)
         if self._watch.holds(task.host):
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
-        home = origin(Url(task.work.url))
         if await self._runner.ask_robots(task.work) and self._places.paced:
             return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
 
-        def heard(fetched: Fetched) -> None:
-            self._pages[status_class(fetched.status)] += 1
-            self._bytes[status_class(fetched.status)] += fetched.bytes
-            if not fetched.redirects or fetched.final_url.startswith(f"{home}/"):  # else another host's answer
-                self._watch.hear(_answer(task, home, fetched))
+        turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
+        turns.hosts[origin(Url(task.work.url))] = task.host
+
+        def heard(url: Url, fetched: Fetched) -> None:
+            if fetched.chain is None:
+                self._pages[status_class(fetched.status)] += 1
+                self._bytes[status_class(fetched.status)] += fetched.bytes
+            self._watch.hear(_answer(task, origin(url), turns.hosts[origin(url)], fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
@@ -113,8 +119,16 @@ class PageJobs:
                 PageBlocked(job_id=lease.holder.job_id, url=failure.url, code=failure.code, detail=detail)
             )
 
-        async with self._connections.at(task.host):
-            return Delivery(lease.holder, await self._runner.run(task.work, heard, blocked))
+        try:
+            return Delivery(lease.holder, await self._runner.run(task.work, heard, blocked, turns))
+        except NotDue as busy:
+            return PutOff(lease.holder, busy.seconds)
+
+    async def _denied(self, lease: Lease, work: PageWork) -> Delivery | PutOff:
+        """A job that robots.txt forbids has no slot. If the rules were forgotten meanwhile, it needs one after all."""
+        if not self._runner.denies(work):
+            return PutOff(lease.holder, 0.0)
+        return Delivery(lease.holder, await self._runner.run(work, lambda url, fetched: None, lambda failure: None))
 
     async def settle(self, results: Sequence[Delivery | PutOff], holder: str, want: int) -> list[Lease]:
         """Store results and lease more in one commit; what is lost is dropped. Only jobs that have a slot at their
@@ -164,10 +178,43 @@ class PageJobs:
         return turn
 
 
-def _answer(task: Task, home: str, fetched: Fetched) -> Answer:
+class _HostTurns:
+    """Answers `page_job.Turns` for one job, which has a slot of its own host already."""
+
+    def __init__(
+        self, database: Database, places: Places, connections: Connections, watch: HostWatch, clock: Clock
+    ) -> None:
+        self._database = database
+        self._places = places
+        self._connections = connections
+        self._watch = watch
+        self._clock = clock
+        self.hosts: dict[str, int] = {}
+
+    async def wait(self, url: Url) -> None:
+        home = origin(url)
+        give_up_at = self._clock.monotonic() + LONGEST_HOP
+        while True:
+            asked_at = self._clock.monotonic()
+            place = await self._database.run(lambda tx: self._places.next_at(tx, home, LONGEST_HOP))
+            self.hosts[home] = place.host
+            if place.granted:
+                break
+            if asked_at + place.seconds > give_up_at:
+                raise NotDue(place.seconds)
+            await self._clock.sleep(place.seconds)  # another commit had the host's row just now
+        await self._connections.turn(place.host, asked_at + place.seconds, place.apart)
+        if self._watch.holds(place.host):
+            raise NotDue(self._watch.held_for(place.host))
+
+    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
+        return self._connections.at(self.hosts[origin(url)])
+
+
+def _answer(task: Task, home: str, host: int, fetched: Fetched) -> Answer:
     return Answer(
         origin=home,
-        host=task.host,
+        host=host,
         page=xxhash.xxh3_64_intdigest(task.lease.holder.job_id.encode()),
         attempts=task.lease.attempts,
         status=fetched.status,

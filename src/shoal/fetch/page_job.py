@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,6 +16,7 @@ from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
 from shoal.egress.given import split
 from shoal.extract.page import ExtractOptions, Facts
+from shoal.fetch.chain import Chain
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.headers import CrawlHeaders, homes_of
@@ -33,6 +35,28 @@ MOST_READERS: Final = 64  # of rule sets, likewise
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
 Blocked = Callable[[Failure], None]
+Heard = Callable[[Url, Fetched], None]
+"""Is told what the host of a URL answered."""
+
+
+class NotDue(Exception):
+    """A host that a page redirects to is not to be asked for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Turns(Protocol):
+    """The turns of one job at the hosts of its URL and of those that it redirects to."""
+
+    async def wait(self, url: Url) -> None:
+        """Wait for a slot of the host of a redirect's target; `NotDue` if there is none soon."""
+        ...
+
+    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
+        """Keep one of the connections that the host of a URL may have."""
+        ...
 
 
 class RulesDesk(Protocol):
@@ -49,9 +73,15 @@ class RobotsMemory:
         self._clock = clock
         self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
 
-    def knows(self, home: str) -> bool:
+    def known(self, home: str) -> Rules | None:
+        """The rules of a host that was asked lately; None if it has to be asked."""
         at, asking = self._known.get(home, (0.0, None))
-        return asking is not None and asking.done() and self._clock.monotonic() - at <= ROBOTS_FRESH
+        if asking is None or not asking.done() or self._clock.monotonic() - at > ROBOTS_FRESH:
+            return None
+        return None if asking.cancelled() or asking.exception() is not None else asking.result()
+
+    def knows(self, home: str) -> bool:
+        return self.known(home) is not None
 
     async def rules_of(self, home: str) -> Rules:
         at, asking = self._known.get(home, (0.0, None))
@@ -133,47 +163,57 @@ class PageRunner:
             return False
         return (await way.robots.rules_of(home)).reachable
 
-    async def run(self, work: PageWork, heard: Callable[[Fetched], None], blocked: Blocked) -> Result:
-        """What the page gave. `heard` is told what the host answered, `blocked` what was refused by rule."""
-        url, label = Url(work.url), work.crawl_config.proxy
+    def denies(self, work: PageWork) -> bool:
+        """Whether the rules of a job's host are known and forbid its page."""
+        way, url = self._ways.by(work.crawl_config.proxy), Url(work.url)
+        rules = None if way is None else way.robots.known(origin(url))
+        return rules is not None and rules.reachable and not rules.allows(url)
+
+    async def run(self, work: PageWork, heard: Heard, blocked: Blocked, turns: "Turns | None" = None) -> Result:
+        """What the page gave; see `visit`."""
+        return self._result(work, await self.visit(work, heard, blocked, turns))
+
+    async def visit(
+        self, work: PageWork, heard: Heard, blocked: Blocked, turns: "Turns | None" = None, *, capture: bool = False
+    ) -> Fetched:
+        """Fetch the page, and where it redirects to if the robots.txt of that host allows it, each when its turn comes.
+        `heard` is told what hosts answered, `blocked` what was refused by rule. Without `turns`, the delay that a host
+        asks for is kept before each redirect."""
+        at, label = Url(work.url), work.crawl_config.proxy
         way = self._ways.by(label)
         if way is None:
-            return failed(Failure("unknown_proxy", no_proxy(label), retryable=True, url=url), self._clock.micros())
-        rules = await way.robots.rules_of(origin(url))
-        if not rules.reachable:
-            why = f"{NO_ROBOTS} {rules.why_none}".rstrip()
-            return failed(Failure("robots_unreachable", why, retryable=True, url=url), self._clock.micros())
-        if not rules.allows(url):
-            why = "The host's robots.txt forbids it."
-            return failed(Failure("robots_denied", why, retryable=False, url=url), self._clock.micros())
-        fetched = await self._fetch(way.egress, work, url, blocked)
-        heard(fetched)
-        return self._result(work, fetched)
+            return Fetched(at, 0.0, failure=Failure("unknown_proxy", no_proxy(label), retryable=True, url=at))
+        fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture)
+        chain: Chain | None = None
+        while True:
+            if chain is not None and turns is not None and not way.robots.knows(origin(at)):
+                await turns.wait(at)  # robots.txt has a slot of its own
+            rules = await way.robots.rules_of(origin(at))
+            if failure := _objection(rules, at):
+                return Fetched(at, 0.0, redirects=() if chain is None else chain.hops, failure=failure)
+            if chain is not None:
+                await (self._clock.sleep(rules.delay.total_seconds()) if turns is None else turns.wait(at))
+            async with nullcontext() if turns is None else turns.connected(at):
+                fetched = await _fetch(fetcher, at, chain)
+            heard(at, fetched)
+            if fetched.chain is None:
+                return fetched
+            at, chain = Url(fetched.final_url), fetched.chain
 
     def close(self) -> None:
         self._ways.close()
 
-    async def _fetch(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked) -> Fetched:
-        fetcher = PageFetcher(
+    def _fetcher(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked, *, capture: bool) -> PageFetcher:
+        return PageFetcher(
             egress,
             self.headers_of(work, url),
             self.limits_of(work),
             self._options,
             blocked,
             self._reader(work),
+            capture=capture,
             token=self._token,
         )
-        answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-
-        def done(fetched: Fetched) -> None:
-            if not answer.done():
-                answer.set_result(fetched)
-
-        handle = fetcher.submit(url, done)
-        try:
-            return await answer
-        finally:
-            handle.cancel()
 
     def limits_of(self, work: PageWork) -> Limits:
         """The limits of its fetch: it may ask for less time."""
@@ -216,6 +256,29 @@ class PageRunner:
         )
         problem = _problem(fetched)
         return result if problem is None else replace_fields(result, status=Status.FAIL, **_as_error(problem))
+
+
+async def _fetch(fetcher: PageFetcher, url: Url, chain: Chain | None) -> Fetched:
+    answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+    def done(fetched: Fetched) -> None:
+        if not answer.done():
+            answer.set_result(fetched)
+
+    handle = fetcher.submit(url, done, None, chain)
+    try:
+        return await answer
+    finally:
+        handle.cancel()
+
+
+def _objection(rules: Rules, url: Url) -> Failure | None:
+    """Why a URL may not be asked for."""
+    if not rules.reachable:
+        return Failure("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip(), retryable=True, url=url)
+    if not rules.allows(url):
+        return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
+    return None
 
 
 NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."

@@ -1,7 +1,7 @@
 """Page jobs whose turn has come at their hosts: leased, read, and kept if the host has a slot for them. The others are
 put off until it has, so that nothing that stands behind them has to wait. For nodes and for bots alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -35,7 +35,8 @@ class PutOff:
 
 
 class Task(Struct, frozen=True):
-    """A leased job with what it needs. `start_in`: seconds until its host's slot."""
+    """A leased job with what it needs. `start_in`: seconds until its host's slot. Without a host it has no slot: it
+    cannot be read, or robots.txt forbids its page."""
 
     lease: Lease
     work: PageWork | None  # None: this version cannot read it
@@ -55,7 +56,14 @@ class Fitted:
 class SlotLeases:
     """Leases only what may be fetched now."""
 
-    def __init__(self, queue: Queue, groups: GroupStore, places: Places) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        groups: GroupStore,
+        places: Places,
+        denies: Callable[[PageWork], bool] = lambda work: False,
+    ) -> None:
+        self._denies = denies  # what is known to be forbidden by robots.txt: it needs no slot
         self._queue = queue
         self._groups = groups
         self._places = places
@@ -79,8 +87,10 @@ class SlotLeases:
     async def _sort(self, tx: Tx, leases: Sequence[Lease]) -> tuple[list[Task], list[PutOff]]:
         """Those of the jobs whose hosts have a slot for them, and the others."""
         tasks = await self._read(tx, leases)
-        real = [task for task in tasks if task.work is not None]
-        kept = [task for task in tasks if task.work is None]
+        kept: list[Task] = []
+        real: list[Task] = []
+        for task in tasks:
+            (kept if task.work is None or self._denies(task.work) else real).append(task)
         refused = []
         places = await self._places.give(tx, [origin(Url(task.work.url)) for task in real if task.work])
         for task, place in zip(real, places, strict=True):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.database import Tx
-from shoal.hosts.pace import Grant, Standing, Wish
+from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
 from shoal.hosts.store import HostStore
 
 SHORTEST_WAIT: Final = 0.25  # seconds until somebody who got no slot comes back
@@ -63,6 +63,19 @@ class Places:
             places = self._line_up(host, len(line), standings[host], grants.get(host, Grant()))
             found += zip(line, places, strict=True)
         return [place for _, place in sorted(found, key=lambda one: one[0])]
+
+    async def next_at(self, tx: Tx, origin: str, within: float) -> Place:
+        """The next slot of one host, if it comes within so many seconds, or at least right after the last one. For a
+        request that cannot be put off without loss, such as the target of a redirect."""
+        host, standing = (await self._hosts.at_origins(tx, [origin]))[origin]
+        delay = self.delay_at(standing)
+        within = max(within, delay + AHEAD)
+        if not delay:
+            return Place(host, standing.held_for, granted=standing.held_for <= within)
+        granted = await self._hosts.reserve(tx, [Wish(host, 1, delay)], within)
+        if host in granted:
+            return Place(host, granted[host].first_in, delay)
+        return Place(host, max(SHORTEST_WAIT, standing.busy_for), delay, granted=False)
 
     def delay_at(self, standing: Standing) -> float:
         """Seconds between two requests to a host."""

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.hosts.pace import Grant, Standing, Wish
+from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
 from shoal.hosts.robots import RobotsRecord
 from shoal.hosts.watch import HostNews
 
@@ -23,10 +23,10 @@ class HostStore(Protocol):
         """`numbers` and `standings` at once."""
         ...
 
-    async def reserve(self, tx: Tx, wishes: list[Wish]) -> dict[int, Grant]:
-        """Reserve slots, at most those that are due within `AHEAD`, all in one statement. A host that has none within
-        that time, or whose row another commit holds just now, is not in the answer: ask again at the next turn. It
-        never waits for another commit, so it may come last. Delays are longer than zero."""
+    async def reserve(self, tx: Tx, wishes: list[Wish], ahead: float = AHEAD) -> dict[int, Grant]:
+        """Reserve slots, at most those that are due within so many seconds, all in one statement. A host that has none
+        within that time, or whose row another commit holds just now, is not in the answer: ask again at the next turn.
+        It never waits for another commit, so it may come last. Delays are longer than zero."""
         ...
 
     async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:

@@ -39,7 +39,8 @@ class Captured(NamedTuple):
     response: Response
 
 
-Waiting = tuple[Page, tuple[Captured, ...]]
+Waiting = tuple[Page, tuple[Captured, ...], bytes]
+"""A page, its answers, and WARC records to follow them."""
 
 
 class BodyWriter(Protocol):

@@ -26,9 +26,9 @@ class BodyKeeper:
     def is_full(self) -> bool:
         return self._bytes >= self._most
 
-    def add(self, page: Page, captured: tuple[Captured, ...]) -> None:
-        """Keep a page's answers with the next commit: the last one first, then those that redirected."""
-        self._waiting.append((page, captured))
+    def add(self, page: Page, captured: tuple[Captured, ...], earlier: bytes = b"") -> None:
+        """Keep a page's answers with the next commit: the last one first, then those that redirected (`earlier`)."""
+        self._waiting.append((page, captured, earlier))
         self._bytes += _size(captured)
 
     def recall(self, page: Page, earlier: Page) -> None:
@@ -51,9 +51,9 @@ class BodyKeeper:
             packed = await asyncio.to_thread(_pack, taken, await self._recalled())
             place = await self._writer.append(b"".join(packed))
         finally:
-            self._bytes -= sum(_size(captured) for _, captured in taken)
+            self._bytes -= sum(_size(captured) for _, captured, _ in taken)
         offset = place.offset
-        for (page, _), members in zip(taken, packed, strict=True):
+        for (page, _, _), members in zip(taken, packed, strict=True):
             page.body_file, page.body_offset, page.body_length = place.file, offset, len(members)
             offset += len(members)
 
@@ -76,7 +76,7 @@ class BodyKeeper:
 
 
 def _pack(waiting: list[Waiting], recalled: dict[str, bytes]) -> list[bytes]:
-    return [_run(page, captured, recalled.get(page.url)) for page, captured in waiting]
+    return [_run(page, captured, recalled.get(page.url)) + earlier for page, captured, earlier in waiting]
 
 
 def _run(page: Page, captured: tuple[Captured, ...], earlier: bytes | None) -> bytes:

@@ -76,6 +76,13 @@ class Page:
         return self.bytes if self.status == NOT_MODIFIED else 0
 
     @property
+    def answered_at(self) -> str:
+        """The URL whose server gave the last answer: the last redirect, if where it leads was not fetched."""
+        if self.redirects and self.status == self.redirects[-1]["status"]:
+            return str(self.redirects[-1]["url"])
+        return self.final_url or self.url
+
+    @property
     def error(self) -> dict[str, str | None] | None:
         """What went wrong, as `{code, message}`; None if nothing did."""
         return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}

@@ -54,7 +54,7 @@ def exchange_members(request: Request, response: Response, at: int, original: Ma
     head, protocol = _http_head(response)
     kind = "response"
     more = ""
-    if response.status == 304:
+    if response.status == 304 and _is_conditional(request.headers):
         kind, more = "revisit", f"WARC-Profile: {NOT_MODIFIED}\r\n"
         if original is not None:
             more += f"WARC-Refers-To-Target-URI: {original['warc-target-uri']}\r\n"
@@ -228,6 +228,10 @@ def _shown(headers: HeaderPairs) -> str:
     if not any(name.lower() == "accept-encoding" for name, _ in headers):
         headers += (("Accept-Encoding", accept_encoding()),)  # as the transport does
     return "".join(f"{name}: {value}\r\n" for name, value in headers if name.lower() in _SHOWN)
+
+
+def _is_conditional(headers: HeaderPairs) -> bool:
+    return any(name.lower() in ("if-none-match", "if-modified-since") for name, _ in headers)
 
 
 def _is_cut(response: Response) -> bool:

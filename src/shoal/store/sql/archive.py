@@ -1,11 +1,12 @@
 """The archive on SQL."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
 from msgspec import to_builtins
+from msgspec.msgpack import encode
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId, JobId
@@ -23,7 +24,7 @@ from shoal.crawl.archive import (
 )
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, SitemapRecord, key_of
+from shoal.crawl.frontier import Kind, RedirectTarget, SitemapRecord, key_of
 from shoal.crawl.traps import Trap
 from shoal.hosts.pace import HeldHost
 from shoal.hosts.store import HostStore
@@ -32,7 +33,7 @@ from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
 from shoal.store.sql.counters import NOTHING, OUTSIDE, response_columns
 from shoal.store.sql.places import NEVER, Places, depth_at
-from shoal.store.sql.take import KINDS
+from shoal.store.sql.take import CHAIN, KINDS
 
 BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
 TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which they are read
@@ -57,11 +58,15 @@ class SqlArchive:
         return int(await tx.value("taken_count", crawl=crawl))
 
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: Kind, key: Key) -> UrlFacts | None:
-        fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
-        if fate is None:
-            return None
-        waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
-        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+        facts = await self._facts(tx, crawl, url, kind, key)
+        if facts is None or facts.page is not None:
+            return facts
+        target = await tx.one("target_of", crawl=crawl, key=key[0], chk=key[1])
+        if target is None:
+            return facts
+        via, seed = Url(target["via"]), await tx.value("key_seed", crawl=crawl)
+        source = await self._facts(tx, crawl, via, Kind.PAGE, key_of(via, seed))
+        return replace(facts, target=_target(target), source=source)
 
     async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
         row = await tx.one("sitemap_of", crawl=crawl, key=key[0], chk=key[1])
@@ -91,12 +96,15 @@ class SqlArchive:
         return number
 
     async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
-        numbers = await self._hosts.numbers(tx, sorted({origin(one.url) for _, one in urls}))
+        numbers = await self._hosts.numbers(tx, sorted({origin(one.target or one.url) for _, one in urls}))
         places = await self._places.behind(tx, [one.depth for _, one in urls])
         new = await tx.many("keep_fates", sorted((*key, crawl, int(one.fate)) for key, one in urls))
         rows = [_row(crawl, numbers, place, one) for place, (_, one) in zip(places, urls, strict=True)]
-        await tx.many("add_untried", [(*row[:3], *row[6:]) for row in rows if not any(row[3:6])])
-        await tx.many("add_touched", [row for row in rows if any(row[3:6])])
+        plain = [row for row, (_, one) in zip(rows, urls, strict=True) if one.chain is None]
+        await tx.many("add_untried", [(*row[:3], *row[6:]) for row in plain if not any(row[3:6])])
+        await tx.many("add_touched", [row for row in plain if any(row[3:6])])
+        redirected = [(row, one) for row, (_, one) in zip(rows, urls, strict=True) if one.chain is not None]
+        await tx.many("add_redirected", [(*row, one.url, encode(one.chain)) for row, one in redirected])
         await tx.many("wake_hosts_at", _wakes(crawl, rows))
         return new
 
@@ -117,6 +125,20 @@ class SqlArchive:
         kept = [
             await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
             for (key, chk), record in sitemaps
+        ]
+        return sum(kept)
+
+    async def targets_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, RedirectTarget]]:
+        key, chk = after or BEFORE_ALL
+        rows = await tx.all("targets_after", crawl=crawl, key=key, chk=chk, limit=limit)
+        return [((row["key"], row["chk"]), _target(row)) for row in rows]
+
+    async def keep_targets(self, tx: Tx, crawl: int, targets: list[tuple[Key, RedirectTarget]]) -> int:
+        kept = [
+            await tx.execute("keep_target", crawl=crawl, key=key, chk=chk, url=one.url, via=one.via, fate=int(one.fate))
+            for (key, chk), one in targets
         ]
         return sum(kept)
 
@@ -144,7 +166,7 @@ class SqlArchive:
         last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
-        for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps"):
+        for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps", "drop_targets"):
             await tx.execute(query, crawl=crawl)
         return 0
 
@@ -163,10 +185,17 @@ class SqlArchive:
     async def unclaim(self, tx: Tx, crawl: int, holder: Holder) -> None:
         await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
 
+    async def _facts(self, tx: Tx, crawl: int, url: Url, kind: Kind, key: Key) -> UrlFacts | None:
+        fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
+        if fate is None:
+            return None
+        waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
+        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+
     async def _kept(self, tx: Tx, crawl: int, url: Url, kind: Kind) -> Waiting | None:
         home = origin(url)
         numbers = {row["origin"]: row["number"] for row in await tx.all("host_numbers", origins=[home])}
-        place = {"crawl": crawl, "host": numbers.get(home, 0), "path": url[len(home) :], "kind": int(kind)}
+        place = {"crawl": crawl, "host": numbers.get(home, 0), "path": url[len(home) :], "kind": int(kind), "url": url}
         row = await tx.one("kept_url", **place)
         return None if row is None else _waiting(row)
 
@@ -190,7 +219,8 @@ class SqlArchive:
         query = "drop_touched" if kept[0][0][0] == TOUCHED else "drop_untried"
         dropped = await tx.many(query, [(crawl, *place) for place in places])
         seed = await tx.value("key_seed", crawl=crawl)
-        keys = [key_of(Url(row["origin"] + row["path"]), seed, KINDS[row["kind"]]) for _, row in kept]
+        urls = [(Url(row["start"] or row["origin"] + row["path"]), KINDS[row["kind"]]) for _, row in kept]
+        keys = [key_of(url, seed, kind) for url, kind in urls]
         await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
         opened = sum(row["due"] != NEVER for _, row in kept)  # what is in quarantine was settled when it went there
         await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | {"settled": opened}))
@@ -198,9 +228,9 @@ class SqlArchive:
 
 
 def _kept(row: Any) -> KeptUrl:
-    held = row["due"] == NEVER
+    held, url = row["due"] == NEVER, Url(row["origin"] + row["path"])
     return KeptUrl(
-        url=Url(row["origin"] + row["path"]),
+        url=Url(row["start"] or url),
         depth=depth_at(row["seq"]),
         fate=Fate.QUARANTINED if held else Fate.OPEN,
         due=0 if held else row["due"],
@@ -208,7 +238,13 @@ def _kept(row: Any) -> KeptUrl:
         attempts=row["attempts"],
         crashes=row["crashes"],
         kind=KINDS[row["kind"]],
+        target=None if row["start"] is None else url,
+        chain=None if row["chain"] is None else CHAIN.decode(row["chain"]),
     )
+
+
+def _target(row: Any) -> RedirectTarget:
+    return RedirectTarget(row["url"], row["via"], Fate(row["fate"]))
 
 
 def _waiting(row: Any) -> Waiting:
@@ -219,9 +255,10 @@ def _waiting(row: Any) -> Waiting:
 
 
 def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple[Any, ...]:
-    home = origin(one.url)
+    url = one.target or one.url
+    home = origin(url)
     due = NEVER if one.fate is Fate.QUARANTINED else one.due
-    where, what = (crawl, numbers[home], place), (one.parent, int(one.kind), one.url[len(home) :])
+    where, what = (crawl, numbers[home], place), (one.parent, int(one.kind), url[len(home) :])
     return *where, due, one.attempts, one.crashes, *what
 
 

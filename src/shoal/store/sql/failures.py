@@ -22,8 +22,8 @@ async def failed_after(tx: Tx, crawl: int, number: int, limit: int) -> list[Fail
     return [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]
 
 
-async def reopen(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[tuple[NewUrl, bool]]:
-    """Drop the records and take back what they counted; their URLs, each with whether it had an answer."""
+async def reopen(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[tuple[NewUrl, str | None]]:
+    """Drop the records and take back what they counted; their URLs, each with the URL that was answered, if one was."""
     numbers = [page.number for page in pages]
     await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
     rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
@@ -41,7 +41,11 @@ async def reopen(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[tuple[NewU
         **response_columns({kind: -number for kind, number in responses.items()}),
     )
     parents = await _parents(tx, crawl, rows)
-    return [(_new_url(row, parents), row["status"] is not None) for row in rows]
+    return [(_new_url(row, parents), _answered(row)) for row in rows]
+
+
+def _answered(row: Any) -> str | None:
+    return None if row["status"] is None else row["final_url"] or row["url"]
 
 
 def _new_url(row: Any, parents: dict[str, int]) -> NewUrl:

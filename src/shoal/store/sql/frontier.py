@@ -5,17 +5,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.msgpack import encode
 
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.failures import FailedPage
 from shoal.crawl.fates import REOPENING, WAITING, Fate
 from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, SkippedUrl, Task, key_of
-from shoal.crawl.store import Pace
+from shoal.crawl.store import Admission, Pace
 from shoal.crawl.traps import Trap, TrapState, pattern_of
 from shoal.hosts.pace import HeldHost
 from shoal.hosts.store import HostStore
-from shoal.pages.page import NOT_MODIFIED
 from shoal.pages.responses import count_responses
 from shoal.pages.store import PageStore
 from shoal.queue.job import Holder
@@ -25,6 +25,9 @@ from shoal.store.sql.places import NEVER, Places, depth_at
 from shoal.store.sql.take import KINDS, Take
 
 Key = tuple[int, int]
+
+CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
+"""Why a URL may have been skipped that a redirect leads to after all: scopes widen by where seeds redirect."""
 
 
 class Added(Struct):
@@ -53,10 +56,19 @@ class SqlFrontier:
         await self._wake(tx, crawl, added.hosts)
         return added.new
 
-    async def take(self, tx: Tx, crawl: int, holder: Holder, want: int, in_flight: int, pace: Pace) -> list[Task]:
+    async def take(
+        self,
+        tx: Tx,
+        crawl: int,
+        holder: Holder,
+        want: int,
+        in_flight: int,
+        pace: Pace,
+        admission: Admission | None = None,
+    ) -> list[Task]:
         if want <= 0:
             return []
-        taking = Take(tx, crawl, holder, pace, self._hosts)
+        taking = Take(tx, crawl, holder, pace, self._hosts, admission)
         suspect = await tx.one("suspect_waiting", crawl=crawl)
         alone = None if suspect is None else await taking.alone(suspect, in_flight)
         return await taking.round(want) if alone is None else alone
@@ -64,16 +76,26 @@ class SqlFrontier:
     async def settle(
         self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0, *, leaves: bool = False
     ) -> None:
-        later = [done for done in report.settled if done.fate is Fate.OPEN]
+        redirects = [done for done in report.settled if done.onward is not None]
+        for done in redirects:  # decided anew each time that this commit is tried
+            done.fate, done.page = Fate.OPEN, None
+        later = [done for done in report.settled if done.fate is Fate.OPEN and done.onward is None]
         retries = [(*_held(crawl, holder, done.task), done.retry_in, int(not done.untried)) for done in later]
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(report.found)
         numbers = await self._numbers(tx, waiting)
+        if redirects:
+            numbers |= await self._prepare_targets(tx, crawl, redirects)
         leaving = await self._hosts_of(tx, crawl, holder) if leaves else []
         settled = (done.task.host for done in report.settled)
         await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
-        closed = await self._close(tx, crawl, holder, report.settled)
+        reopened = await self._lead_on(tx, crawl, holder, redirects, numbers) if redirects else Counter[Fate]()
+        closed, skipped = await self._close(tx, crawl, holder, report.settled)
         added = await self._add(tx, crawl, waiting, report.skipped + _skipped(report.found), numbers)
+        added.skips.update(skipped)
+        added.skips.subtract(reopened)
+        onward = [done.onward.url for done in redirects if done.onward is not None and done.fate is Fate.OPEN]
+        added.hosts.update(numbers[origin(url)] for url in onward)
         await self._count_settled(tx, crawl, holder, closed, added, walked)
         answered = (done.task.host for done in report.settled if done.task.is_wary)
         await self._wake(tx, crawl, [*added.hosts, *answered, *(row["host"] for row in put_back)])
@@ -117,7 +139,9 @@ class SqlFrontier:
         await self._lock_hosts(tx, crawl, numbers.values())
         reopened = await failures.reopen(tx, crawl, pages)
         hosts = await self._line_up(tx, crawl, [url for url, _ in reopened], numbers)
-        given = Counter(numbers[origin(url.url)] for url, answered in reopened if answered)
+        answered = [origin(Url(answered)) for _, answered in reopened if answered is not None]
+        numbers |= await self._hosts.numbers(tx, sorted(set(answered)))
+        given = Counter(numbers[home] for home in answered)
         await tx.many("count_host_pages", [(crawl, host, -pages) for host, pages in sorted(given.items())])
         await self._wake(tx, crawl, hosts)
         return len(reopened)
@@ -197,8 +221,11 @@ class SqlFrontier:
         await tx.many("add_touched", touched)
         return [row[1] for row in untried]
 
-    async def _close(self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]) -> list[Settled]:
-        """Close what was really still ours; only that is counted, so a report that comes twice changes nothing."""
+    async def _close(
+        self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]
+    ) -> tuple[list[Settled], Counter[Fate]]:
+        """Close what was really still ours; only that is counted, so a report that comes twice changes nothing.
+        With it, why targets of redirects are skipped after all."""
         trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
         final = [done for done in settled if not done.fate.waits]
         closed = await tx.batch("close_urls", [_held(crawl, holder, done.task) for done in final])
@@ -206,11 +233,95 @@ class SqlFrontier:
         ours = {row["seq"] for row in closed}
         done_now = [done for done in [*final, *trapped] if done.task.seq in ours]
         await tx.many("set_fates", sorted((*_key(done), crawl, int(done.fate)) for done in done_now))
+        skipped: Counter[Fate] = Counter()
+        if targets := _ended_targets(crawl, done_now):
+            await tx.many("end_targets", targets)
+            rows = await tx.batch("set_settled_fates", targets)
+            skipped.update(fate for row in rows if (fate := Fate(row["fate"])).skipped)
         pages = [(done.task.key, done.task.chk, done.page) for done in done_now if done.page is not None]
         await self._pages.insert(tx, crawl, pages)
         for (key, chk), record in [(_key(done), done.sitemap) for done in done_now if done.sitemap is not None]:
             await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
-        return done_now
+        return done_now, skipped
+
+    async def _prepare_targets(self, tx: Tx, crawl: int, redirects: list[Settled]) -> dict[str, int]:
+        """The numbers of the hosts that redirects lead to; each has a row from now on, so that it can be locked."""
+        homes = sorted({origin(done.onward.url) for done in redirects if done.onward is not None})
+        numbers = await self._hosts.numbers(tx, homes)
+        await tx.many("prepare_hosts", sorted((crawl, host) for host in numbers.values()))
+        return numbers
+
+    async def _lead_on(
+        self, tx: Tx, crawl: int, holder: Holder, redirects: list[Settled], numbers: dict[str, int]
+    ) -> Counter[Fate]:
+        """Let redirects wait at the hosts that they lead to, and claim their targets for them. Those whose targets are
+        somebody else's end. The answer: why targets had been skipped that are claimed now. The hosts are locked."""
+        mark = {"crawl": crawl, "job_id": holder.job_id, "epoch": holder.epoch}
+        rows = await tx.all("held_among", **mark, places=sorted(done.task.seq for done in redirects))
+        held = {row["seq"] for row in rows}
+        ours = [done for done in redirects if done.task.seq in held]
+        new = [done for done in ours if done.onward is not None and done.onward.is_new]
+        claimed, reopened = await self._claim(tx, crawl, new, numbers)
+        leading = []
+        for done in ours:
+            onward, task = done.onward, done.task
+            assert onward is not None
+            if onward.is_new and task.seq not in claimed:
+                done.fate, done.page = Fate.FETCHED, onward.page
+                continue
+            home = origin(onward.url)
+            place = numbers[home], onward.url[len(home) :]
+            leading.append((crawl, holder.job_id, holder.epoch, task.seq, *place, task.url, encode(onward.chain)))
+        await tx.batch("lead_on", leading)
+        return reopened
+
+    async def _claim(
+        self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]
+    ) -> tuple[set[int], Counter[Fate]]:
+        """The places of those redirects whose targets nobody has fetched or is about to; their targets are theirs from
+        now on. A target that waits in line leaves it when its turn comes, so its own fate stays open until then."""
+        wanted: dict[Key, Settled] = {}
+        for done in redirects:
+            assert done.onward is not None
+            wanted.setdefault((done.onward.chain.key, done.onward.chain.chk), done)
+        via = int(Fate.FETCHED_VIA)
+        rows = await tx.batch("claim_fates", sorted((*key, crawl, via) for key in wanted))
+        free = {(row["key"], row["chk"]) for row in rows}
+        keys = sorted(wanted.keys() - free)
+        known = await tx.all(
+            "lock_targets", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys]
+        )
+        busy = await self._under_way(tx, crawl, [wanted[key] for key in keys], numbers) if known else set()
+        reopened: Counter[Fate] = Counter()
+        for row in known:
+            key, fate = (row["key"], row["chk"]), Fate(row["fate"])
+            if key not in wanted or key in free:
+                continue
+            if row["via"] is not None:  # an earlier try of the same URL may have claimed it
+                is_free = row["via"] == wanted[key].task.url
+            else:
+                is_free = fate in CLAIMABLE or (fate is Fate.OPEN and key not in busy)
+            if is_free:
+                free.add(key)
+                reopened[fate] += fate in CLAIMABLE
+        claims = [
+            (key, done.onward.target, done.task.url) for key, done in wanted.items() if key in free and done.onward
+        ]
+        await tx.batch("set_settled_fates", sorted((*key, crawl, via) for key, _, _ in claims))
+        await tx.many("keep_targets", sorted((*key, crawl, via, target, url) for key, target, url in claims))
+        return {wanted[key].task.seq for key in free}, reopened
+
+    async def _under_way(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> set[Key]:
+        """The keys of those targets that a walker has, or that redirect themselves and are on their way."""
+        targets = {done.onward.target: done.onward.chain for done in redirects if done.onward is not None}
+        at = {target: (numbers[origin(target)], target[len(origin(target)) :]) for target in targets}
+        rows = await tx.all("taken_pages_at", crawl=crawl, hosts=sorted({host for host, _ in at.values()}))
+        taken = {(row["host"], row["path"]) for row in rows}
+        rows = await tx.all("redirected_among", crawl=crawl, urls=sorted(targets))
+        redirected = {row["start"] for row in rows}
+        return {
+            (chain.key, chain.chk) for target, chain in targets.items() if target in redirected or at[target] in taken
+        }
 
     async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         """Every host row that this commit will touch, in the order of their numbers: two commits never wait in a circle
@@ -240,7 +351,7 @@ class SqlFrontier:
             pages=sum(page.status is not None for page in pages),
             errors=sum(page.error_code is not None for page in pages),
             bytes=sum(page.received for page in pages),
-            not_modified=sum(page.status == NOT_MODIFIED for page in pages),
+            not_modified=sum(done.is_unchanged for done in final),
             bytes_saved=sum(page.saved for page in pages),
             depth=max((page.depth for page in pages if page.status is not None), default=0),
             walked=walked,
@@ -293,6 +404,18 @@ async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
             "keep_fates", [(key, chk, crawl, number) for key, chk, fate in urls if fate is reason]
         )
     return new
+
+
+def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, int, int]]:
+    """What became of the targets of redirects that were not fetched after all."""
+    ended = {}
+    for done in closed:
+        fate = Fate.FAILED if done.fate is Fate.FAILED else done.target_fate
+        if done.task.chain is not None and fate is not None:
+            key = done.task.chain.key, done.task.chain.chk
+            if key != _key(done):
+                ended[key] = fate
+    return sorted((*key, crawl, int(fate)) for key, fate in ended.items())
 
 
 def _key(done: Settled) -> tuple[int, int]:

@@ -35,10 +35,10 @@ class SqlHostStore:
             rows = await tx.all("hosts_at_origins", origins=origins)
         return {row["origin"]: (row["number"], standing(row)) for row in rows}
 
-    async def reserve(self, tx: Tx, wishes: list[Wish]) -> dict[int, Grant]:
-        ahead = round(AHEAD * 1e6)
+    async def reserve(self, tx: Tx, wishes: list[Wish], ahead: float = AHEAD) -> dict[int, Grant]:
+        micros = round(ahead * 1e6)
         wanted = [
-            {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": ahead}
+            {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": micros}
             for wish in wishes
             if wish.slots > 0
         ]

@@ -5,12 +5,14 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.msgpack import Decoder
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Kind, Task, key_of
-from shoal.crawl.store import Pace
+from shoal.crawl.store import Admission, Pace
+from shoal.fetch.chain import Chain
 from shoal.hosts.pace import Grant, Standing, Wish, slots_within
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Holder
@@ -21,9 +23,11 @@ from shoal.store.sql.places import depth_at
 KINDS = tuple(Kind)
 HOSTS_PER_TAKE = 64
 ROUNDS = 3  # what some hosts lack, the others may give: asked for so often
+MOST_ROUNDS = 50  # likewise, when what was found is not to be fetched: that must not keep a slot from being used
 CLOSED_AT_ONCE = 1000
 UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
+CHAIN = Decoder(Chain)
 AWAITED = 1.0  # seconds after which a host whose answer is awaited is looked at again, unless the answer comes before
 
 
@@ -38,8 +42,11 @@ class Stop(Struct, eq=False):
     stands: Standing
     delay: float
     most: int  # that it may give, whatever its slots
+    has_targets: bool  # whether any URL of the crawl redirects to another one
     again: int = 0
+    last: int = -1  # where in its line the next question begins
     found: list[Task] = field(default_factory=list)
+    unwanted: list[tuple[Task, bool]] = field(default_factory=list)  # with a verdict; whether it was tried before
     dry: bool = False  # it had less than was asked for
     awaited: bool = False  # what it answers to the URL that is under way decides whether it gets another
 
@@ -52,19 +59,31 @@ class Stop(Struct, eq=False):
         """For how many more it has a slot."""
         return slots_within(self.most, self.free_in, self.delay) - len(self.found)
 
-    @property
-    def last(self) -> int:
-        """Where in its line the next question begins."""
-        return self.found[-1].seq if len(self.found) > self.again else -1
-
-    def find(self, rows: list[Any]) -> None:
+    def find(self, rows: list[Any], *, again: bool = False) -> list[Task]:
         for row in rows:
             url, kind = Url(self.home + row["path"]), KINDS[row["kind"]]
-            key, chk = key_of(url, self.key_seed, kind)
             seq, tries, crashes = row["seq"], row["attempts"], row["crashes"]
-            self.found.append(
-                Task(key, chk, self.host, depth_at(seq), seq, url, row["parent_url"], tries, crashes, kind)
-            )
+            target, chain = None, None
+            if again and row["start"] is not None:
+                target, chain, url = url, CHAIN.decode(row["chain"]), Url(row["start"])
+            key, chk = key_of(url, self.key_seed, kind)
+            task = Task(key, chk, self.host, depth_at(seq), seq, url, row["parent_url"], tries, crashes, kind)
+            task.target, task.chain = target, chain
+            self.found.append(task)
+        if again:
+            self.again = len(self.found)
+        elif rows:
+            self.last = self.found[-1].seq
+        return self.found[len(self.found) - len(rows) :]
+
+    def set_aside(self, verdicts: dict[int, Fate]) -> None:
+        """What is not to be fetched needs no slot; `verdicts` are by place in line."""
+        for order, task in enumerate(self.found):
+            if task.seq in verdicts:
+                task.verdict = verdicts[task.seq]
+                self.unwanted.append((task, order < self.again))
+        self.again -= sum(task.seq in verdicts for task in self.found[: self.again])
+        self.found = [task for task in self.found if task.seq not in verdicts]
 
     def accept(self, granted: Grant) -> None:
         """Only what got a slot is taken."""
@@ -86,12 +105,15 @@ class Stop(Struct, eq=False):
 class Take:
     """One take. The hosts that it asks are locked by their rows, or everything is."""
 
-    def __init__(self, tx: Tx, crawl: int, holder: Holder, pace: Pace, hosts: HostStore) -> None:
+    def __init__(
+        self, tx: Tx, crawl: int, holder: Holder, pace: Pace, hosts: HostStore, admission: Admission | None
+    ) -> None:
         self._tx = tx
         self._crawl = crawl
         self._holder = holder
         self._pace = pace
         self._hosts = hosts
+        self._admission = admission
 
     async def alone(self, row: Any, in_flight: int) -> list[Task] | None:
         """The one URL that must be alone in flight, once nothing else is. None if its host may not be asked soon: then
@@ -103,11 +125,10 @@ class Take:
             return None
         if in_flight:
             return []
-        stop.find([row])
-        stop.again = 1
+        await self._judge([stop], stop.find([row], again=True))
         await self._reserve([stop])
         await self._hold([stop])
-        return stop.found
+        return [*stop.found, *(task for task, _ in stop.unwanted)]
 
     async def round(self, want: int) -> list[Task]:
         """Up to so many URLs, shared out evenly over the hosts that may be asked."""
@@ -118,12 +139,16 @@ class Take:
         await self._reserve(stops)
         await self._hold(stops)
         await self._line_up(stops)
-        return [task for stop in stops for task in stop.found]
+        unwanted = [task for stop in stops for task, _ in stop.unwanted]
+        return [task for stop in stops for task in stop.found] + unwanted
 
     def _stop(self, row: Any, stands: Standing, want: int) -> Stop:
         most = 1 if stands.is_wary or (self._pace.probe and not stands.robots_known) else want
-        delay = self._pace.delay_at(stands)
-        return Stop(row["host"], row["origin"], row["key_seed"], row["now"], row["pages"], stands, delay, most)
+        delay, home = self._pace.delay_at(stands), row["origin"]
+        if delay and self._admission is not None and not self._admission.knows(home):
+            most = 1  # its rules may forbid the others, whose slots would be lost
+        seed, targets = row["key_seed"], bool(row["has_targets"])
+        return Stop(row["host"], home, seed, row["now"], row["pages"], stands, delay, most, targets)
 
     async def _ready(self, most: int) -> list[Any]:
         """The hosts to take from: those that are ours or nobody's. Several walkers leave each other an equal share; one
@@ -172,7 +197,12 @@ class Take:
     async def _close(self, stop: Stop) -> None:
         place, fate = {"crawl": self._crawl, "host": stop.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
         rows = await self._tx.all("close_host", **place) or await self._tx.all("close_host_again", **place)
-        keys = [key_of(Url(stop.home + row["path"]), stop.key_seed, KINDS[row["kind"]]) for row in rows]
+        urls = [(Url(row["start"] or stop.home + row["path"]), KINDS[row["kind"]]) for row in rows]
+        keys = [key_of(url, stop.key_seed, kind) for url, kind in urls]
+        chains = [CHAIN.decode(row["chain"]) for row in rows if row["chain"] is not None]
+        targets = sorted({(chain.key, chain.chk, self._crawl, int(fate)) for chain in chains})
+        await self._tx.batch("set_settled_fates", targets)
+        await self._tx.many("end_targets", targets)
         await self._tx.many("set_fates", sorted((*key, self._crawl, int(fate)) for key in keys))
         await count(self._tx, self._crawl, self._holder.job_id, Counter({fate: len(keys)}), settled=len(keys))
 
@@ -181,16 +211,38 @@ class Take:
         asked = _share(stops, want)
         rows = await self._tx.batch("again_at_hosts", [(self._crawl, stop.host, most) for stop, most in asked])
         answers = _by_host(rows)
-        for stop, _ in asked:
-            stop.find(answers[stop.host])
-            stop.again = len(stop.found)
-        for _ in range(ROUNDS):
+        found = [task for stop, _ in asked for task in stop.find(answers[stop.host], again=True)]
+        await self._judge(stops, found)
+        rounds = 0.0
+        while rounds < ROUNDS:
             asked = _share(stops, want - sum(len(stop.found) for stop in stops))
             places = [(self._crawl, stop.host, stop.last, most) for stop, most in asked]
             answers = _by_host(await self._tx.batch("untried_at_hosts", places))
+            found = []
             for stop, most in asked:
-                stop.find(answers[stop.host])
+                found += stop.find(answers[stop.host])
                 stop.dry = len(answers[stop.host]) < most
+            rounds += ROUNDS / MOST_ROUNDS if await self._judge(stops, found) else 1
+
+    async def _judge(self, stops: list[Stop], found: list[Task]) -> bool:
+        """Set aside what is not to be fetched: what the walker knows to be forbidden, where slots are kept, and what is
+        fetched at the end of another URL's redirects. Whether there was any."""
+        paced = {stop.host for stop in stops if stop.delay} if self._admission is not None else set()
+        verdicts: dict[int, Fate] = {}
+        for task in found:
+            if task.host in paced and self._admission is not None:
+                fate = self._admission.verdict(task)
+                if fate is not None:
+                    verdicts[task.seq] = fate
+        if found and any(stop.has_targets for stop in stops):
+            rows = await self._tx.all("targets_among", crawl=self._crawl, keys=[task.key for task in found])
+            fates = {(row["key"], row["chk"]): Fate(row["fate"]) for row in rows}
+            for task in found:
+                if task.chain is None and (fate := fates.get((task.key, task.chk))) is not None:
+                    verdicts[task.seq] = fate
+        for stop in stops if verdicts else ():
+            stop.set_aside(verdicts)
+        return bool(verdicts)
 
     async def _reserve(self, stops: list[Stop]) -> None:
         """Without a delay there are no slots to keep, and nothing to write."""
@@ -204,6 +256,9 @@ class Take:
         mark = self._crawl, self._holder.job_id, self._holder.epoch
         again = [(*mark, task.seq) for stop in stops for task in stop.found[: stop.again]]
         untried = [(*mark, task.seq, stop.host) for stop in stops for task in stop.found[stop.again :]]
+        unwanted = [one for stop in stops for one in stop.unwanted]
+        again += [(*mark, task.seq) for task, was_tried in unwanted if was_tried]
+        untried += [(*mark, task.seq, task.host) for task, was_tried in unwanted if not was_tried]
         await self._tx.many("hold_again", again)
         await self._tx.many("hold_untried", untried)
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])

@@ -16,12 +16,15 @@ SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: kept_url
 -- One kept URL: a walk over what its host has, for URLs are not indexed there.
-SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch,
+SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch, f.start, f.chain,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,
        (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at,
        CASE WHEN h.held_until > shoal_now() THEN h.held_until END AS held_until, h.held_status
-FROM (SELECT * FROM frontier_open WHERE crawl = :crawl AND host = :host AND path = :path AND kind = :kind) AS f
+FROM (SELECT * FROM frontier_open WHERE crawl = :crawl AND host = :host AND path = :path AND kind = :kind AND start IS NULL
+      UNION ALL
+      SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, path, start, chain
+      FROM frontier_touched WHERE crawl = :crawl AND start IS NOT NULL AND start = :url AND kind = :kind) AS f
 JOIN host AS h ON h.number = f.host;
 
 -- name: sitemap_of
@@ -35,6 +38,26 @@ WHERE crawl = :crawl AND (key, chk) > (:key, :chk)
 ORDER BY key, chk
 LIMIT :limit;
 
+-- name: target_of
+-- Which URL redirects to this one, and what becomes of it.
+SELECT url, via, fate FROM redirect_target WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
+-- name: targets_after
+-- The URLs of a crawl that others redirect to, after a key.
+SELECT key, chk, url, via, fate FROM redirect_target
+WHERE crawl = :crawl AND (key, chk) > (:key, :chk)
+ORDER BY key, chk
+LIMIT :limit;
+
+-- name: keep_target
+-- A URL that another one redirects to, as it was known elsewhere.
+INSERT INTO redirect_target (crawl, key, chk, fate, url, via) VALUES (:crawl, :key, :chk, :fate, :url, :via)
+ON CONFLICT (crawl, key, chk) DO NOTHING;
+
+-- name: drop_targets
+-- Forget which URLs redirect to which.
+DELETE FROM redirect_target WHERE crawl = :crawl;
+
 -- name: drop_sitemaps
 -- Drop the sitemaps of a crawl.
 DELETE FROM sitemap WHERE crawl = :crawl;
@@ -45,7 +68,7 @@ SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: touched_after
 -- Kept URLs that somebody had in hand, after a place.
-SELECT f.seq, f.host, f.due, f.parent, f.attempts, f.crashes, f.kind, f.path,
+SELECT f.seq, f.host, f.due, f.parent, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier_touched AS f
 WHERE f.crawl = :crawl AND f.seq > :seq
@@ -54,7 +77,7 @@ LIMIT :limit;
 
 -- name: untried_after
 -- Kept URLs that nobody tried yet, after a place, in the order in which each host's would be taken.
-SELECT f.host, f.seq, 0 AS due, f.parent, 0 AS attempts, 0 AS crashes, f.kind, f.path,
+SELECT f.host, f.seq, 0 AS due, f.parent, 0 AS attempts, 0 AS crashes, f.kind, f.path, NULL AS start, NULL AS chain,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier AS f
 WHERE f.crawl = :crawl AND (f.host, f.seq) > (:host, :seq)

@@ -3,9 +3,11 @@
 SELECT robots_state, robots, robots_at FROM host WHERE origin = :origin;
 
 -- name: keep_robots
--- Keep what a host's robots.txt said.
+-- Keep what a host's robots.txt said. The delay that it asks for counts from now on, not only from the next slot on.
 UPDATE host
-SET robots_state = :state, robots = :body, robots_hash = :hash, robots_at = :fetched_at, delay = :delay
+SET robots_state = :state, robots = :body, robots_hash = :hash, robots_at = :fetched_at, delay = cast(:delay AS bigint),
+    next_at = CASE WHEN cast(:delay AS bigint) > 0 AND next_at < shoal_now() + cast(:delay AS bigint)
+                   THEN shoal_now() + cast(:delay AS bigint) ELSE next_at END
 WHERE origin = :origin;
 
 -- name: robots_unchanged

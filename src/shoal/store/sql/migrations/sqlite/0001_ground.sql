@@ -251,7 +251,8 @@ CREATE TABLE frontier (
     PRIMARY KEY (crawl, host, seq)
 ) WITHOUT ROWID;
 -- The open URLs that somebody had in hand: a walker has one now (job_id, epoch), or it waits again (''), at once or not
--- before `due`. What is in quarantine waits without end.
+-- before `due`. What is in quarantine waits without end. One that redirected (`start`) has host and path of the place
+-- that it was redirected to, and the redirects that led there (`chain`).
 CREATE TABLE frontier_touched (
     crawl    INTEGER NOT NULL,
     seq      INTEGER NOT NULL,
@@ -264,16 +265,20 @@ CREATE TABLE frontier_touched (
     parent   INTEGER,
     kind     INTEGER NOT NULL,
     path     TEXT NOT NULL,
+    start    TEXT,
+    chain    BLOB,
     PRIMARY KEY (crawl, seq),
-    CHECK ((job_id = '') = (epoch = 0))
+    CHECK ((job_id = '') = (epoch = 0)),
+    CHECK ((start IS NULL) = (chain IS NULL))
 ) WITHOUT ROWID;
 CREATE INDEX frontier_taken ON frontier_touched (crawl, job_id, epoch, seq) WHERE job_id > '';
 CREATE INDEX frontier_again ON frontier_touched (crawl, host, due, seq) WHERE job_id = '';
 CREATE INDEX frontier_suspect ON frontier_touched (crawl, seq) WHERE crashes >= 2;
+CREATE INDEX frontier_redirected ON frontier_touched (crawl, start) WHERE start IS NOT NULL;
 CREATE VIEW frontier_open AS
-SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, path FROM frontier_touched
+SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, path, start, chain FROM frontier_touched
 UNION ALL
-SELECT crawl, host, 0, seq, '', 0, 0, 0, parent, kind, path FROM frontier;
+SELECT crawl, host, 0, seq, '', 0, 0, 0, parent, kind, path, NULL, NULL FROM frontier;
 
 -- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.
 CREATE TABLE frontier_host (
@@ -340,6 +345,18 @@ CREATE TABLE page (
 );
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);
+
+-- URLs that another one redirects to (`via`), and is fetched at. `fate`: what becomes of them. The fate of one that also
+-- waits in the line of its host stays open until it leaves the line.
+CREATE TABLE redirect_target (
+    key   INTEGER NOT NULL,
+    crawl INTEGER NOT NULL,
+    chk   INTEGER NOT NULL,
+    fate  INTEGER NOT NULL,
+    url   TEXT NOT NULL,
+    via   TEXT NOT NULL,
+    PRIMARY KEY (crawl, key, chk)
+) WITHOUT ROWID;
 
 -- The sitemaps of a crawl that were asked for: what they listed, and what was wrong.
 CREATE TABLE sitemap (

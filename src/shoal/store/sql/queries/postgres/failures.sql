@@ -6,7 +6,7 @@ WHERE p.crawl = :crawl AND p.number = ANY(:numbers::bigint[]) AND d.crawl = p.cr
 -- name: drop_failed_pages
 -- Drop these pages, and say what they were.
 DELETE FROM page WHERE crawl = :crawl AND number = ANY(:numbers::bigint[])
-RETURNING key, chk, url, depth, parent, status, error_code, bytes;
+RETURNING key, chk, url, depth, parent, status, error_code, bytes, final_url;
 
 -- name: url_outcomes
 -- What became of some URLs of a crawl, each with the status and the error of its page if it has one.

@@ -44,7 +44,8 @@ FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attemp
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
        h.latency_at, h.robots_at, shoal_now() AS now,
-       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
+       EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -57,7 +58,8 @@ FOR UPDATE OF fh SKIP LOCKED;
 -- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
        h.latency_at, h.robots_at, shoal_now() AS now,
-       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
+       EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
@@ -70,7 +72,8 @@ SELECT f.*,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = g.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = g.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM unnest(:crawl::int[], :host::int[], :most::int[]) AS g (crawl, host, most)
-CROSS JOIN LATERAL (SELECT t.host, t.seq, t.attempts, t.crashes, t.kind, t.path, t.parent, t.due FROM frontier_touched AS t
+CROSS JOIN LATERAL (SELECT t.host, t.seq, t.attempts, t.crashes, t.kind, t.path, t.start, t.chain, t.parent, t.due
+                    FROM frontier_touched AS t
                     WHERE t.crawl = g.crawl AND t.host = g.host AND t.job_id = '' AND t.due <= shoal_now() AND t.crashes < 2
                     ORDER BY t.due, t.seq LIMIT g.most) AS f
 ORDER BY f.host, f.due, f.seq;
@@ -166,7 +169,8 @@ RETURNING f.host;
 -- name: suspect_waiting
 -- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held, or
 -- that another commit has just now.
-SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now, fh.pages,
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain, shoal_now() AS now, fh.pages,
+       EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = f.crawl) AS key_seed,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
@@ -221,7 +225,7 @@ WHERE f.crawl = g.crawl AND f.seq = g.seq AND f.epoch = 0;
 DELETE FROM frontier
 WHERE (crawl, host, seq) IN
       (SELECT crawl, host, seq FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit)
-RETURNING kind, path;
+RETURNING kind, path, NULL AS start, NULL AS chain;
 
 -- name: close_host_again
 -- URLs that wait again at a host that has given all it may.
@@ -229,7 +233,7 @@ DELETE FROM frontier_touched
 WHERE crawl = :crawl AND seq = ANY(ARRAY(SELECT seq FROM frontier_touched
                                          WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904
                                          ORDER BY due, seq LIMIT :limit))
-RETURNING kind, path;
+RETURNING kind, path, start, chain;
 
 -- name: count_host_pages
 -- Hosts gave pages.
@@ -267,3 +271,91 @@ SELECT f.final_url FROM unnest(:keys::bigint[]) AS k (value)
 CROSS JOIN LATERAL (SELECT p.url, p.final_url, p.content_hash FROM page AS p
                     WHERE p.crawl = :crawl AND p.key = k.value ORDER BY p.chk OFFSET 0) AS f
 WHERE f.final_url <> f.url AND f.content_hash IS NOT NULL;
+
+-- name: targets_among
+-- Those of these keys that another URL redirects to, with what becomes of them.
+SELECT key, chk, fate FROM redirect_target WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+
+-- name: prepare_hosts
+-- Make rows for hosts that the crawl may not have met yet, so that they can be locked.
+-- rows: crawl host
+INSERT INTO frontier_host (crawl, host)
+SELECT crawl, host FROM unnest(:crawl::int[], :host::int[]) AS g (crawl, host) ORDER BY crawl, host
+ON CONFLICT (crawl, host) DO NOTHING;
+
+-- name: held_among
+-- Those of these places that a walker has.
+SELECT seq FROM frontier_touched
+WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch AND seq = ANY(:places::bigint[]);
+
+-- name: claim_fates
+-- Record URLs that are not known; which were not. Another walker that records the same one is waited for.
+-- rows: key chk crawl fate
+INSERT INTO fate (crawl, key, chk, fate)
+SELECT g.crawl, g.key, g.chk, g.fate
+FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
+ORDER BY g.chk, g.key
+ON CONFLICT (crawl, chk, key) DO NOTHING
+RETURNING key, chk;
+
+-- name: lock_targets
+-- What became of URLs, and which URL redirects to them: nobody changes that before this commit ends.
+SELECT f.key, f.chk, f.fate, r.via
+FROM unnest(:keys::bigint[], :checks::int[]) AS g (key, chk)
+JOIN fate AS f ON f.crawl = :crawl AND f.chk = g.chk AND f.key = g.key
+LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk
+ORDER BY f.chk, f.key
+FOR NO KEY UPDATE OF f;
+
+-- name: taken_pages_at
+-- The pages of these hosts that a walker has just now, by where they are asked for.
+SELECT host, path FROM frontier_touched
+WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host = ANY(:hosts::int[]);
+
+-- name: redirected_among
+-- Those of these URLs that are on their way to where they redirect to.
+SELECT start FROM frontier_touched WHERE crawl = :crawl AND start IS NOT NULL AND start = ANY(:urls::text[]);
+
+-- name: keep_targets
+-- URLs that another one redirects to.
+-- rows: key chk crawl fate url via
+INSERT INTO redirect_target (crawl, key, chk, fate, url, via)
+SELECT g.crawl, g.key, g.chk, g.fate, g.url, g.via
+FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[], :url::text[], :via::text[])
+     AS g (key, chk, crawl, fate, url, via)
+ORDER BY g.key, g.chk
+ON CONFLICT (crawl, key, chk) DO UPDATE SET fate = excluded.fate, via = excluded.via;
+
+-- name: end_targets
+-- What became of URLs that another one redirects to.
+-- rows: key chk crawl fate
+UPDATE redirect_target AS r SET fate = g.fate
+FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
+WHERE r.crawl = g.crawl AND r.key = g.key AND r.chk = g.chk;
+
+-- name: set_settled_fates
+-- What became of URLs, but of those that wait in line; what was changed.
+-- rows: key chk crawl fate
+UPDATE fate AS f SET fate = g.fate
+FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
+WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk AND f.fate <> 0
+RETURNING f.key, f.chk, f.fate;
+
+-- name: lead_on
+-- Taken URLs wait, as soon as they may, at the places that they redirect to.
+-- rows: crawl job_id epoch seq host path start chain
+UPDATE frontier_touched AS f
+SET job_id = '', epoch = 0, due = 0, host = g.host, path = g.path, start = g.start, chain = g.chain
+FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :host::int[], :path::text[], :start::text[],
+            :chain::bytea[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain)
+WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+RETURNING f.seq;
+
+-- name: add_redirected
+-- Add URLs that are on their way to where they redirect to. `seq` brings the depth.
+-- rows: crawl host seq due attempts crashes parent kind path start chain
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
+SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path, start, chain
+FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attempts::smallint[], :crashes::smallint[],
+            :parent::bigint[], :kind::smallint[], :path::text[], :start::text[], :chain::bytea[])
+     AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);

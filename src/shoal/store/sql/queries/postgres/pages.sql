@@ -44,5 +44,7 @@ SELECT * FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
 SELECT key, chk, detail FROM page_detail WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
 
 -- name: urls_of_keys
--- The URLs of the pages with these keys.
-SELECT key, url FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+-- The URLs of the pages with these keys, and of those that pages redirect to.
+SELECT key, url FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[])
+UNION ALL
+SELECT key, url FROM redirect_target WHERE crawl = :crawl AND key = ANY(:keys::bigint[]) AND fate = 4;

@@ -6,7 +6,7 @@ DELETE FROM page_detail WHERE crawl = :crawl AND (key, chk) IN
 -- name: drop_failed_pages
 -- Drop these pages, and say what they were.
 DELETE FROM page WHERE crawl = :crawl AND number IN (SELECT value FROM json_each(:numbers))
-RETURNING key, chk, url, depth, parent, status, error_code, bytes;
+RETURNING key, chk, url, depth, parent, status, error_code, bytes, final_url;
 
 -- name: url_outcomes
 -- What became of some URLs of a crawl, each with the status and the error of its page if it has one.

@@ -31,7 +31,8 @@ VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path);
 -- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
        h.latency_at, h.robots_at, shoal_now() AS now,
-       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
+       EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
@@ -43,7 +44,8 @@ LIMIT :limit;
 -- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
        h.latency_at, h.robots_at, shoal_now() AS now,
-       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed
+       (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
+       EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets
 FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
@@ -52,7 +54,7 @@ LIMIT :limit;
 -- name: again_at_hosts
 -- The URLs of a host that wait again and are due, with the URL of the page, or the sitemap, that led there.
 -- rows: crawl host most
-SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path,
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier_touched AS f INDEXED BY frontier_again
@@ -130,7 +132,8 @@ RETURNING host;
 
 -- name: suspect_waiting
 -- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held.
-SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, shoal_now() AS now,
+SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain, shoal_now() AS now,
+       EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets,
        (SELECT fh.pages FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS pages,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = f.crawl) AS key_seed,
@@ -180,7 +183,7 @@ UPDATE frontier_touched SET due = 0 WHERE crawl = :crawl AND seq = :seq AND epoc
 DELETE FROM frontier
 WHERE crawl = :crawl AND host = :host
       AND seq <= (SELECT max(seq) FROM (SELECT seq FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit))
-RETURNING kind, path;
+RETURNING kind, path, NULL AS start, NULL AS chain;
 
 -- name: close_host_again
 -- URLs that wait again at a host that has given all it may.
@@ -188,7 +191,7 @@ DELETE FROM frontier_touched
 WHERE crawl = :crawl AND seq IN
       (SELECT seq FROM frontier_touched INDEXED BY frontier_again
        WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904 LIMIT :limit)
-RETURNING kind, path;
+RETURNING kind, path, start, chain;
 
 -- name: count_host_pages
 -- A host gave pages.
@@ -220,3 +223,69 @@ WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387
 -- Where HTML pages were found that redirected.
 SELECT p.final_url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
 WHERE p.final_url <> p.url AND p.content_hash IS NOT NULL;
+
+-- name: targets_among
+-- Those of these keys that another URL redirects to, with what becomes of them.
+SELECT r.key, r.chk, r.fate FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value;
+
+-- name: prepare_hosts
+-- Make a row for a host that the crawl may not have met yet.
+-- rows: crawl host
+INSERT INTO frontier_host (crawl, host) VALUES (:crawl, :host) ON CONFLICT (crawl, host) DO NOTHING;
+
+-- name: held_among
+-- Those of these places that a walker has.
+SELECT seq FROM frontier_touched
+WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch AND seq IN (SELECT value FROM json_each(:places));
+
+-- name: claim_fates
+-- Record URLs that are not known; which were not.
+-- rows: key chk crawl fate
+INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING
+RETURNING key, chk;
+
+-- name: lock_targets
+-- What became of URLs, and which URL redirects to them; the write lock is held already.
+SELECT f.key, f.chk, f.fate, r.via
+FROM json_each(:keys) AS k CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value
+LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk;
+
+-- name: taken_pages_at
+-- The pages of these hosts that a walker has just now, by where they are asked for.
+SELECT host, path FROM frontier_touched INDEXED BY frontier_taken
+WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host IN (SELECT value FROM json_each(:hosts));
+
+-- name: redirected_among
+-- Those of these URLs that are on their way to where they redirect to.
+SELECT start FROM frontier_touched INDEXED BY frontier_redirected
+WHERE crawl = :crawl AND start IS NOT NULL AND start IN (SELECT value FROM json_each(:urls));
+
+-- name: keep_targets
+-- A URL that another one redirects to.
+-- rows: key chk crawl fate url via
+INSERT INTO redirect_target (crawl, key, chk, fate, url, via) VALUES (:crawl, :key, :chk, :fate, :url, :via)
+ON CONFLICT (crawl, key, chk) DO UPDATE SET fate = excluded.fate, via = excluded.via;
+
+-- name: end_targets
+-- What became of a URL that another one redirects to.
+-- rows: key chk crawl fate
+UPDATE redirect_target SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
+
+-- name: set_settled_fates
+-- What became of a URL, unless it waits in line; what was changed.
+-- rows: key chk crawl fate
+UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk AND fate <> 0
+RETURNING key, chk, fate;
+
+-- name: lead_on
+-- A taken URL waits, as soon as it may, at the place that it redirects to.
+-- rows: crawl job_id epoch seq host path start chain
+UPDATE frontier_touched SET job_id = '', epoch = 0, due = 0, host = :host, path = :path, start = :start, chain = :chain
+WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
+RETURNING seq;
+
+-- name: add_redirected
+-- Add URLs that are on their way to where they redirect to.
+-- rows: crawl host seq due attempts crashes parent kind path start chain
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
+VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path, :start, :chain);

@@ -35,5 +35,8 @@ SELECT d.key, d.chk, d.detail
 FROM json_each(:keys) AS k CROSS JOIN page_detail AS d ON d.crawl = :crawl AND d.key = k.value;
 
 -- name: urls_of_keys
--- The URLs of the pages with these keys.
-SELECT p.key, p.url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value;
+-- The URLs of the pages with these keys, and of those that pages redirect to.
+SELECT p.key, p.url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
+UNION ALL
+SELECT r.key, r.url FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value
+WHERE r.fate = 4;
