@@ -31,7 +31,7 @@ from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
-from shoal.queue.job import SHARED_LANE, Job, NewJob, is_local, local_lane, node_of, scopes_of
+from shoal.queue.job import SHARED_LANE, Holder, Job, LostJob, NewJob, is_local, local_lane, node_of, scopes_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 from shoal.settings import CrawlSettings
@@ -404,6 +404,16 @@ class Crawls:
             self._untold.add(run_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        """A walker that had taken no URL only waited. The exception is one that died while it loaded hooks, before its
+        first URL: `attach` marks its grant when they are loaded, and a hook that kills must not do so for ever."""
+        crawl = await self.store.get(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return False
+        if await self._frontier.holds(tx, crawl.number, Holder(lost.id, lost.epoch)):
+            return False
+        return lost.settled or not crawl.config.hooks
 
     async def told(self, run_id: str) -> None:
         """A commit is through: say what it made of the run, if it moved it."""

@@ -100,7 +100,7 @@ class Janitor:
         async def commit(tx: Tx) -> list[Move]:
             await self._queue.lock_run(tx, kind, run_id)
             lost = await self._queue.store.lost_in(tx, [Holder(job.id, job.epoch) for job in seen], expired=True)
-            moves = [self._verdict(job) for job in lost]
+            moves = [await self._verdict(tx, job) for job in lost]
             await self._queue.finish_and_lease_in(tx, moves, None)
             for move in moves:
                 await self._queue.job_moved_in(tx, move, kind, run_id)
@@ -111,8 +111,9 @@ class Janitor:
             await self._queue.tell_moved(move, kind, run_id)
         return len(moves)
 
-    def _verdict(self, lost: LostJob) -> Move:
-        return self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
+    async def _verdict(self, tx: Tx, lost: LostJob) -> Move:
+        error = f"the lease of {lost.lease_holder} ran out"
+        return await self._queue.verdict_in(tx, lost, GrantEnd.EXPIRED, error)
 
     async def _look(self, tx: Tx) -> tuple[list[LostJob], int]:
         bots = self._clock.monotonic() >= self._bots_until
@@ -145,7 +146,7 @@ class Janitor:
         lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
         if lost is None:
             raise LeaseLost(seen.id, seen.epoch)
-        move = self._verdict(lost)
+        move = await self._verdict(tx, lost)
         await self._queue.move_in(tx, move, lost.kind, lost.run_id)
         return move
 
