@@ -342,6 +342,11 @@ class App:
 
         await self.database.run(write)
 
+    async def check_room(self) -> None:
+        """Raise unless the store takes what is written, and has room for more."""
+        await self.check_store()
+        await self.database.check_room()
+
 
 def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     """The driver that the store's address names."""
