@@ -24,7 +24,7 @@ from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import Holder, RunKeeper
+from shoal.queue.job import Holder, LostJob, RunKeeper
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 from shoal.queue.wake import QuietWake, Wake, announcing
@@ -373,6 +373,11 @@ class App:
 
         await self.database.run(write)
 
+    async def check_room(self) -> None:
+        """Raise unless the store takes what is written, and has room for more."""
+        await self.check_store()
+        await self.database.check_room()
+
 
 def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     """The driver that the store's address names."""
@@ -490,6 +495,9 @@ class _Later:
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
         await self._make().job_moved(tx, run_id, move)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        return await self._make().was_idle(tx, run_id, lost)
 
     async def told(self, run_id: str) -> None:
         await self._make().told(run_id)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from shoal.audit.run import AnalysisRun
     from shoal.fetch.jobs import PageJobs
     from shoal.work.child import Run
+    from shoal.work.storage import StorageWatch
     from shoal.work.worker import Worker
 
 
-def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
+def company_of(app: App, crawl: Crawl, size: int, storage: "StorageWatch") -> "Worker":
     """Workers of one process for the other walkers of a crawl that it walks itself."""
     from shoal.work.local import holder_name
     from shoal.work.nursery import Nursery
@@ -43,8 +44,16 @@ def company_of(app: App, crawl: Crawl, size: int) -> "Worker":
         clock=app.clock,
         signals=app.signals,
         nursery=Nursery(app.clock, app.signals, environment),
+        storage=storage,
     )
     return Worker(place, app.wake, with_pages=False)
+
+
+def storage_of(app: App) -> "StorageWatch":
+    """The watch over what the workers of one process write to."""
+    from shoal.work.storage import BODIES, STORE, StorageWatch
+
+    return StorageWatch({STORE: app.check_room, BODIES: app.bodies.check_room}, app.clock, app.signals)
 
 
 async def run_of(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:

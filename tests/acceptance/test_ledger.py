@@ -304,6 +304,34 @@ def test_a_page_that_kills_whoever_fetches_it_fails_and_not_its_crawl(
         assert codes == {site.url(killer): "worker_killed"}
 
 
+def test_a_crawl_that_only_waits_survives_any_number_of_deaths(store_url: str, tmp_path: Path) -> None:
+    """A site that asks for a quarter of an hour; worker and child die again and again while nothing is in flight."""
+    with Site(pages=49) as site, Fleet(tmp_path, store_url, **TENTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        site.call_at(path_of(1), lambda: setattr(site, "retry_after", 900))
+        crawl_id = fleet.submit(site)
+        for death in range(5):
+
+            def waits(death: int = death) -> bool:
+                books = ledger.read(store_url, crawl_id)
+                idle = site.retry_after is not None and not any(row["job_id"] for row in books.frontier)
+                return idle and len(books.ends) > death and books.ends[-1] is None
+
+            wait_for(waits, "a walker with nothing in hand")
+            if death % 3 == 0:
+                worker.kill()
+                worker.start()
+            else:
+                send_all(worker.children(), signal.SIGKILL)
+            wait_for(lambda death=death: ends_of(fleet, crawl_id)[death] is not None, "the end of the lost grant")
+        books = ledger.read(store_url, crawl_id)
+        assert ledger.violations(books, Expected(state="running")) == []
+        assert [(job["attempts"], job["crash_count"]) for job in books.jobs] == [(0, 0)]
+        assert [row["crashes"] for row in books.frontier] == [0] * len(books.frontier)
+        assert fleet.crawl(crawl_id)["state"] == "running"
+
+
 def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, *, in_a_commit: bool) -> float:
     """Stop processes in the middle of a commit, where they keep the store's locks, or between two; since when they
     ask for nothing."""

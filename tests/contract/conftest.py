@@ -48,6 +48,7 @@ from shoal.store.sql.journal import SqlJournalStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.results import SqlResultStore
+from shoal.work.storage import Check, StorageWatch
 
 T = TypeVar("T")
 
@@ -112,6 +113,10 @@ class Bench:
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock)
+
+    def storage(self, **checks: Check) -> StorageWatch:
+        """A watch over storage; what has no check has room when it is tried again."""
+        return StorageWatch(checks, self.clock, self.signals)
 
     async def jump(self, seconds: float) -> None:
         """Move the store's clock, and with it our own."""

@@ -92,7 +92,7 @@ async def test_walkers_that_left_for_a_limit_come_back_when_it_is_raised(bench: 
 
 @pytest.mark.parametrize("end", [S.STOPPED, S.COMPLETED, S.FAILED])
 async def test_what_has_ended_is_not_changed(bench: Bench, end: CrawlState) -> None:
-    crawl = await bench.submit()
+    crawl = await bench.submit(hooks=["deadly"])
     if end is S.STOPPED:
         await bench.crawls.stop(crawl.id)
     elif end is S.COMPLETED:
@@ -101,7 +101,7 @@ async def test_what_has_ended_is_not_changed(bench: Bench, end: CrawlState) -> N
         await walker.fetch_all()
     else:
         for _ in range(4):
-            await bench.walker(crawl)
+            await bench.lease(kind=KIND)  # whose child dies while it loads the hook
             await bench.lose()
     assert await bench.state(crawl) is end
     with pytest.raises(StateConflict, match="so it cannot be changed"):

@@ -838,6 +838,7 @@ FRONTIER_PLANS = {
     "suspect_waiting": "frontier_suspect",
     "lost_urls": "frontier_taken",
     "release_urls": "frontier_taken",
+    "any_held": "frontier_taken",
     "again_at_hosts": "frontier_again",
     "untried_at_hosts": "host=? AND seq>?",
     "next_due_at_hosts": "frontier_again",

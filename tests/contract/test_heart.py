@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.base.clock import FakeClock, SystemClock
+from shoal.base.clock import Clock, FakeClock, SystemClock
 from shoal.hosts.watch import HoldsBegun
 from shoal.queue.job import Extended, Holder
 from shoal.queue.states import JobState
@@ -33,6 +33,11 @@ class Hand:
     def extended(self, asked: Sequence[Holder], answer: Extended) -> None:
         assert answer.kept == list(asked) == [self._holder]
         self.heard.set()
+
+
+def place_of(bench: Bench, clock: Clock, nursery: Nursery) -> Workplace:
+    settings, signals = WorkSettings(), bench.signals
+    return Workplace("n", "n/1", ["shared"], ["crawl"], bench.queue, settings, clock, signals, nursery, bench.storage())
 
 
 async def hand(bench: Bench, kind: str) -> Hand:
@@ -64,7 +69,16 @@ async def test_a_job_whose_child_heard_too_long_of_no_renewal_is_handed_back_at_
     says_so = ["/bin/sh", "-c", """read job; echo '{"say": "Done", "ending": "lease_lost"}'; read more"""]
     nursery = Nursery(SystemClock(), bench.signals, {}, command=says_so)
     place = Workplace(
-        "n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), SystemClock(), bench.signals, nursery
+        "n",
+        "n/1",
+        ["shared"],
+        ["crawl"],
+        bench.queue,
+        WorkSettings(),
+        SystemClock(),
+        bench.signals,
+        nursery,
+        bench.storage(),
     )
     freed = asyncio.Event()
     slots = RunSlots(place, freed.set)
@@ -86,7 +100,16 @@ async def test_a_job_that_was_left_during_an_outage_is_handed_back_when_the_stor
     leaves = ["/bin/sh", "-c", """read job; read go; echo '{"say": "Done", "ending": "store_away"}'; read more"""]
     nursery = Remembering(SystemClock(), apart.signals, {}, command=leaves)
     place = Workplace(
-        "n", "n/1", ["shared"], ["crawl"], apart.queue, WorkSettings(), SystemClock(), apart.signals, nursery
+        "n",
+        "n/1",
+        ["shared"],
+        ["crawl"],
+        apart.queue,
+        WorkSettings(),
+        SystemClock(),
+        apart.signals,
+        nursery,
+        apart.storage(),
     )
     slots = RunSlots(place, freed.set)
     await slots.lease_more()
@@ -106,7 +129,9 @@ async def test_an_idle_child_that_fell_silent_is_given_no_job(sqlite_bench: Benc
     bench.signals.subscribe(lambda signal: spoke.set() if isinstance(signal, HoldsBegun) else None)
     speaks_once = """echo '{"say": "Held", "holds": {}}'; read job; echo '{"say": "Done", "ending": "x"}'"""
     nursery = Remembering(clock, bench.signals, {}, command=["/bin/sh", "-c", speaks_once])
-    place = Workplace("n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), clock, bench.signals, nursery)
+    place = Workplace(
+        "n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), clock, bench.signals, nursery, bench.storage()
+    )
     slots = RunSlots(place, freed.set)
     await slots.warm_up()
     await asyncio.wait_for(spoke.wait(), PATIENCE)

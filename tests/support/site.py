@@ -55,6 +55,7 @@ class Site:
         self._distinct: set[str] = set()
         self._calls: dict[str, Callable[[], None]] = {}
         self._refusals: dict[str, int] = {}
+        self.retry_after: int | None = None  # while it is set, every page is answered with 429 and this Retry-After
         self._under_way = 0
         self.most_at_once = 0
         self._news = threading.Condition()
@@ -166,7 +167,7 @@ class Site:
                 await asyncio.sleep(HOLD_SECONDS)
         finally:
             self._under_way -= 1
-        refusal = self._refusals.pop(path, None)
+        refusal = self._refusals.pop(path, self.retry_after if path in self._bodies else None)
         writer.write(self._reply(path, head) if refusal is None else _refusal(refusal))
         await writer.drain()
 

@@ -7,6 +7,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.settings import WorkSettings
 from shoal.work.nursery import Nursery
 from shoal.work.runs import RunSlots
+from shoal.work.storage import StorageWatch
 from shoal.work.workplace import ChildGone, Workplace
 
 
@@ -15,7 +16,11 @@ async def test_a_first_child_that_cannot_be_started_is_told_of_at_once() -> None
     signals = Signals()
     signals.subscribe(told.append)
     nursery = Nursery(SystemClock(), signals, {}, command=["/nowhere/shoal"])
-    place = Workplace("n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), SystemClock(), signals, nursery)
+    clock = SystemClock()
+    storage = StorageWatch({}, clock, signals)
+    place = Workplace(
+        "n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), clock, signals, nursery, storage
+    )
     await RunSlots(place, freed=lambda: None).warm_up()
     [signal] = told
     assert isinstance(signal, ChildGone)

@@ -20,6 +20,7 @@ from shoal.cli import child
 from shoal.cli.probes import probed
 from shoal.crawl.crawls import CrawlMoved
 from shoal.crawl.states import CrawlState
+from shoal.crew import storage_of
 from shoal.loading import load
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
@@ -68,7 +69,18 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
         app.signals.subscribe(hear)
         queue = Stumbling(app.database, app.queue.store, app.settings.queue, app.signals)
         nursery = Nursery(app.clock, app.signals, {}, command=["/nowhere/shoal"])
-        place = Workplace("n", "n/1", ["shared"], ["crawl"], queue, app.settings.work, app.clock, app.signals, nursery)
+        place = Workplace(
+            node_id="n",
+            holder="n/1",
+            lanes=["shared"],
+            kinds=["crawl"],
+            queue=queue,
+            settings=app.settings.work,
+            clock=app.clock,
+            signals=app.signals,
+            nursery=nursery,
+            storage=storage_of(app),
+        )
         return [Worker(place, app.wake)]
 
     async with served(sqlite_url, team=team) as shop:

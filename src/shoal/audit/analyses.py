@@ -12,7 +12,7 @@ from shoal.base.ids import AnalysisId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.queue.job import Job, NewJob
+from shoal.queue.job import Job, LostJob, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
 
@@ -82,6 +82,9 @@ class Analyses:
 
     async def lock(self, tx: Tx, run_id: str) -> None:
         await self.store.lock(tx, run_id)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        return False
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
         """In the commit that ends the job, the analysis ends; one that is tried again, or only lost its worker, stays

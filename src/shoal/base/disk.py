@@ -1,13 +1,32 @@
-"""What a disk has to be told besides bytes: what must outlive a power cut, and who may read it. What is written is the
-caller's."""
+"""Durable and private files: what must survive a power cut, who may read it, and whether the disk has room."""
 
+import errno
 import os
+import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 OWNER_ONLY = 0o600
 OWNER_ONLY_FOLDER = 0o700
 _OTHERS = 0o007
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+PROBE_BYTES = 1_000_000
+
+
+def try_room(folder: Path, size: int = PROBE_BYTES) -> None:
+    """Raise OSError unless a file of this size can be written here. It is really written: only that shows a quota."""
+    make_private(folder)
+    probe = folder / f".room-{secrets.token_hex(8)}"
+    try:
+        with probe.open("xb", buffering=0) as file:
+            left = memoryview(bytes(size))
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+    finally:
+        with suppress(OSError):
+            probe.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -257,8 +257,10 @@ class StorageFull(OperatorError):
     """No room to write; what was committed before is safe."""
 
     code = "storage_full"
+    storage = "store"  # which of ours it is: `bodies` for kept bodies, `output` for an output of a command
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, storage: str = "store") -> None:
+        self.storage = storage
         super().__init__(
             f"{store} has no room left to write; free some space and try again, nothing committed is lost."
         )

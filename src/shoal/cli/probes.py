@@ -1,7 +1,7 @@
 """What a worker answers over HTTP, if it is told where: `/healthz`, `/readyz` and `/metrics`, as a controller does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
@@ -27,7 +27,9 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def probed(app: App, metrics: Metrics, listen: Address) -> AsyncIterator[str]:
+async def probed(
+    app: App, metrics: Metrics, listen: Address, full_storage: Callable[[], Mapping[str, str]] = dict
+) -> AsyncIterator[str]:
     """Answer while the block runs; where. Who may ask is who may ask a controller."""
     settings = app.settings.serve.but(listen=listen)
     await check_reach(app, settings)
@@ -35,7 +37,11 @@ async def probed(app: App, metrics: Metrics, listen: Address) -> AsyncIterator[s
     door.listen()
     address = f"{'http' if settings.tls_cert is None else 'https'}://{address_of(door)}"
     health = HealthApi(
-        app.check_store, lambda: (metrics.render(), metrics.content_type), app.clock, lambda: app.wake.trouble
+        app.check_store,
+        lambda: (metrics.render(), metrics.content_type),
+        app.clock,
+        lambda: app.wake.trouble,
+        full_storage,
     )
     keeper = TokenKeeper(app.tokens(), Failures(app.clock), settings, app.signals)
     routes = routes_of([health], settings.max_request_bytes)

@@ -149,6 +149,7 @@ class Controller:
             lambda: (metrics.render(), metrics.content_type),
             app.clock,
             lambda: app.wake.trouble,
+            lambda: self._workers[0].full_storage if self._workers else {},
         )
 
     def _config(self, metrics: Metrics) -> uvicorn.Config:

@@ -13,13 +13,14 @@ from shoal.app import App, apart, opened
 from shoal.base.service import Service
 from shoal.cli.output import note
 from shoal.cli.watching import on_stop, watched
-from shoal.crew import RUNS
+from shoal.crew import RUNS, storage_of
 from shoal.loading import Loaded, load
 from shoal.observe.hours import EVERY
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.queue import Queue
 from shoal.work.leftovers import Book, claim
 from shoal.work.nursery import COMMAND, Nursery
+from shoal.work.storage import StorageWatch
 from shoal.work.worker import Worker
 from shoal.work.workplace import Workplace
 
@@ -44,7 +45,7 @@ async def _work(flags: Mapping[str, str | None]) -> None:
         if settings.work.listen is not None:
             from shoal.cli.probes import probed
 
-            await stack.enter_async_context(probed(app, metrics, settings.work.listen))
+            await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
         on_stop(node.stop)
         hours = Service(app.hour_keeper(), EVERY, app.clock, app.signals)
         hours.start()
@@ -63,11 +64,13 @@ async def workers_of(
     name, given = settings.grpc.node_id, loaded.sources["GRPC_NODE_ID"] != "default"
     async with AsyncExitStack() as stack:
         heart = await stack.enter_async_context(apart(app)) if count else app.queue
+        storage = storage_of(app)
+        stack.callback(storage.close)
         books = []
         for place in range(count):
             books.append(await claim(name, settings.database.data_dir, app.clock, given=given and place == 0))
             stack.callback(books[-1].close)
-        yield [_worker(app, flags, book, heart, config_of(loaded), command) for book in books]
+        yield [_worker(app, flags, book, heart, storage, config_of(loaded), command) for book in books]
 
 
 def config_of(loaded: Loaded) -> str:
@@ -77,7 +80,13 @@ def config_of(loaded: Loaded) -> str:
 
 
 def _worker(
-    app: App, flags: Mapping[str, str | None], book: Book, heart: Queue, config: str, command: Sequence[str]
+    app: App,
+    flags: Mapping[str, str | None],
+    book: Book,
+    heart: Queue,
+    storage: StorageWatch,
+    config: str,
+    command: Sequence[str],
 ) -> Worker:
     """A worker whose children come to the same settings as we did: by the environment, and what our flags changed."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
@@ -91,6 +100,7 @@ def _worker(
         clock=app.clock,
         signals=app.signals,
         nursery=Nursery(app.clock, app.signals, environment, book, command),
+        storage=storage,
         config=config,
     )
     book.reap()

@@ -32,9 +32,9 @@ from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.pace import HeldHost
-from shoal.queue.job import SHARED_LANE, Job, NewJob, is_local, local_lane, node_of, scopes_of
+from shoal.queue.job import SHARED_LANE, Holder, Job, LostJob, NewJob, is_local, local_lane, node_of, scopes_of
 from shoal.queue.queue import Queue
-from shoal.queue.states import JobState, Move
+from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.settings import CrawlSettings
 
 KIND = "crawl"
@@ -416,6 +416,8 @@ class Crawls:
         crawl = await self.store.lock(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
             return
+        if move.grant_end is GrantEnd.RELEASED:
+            await self._put_back(tx, crawl, Holder(move.job_id, move.epoch))
         verdict = await self._verdict(tx, crawl, move)
         line = telling.walker_moved(move)
         if verdict is None and await self._is_first_to_leave(tx, crawl, move):
@@ -427,6 +429,22 @@ class Crawls:
             self._untold.add(run_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
+
+    async def _put_back(self, tx: Tx, crawl: Crawl, holder: Holder) -> None:
+        """What a walker still had that was handed back for it, say because the store was away or full, waits again. It
+        was in flight in no crash, so nothing is held against it."""
+        if await self._frontier.holds(tx, crawl.number, holder):
+            await self._frontier.release(tx, crawl.number, holder)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        """A walker that had taken no URL only waited. The exception is one that died while it loaded hooks, before its
+        first URL: `attach` marks its grant when they are loaded, and a hook that kills must not do so for ever."""
+        crawl = await self.store.get(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return False
+        if await self._frontier.holds(tx, crawl.number, Holder(lost.id, lost.epoch)):
+            return False
+        return lost.settled or not crawl.config.hooks
 
     async def told(self, run_id: str) -> None:
         """A commit is through: say what it made of the run, if it moved it."""

@@ -372,6 +372,10 @@ class Engine:
             timer.cancel()
             self._admit(task)
 
+    def fail(self, error: Exception) -> None:
+        """End the walk with this error: it would be no use to go on."""
+        self._break(error)
+
     def _break(self, error: Exception) -> None:
         """An error in what the loop calls ends the walk, instead of leaving a URL that nobody settles."""
         self._broken = self._broken or error

@@ -176,6 +176,11 @@ class FrontierStore(Protocol):
         """Put back everything that this holder still has; how many."""
         ...
 
+    async def holds(self, tx: Tx, crawl: int, holder: Holder) -> bool:
+        """Whether this holder has taken URLs that it has neither settled nor put back. Exact only under its job's
+        lock."""
+        ...
+
     async def landed(self, tx: Tx, crawl: int, keys: list[int]) -> list[str]:
         """Where those of these pages were found in the end that redirected, and were HTML."""
         ...

@@ -85,6 +85,8 @@ class Walk:
             await self._fence(tx)
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._frontier.recover(tx, self._crawl.number)
+            if self._crawl.config.hooks:  # they are loaded: a death from now on is not their loading's
+                await self._queue.store.mark_settled(tx, self.holder)
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)

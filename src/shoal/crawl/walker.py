@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
@@ -302,6 +302,8 @@ class Walker:
         return RobotsGate(desk, settings.robots_ttl, stumbled=self._stumbled)
 
     def _stumbled(self, home: str, error: ShoalError) -> None:
+        if isinstance(error, StorageFull) and self._engine is not None:
+            self._engine.fail(error)  # before any URL of that host counts a try
         self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl.id, origin=home, error=str(error)))
 
     @property

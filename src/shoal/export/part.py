@@ -1,17 +1,15 @@
 """A file that has the name FILE.part until it is complete, and errors of the disk in words."""
 
-import errno
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.base.disk import sync_folder
+from shoal.base.disk import NO_ROOM, sync_folder
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
 
 BUFFER = 1 << 18
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PartFile:
@@ -116,5 +114,5 @@ def translated(place: str, error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error  # the reader went away: the frame knows what that means
     if error.errno in NO_ROOM:
-        return StorageFull(place)
+        return StorageFull(place, "output")
     return BackendUnavailable(place, error.strerror or type(error).__name__, "check the disk and try again")

@@ -11,7 +11,7 @@ import orjson
 from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
-from shoal.base.errors import TimeError
+from shoal.base.errors import StorageFull, TimeError
 from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
 from shoal.egress.given import split
@@ -103,7 +103,7 @@ class RobotsMemory:
         while True:
             try:
                 return await self._desk.rules_of(home)
-            except TimeError:  # the store is away: that is not the page's fault
+            except (TimeError, StorageFull):  # the store is away or full: that is not the page's fault
                 await self._clock.sleep(STORE_PAUSE)
 
     def close(self) -> None:

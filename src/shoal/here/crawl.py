@@ -20,7 +20,7 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Settled
 from shoal.crawl.states import CrawlState
 from shoal.crawl.walker import Walker
-from shoal.crew import company_of, walker_of
+from shoal.crew import company_of, storage_of, walker_of
 from shoal.here.stream import PageStream
 from shoal.hosts.pace import HeldHost
 from shoal.pages.page import Page
@@ -203,13 +203,15 @@ class CrawlHere:
         if not others:
             yield
             return
-        worker = company_of(self._app, self.crawl, others)
+        storage = storage_of(self._app)
+        worker = company_of(self._app, self.crawl, others, storage)
         working = asyncio.create_task(worker.run())
         try:
             yield
         finally:
             worker.stop()
             await working
+            storage.close()
 
     def _caught_up(self) -> None:
         if self._walker is not None:

@@ -7,11 +7,12 @@ states, status classes, route patterns; never a URL, a host or an id.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from shoal.base.signals import Signal
 
+STORAGES = ("store", "bodies")
 FINAL = frozenset({"completed", "failed", "stopped"})
 SPANS = (1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
@@ -47,6 +48,11 @@ class Metrics:
         self._holds = self._counter("shoal_host_holds", "Times that a host asked us to wait, by what decides.", "why")
         self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
         self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
+        self._storage_full = self._gauge(
+            "shoal_storage_full", "1 while a storage has no room and what needs it is not taken.", "storage"
+        )
+        for storage in STORAGES:
+            self._storage_full.labels(storage).set(0)
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
         self._crawl_seconds = self._histogram(
             "shoal_crawl_seconds", "From the start of a crawl to its end.", "state", buckets=SPANS
@@ -73,6 +79,8 @@ class Metrics:
             "HoldsBegun": self._holds_begun,
             "ChildLost": self._child_lost,
             "StoreOutOfReach": self._store_out_of_reach,
+            "StorageFilled": lambda signal: self._storage_full.labels(signal.storage).set(1),
+            "StorageFreed": lambda signal: self._storage_full.labels(signal.storage).set(0),
             "CrawlMoved": self._crawl_moved,
             "CrawlEnded": self._crawl_moved,
             "ResultsTaken": self._results_taken,
@@ -96,6 +104,10 @@ class Metrics:
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
         self.told.append(Told(name, "counter", labels, says))
         return Counter(name, says, labels, registry=self.registry)
+
+    def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
+        self.told.append(Told(name, "gauge", labels, says))
+        return Gauge(name, says, labels, registry=self.registry)
 
     def _histogram(self, name: str, says: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
         self.told.append(Told(name, "histogram", labels, says))

@@ -174,6 +174,23 @@ WORDS: Mapping[str, Wording] = {
         choices={"True": (Level.WARNING, "a child that waited for work is gone: {how}")},
     ),
     "ChildLost": Wording(Level.WARNING, "child {pid} was lost with its job: {how}"),
+    "StorageFilled": Wording(
+        Level.WARNING,
+        "the store is full, no jobs are taken until there is room: {error}",
+        of="storage",
+        choices={
+            "bodies": (
+                Level.WARNING,
+                "the storage of kept bodies is full, no crawls are taken until there is room: {error}",
+            )
+        },
+    ),
+    "StorageFreed": Wording(
+        Level.INFO,
+        "the store has room again, after {full_seconds:.0f} s",
+        of="storage",
+        choices={"bodies": (Level.INFO, "the storage of kept bodies has room again, after {full_seconds:.0f} s")},
+    ),
     "StoreOutOfReach": Wording(Level.WARNING, "store out of reach while {doing}: {error}"),
     "RequestServed": Wording(Level.DEBUG, "{method} {route} answered {status}"),
 }

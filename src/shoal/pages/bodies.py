@@ -67,6 +67,10 @@ class BodyStore(Protocol):
         """Remove everything that was kept of a crawl; to find nothing is no error."""
         ...
 
+    async def check_room(self) -> None:
+        """Raise `StorageFull` unless more can be kept, as far as the store can tell."""
+        ...
+
     def close(self) -> None: ...
 
 

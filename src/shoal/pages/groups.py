@@ -22,7 +22,7 @@ from shoal.pages.jobs_store import GroupStore, NewGroup, ResultStore
 from shoal.pages.result import Stored
 from shoal.pages.work import KIND, PageSpec, check_url
 from shoal.queue import states as job_states
-from shoal.queue.job import NewJob, scopes_of
+from shoal.queue.job import LostJob, NewJob, scopes_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, Move
 from shoal.settings import PageSettings
@@ -129,6 +129,9 @@ class Groups:
 
     async def lock(self, tx: Tx, run_id: str) -> None:
         await self.store.lock(tx, run_id)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        return False
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
         """Decide, in the commit that ended a job or many, whether the group is over. The group is locked."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost, TimeError
+from shoal.base.errors import LeaseLost, StorageFull, TimeError
 from shoal.base.service import Pass
 from shoal.queue.job import RUN_KINDS, Holder, LostJob
 from shoal.queue.queue import Queue
@@ -20,8 +20,8 @@ WORTH_TELLING = 1_000_000  # microseconds that a clock went back
 class Janitor:
     """Sweeps expired leases.
 
-    A store that was out of reach kept every worker from extending its lease, so nothing expires within one lease of
-    the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
+    A store that was out of reach, or full, kept every worker from extending its lease, so nothing expires within one
+    lease of the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
     But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was extended of
     late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever they hold
     is left to them for `bot_grace` after the start.
@@ -60,7 +60,7 @@ class Janitor:
             if self._in_grace(began):
                 return Pass(did=tidied)
             moved = await self._expire_all(lost)
-        except TimeError:
+        except (TimeError, StorageFull):  # nobody could extend its lease either
             self._last_pass = None
             self._outage = True
             raise
@@ -100,7 +100,7 @@ class Janitor:
         async def commit(tx: Tx) -> list[Move]:
             await self._queue.lock_run(tx, kind, run_id)
             lost = await self._queue.store.lost_in(tx, [Holder(job.id, job.epoch) for job in seen], expired=True)
-            moves = [self._verdict(job) for job in lost]
+            moves = [await self._verdict(tx, job) for job in lost]
             await self._queue.finish_and_lease_in(tx, moves, None)
             for move in moves:
                 await self._queue.job_moved_in(tx, move, kind, run_id)
@@ -111,8 +111,9 @@ class Janitor:
             await self._queue.tell_moved(move, kind, run_id)
         return len(moves)
 
-    def _verdict(self, lost: LostJob) -> Move:
-        return self._queue.verdict(lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
+    async def _verdict(self, tx: Tx, lost: LostJob) -> Move:
+        error = f"the lease of {lost.lease_holder} ran out"
+        return await self._queue.verdict_in(tx, lost, GrantEnd.EXPIRED, error)
 
     async def _look(self, tx: Tx) -> tuple[list[LostJob], int]:
         bots = self._clock.monotonic() >= self._bots_until
@@ -145,7 +146,7 @@ class Janitor:
         lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
         if lost is None:
             raise LeaseLost(seen.id, seen.epoch)
-        move = self._verdict(lost)
+        move = await self._verdict(tx, lost)
         await self._queue.move_in(tx, move, lost.kind, lost.run_id)
         return move
 
@@ -156,7 +157,7 @@ async def _each(sweeps: Sequence[Callable[[], Awaitable[int]]]) -> int:
     for sweep in sweeps:
         try:
             moved += await sweep()
-        except TimeError:  # the store is away: for the others, too
+        except (TimeError, StorageFull):  # the store is away or full: for the others, too
             raise
         except Exception as error:
             failed.append(error)

@@ -287,6 +287,11 @@ class RunKeeper(Protocol):
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None: ...
 
+    async def was_idle(self, tx: Tx, run_id: str, lost: "LostJob") -> bool:
+        """Whether a grant that lost its worker had nothing of the run's work in hand: then that death is no crash of
+        the job. Run and job are locked, so nothing is taken meanwhile."""
+        ...
+
     async def told(self, run_id: str) -> None:
         """The commit is through: say what became of the run."""
         ...

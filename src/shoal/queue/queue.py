@@ -263,7 +263,7 @@ class Queue:
             lost = await self.store.lost(tx, lease.holder)
             if lost is None:
                 raise LeaseLost(lease.holder.job_id, lease.holder.epoch)
-            move = self.verdict(lost, GrantEnd.CRASHED, error, reason)
+            move = await self.verdict_in(tx, lost, GrantEnd.CRASHED, error, reason)
             await self.move_in(tx, move, lease.kind, lease.run_id)
             return move
 
@@ -279,7 +279,7 @@ class Queue:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self.lock_run(tx, kind, run_id or None)
             lost = await self.store.lost_in(tx, [lease.holder for lease in leases], expired=False)
-            moves = [(self.verdict(job, GrantEnd.CRASHED, error), job) for job in lost]
+            moves = [(await self.verdict_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
             for move, job in moves:
                 await self.job_moved_in(tx, move, job.kind, job.run_id)
@@ -290,9 +290,16 @@ class Queue:
             await self.tell_moved(move, job.kind, job.run_id)
         return len(moves)
 
-    def verdict(self, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST) -> Move:
-        """What becomes of a job whose worker is gone: back to its lane, or, past the poison limit, a dead letter. One
-        that a bot lost waits a while before, and is lost no more often than its policy lets it be tried again."""
+    async def verdict_in(
+        self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST
+    ) -> Move:
+        """Decide what becomes of a job whose worker is gone: it goes back to its lane, or, past the poison limit,
+        becomes a dead letter. One that a bot lost waits a while before, and is lost no more often than its policy lets
+        it be tried again. A crash counts only if the worker had some of the run's work in hand. The run and the job
+        are locked."""
+        keeper = self._keepers.get(lost.kind)
+        if keeper is not None and lost.run_id is not None and await keeper.was_idle(tx, lost.run_id, lost):
+            return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
         crashes = 1 if lost.settled else lost.crash_count + 1
         by_bot = is_bot(lost.lease_holder)
         limit = lost.max_retry if by_bot and lost.max_retry is not None else self.settings.poison_limit

@@ -110,6 +110,11 @@ def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str 
     return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=True)
 
 
+def give_back_idle(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
+    """The worker is gone, and had none of the job's work in hand: no crash is counted."""
+    return Move(job_id, epoch, JobState.PENDING, end, reason, error)
+
+
 def bot_lost(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
     """A bot said nothing for too long: others may have the job after a pause, as something less important."""
     end = GrantEnd.EXPIRED

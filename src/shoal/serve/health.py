@@ -1,14 +1,14 @@
 """`/healthz` (this process lives), `/readyz` (its store answers), `/metrics`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.responses import Response
 
 from shoal import __version__
 from shoal.access.scopes import Scope
 from shoal.base.clock import Clock
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, StorageFull
 from shoal.serve import shapes
 from shoal.serve.endpoint import Ask, Nothing, endpoint
 from shoal.serve.problems import Json
@@ -25,7 +25,9 @@ class HealthApi:
         metrics: Callable[[], tuple[bytes, str]],
         clock: Clock,
         deaf: Callable[[], str | None] = lambda: None,
+        full_storage: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        self._full_storage = full_storage
         self._deaf = deaf
         self._check_store = check_store
         self._metrics = metrics
@@ -49,18 +51,22 @@ class HealthApi:
         "GET",
         "/readyz",
         scope=Scope.READ,
-        says="Whether its store takes what is written.",
+        says="Whether its store takes what is written, and so does all that its workers need.",
         answer=shapes.Readiness,
         answers={"status": "ok", "store": "ok"},
     )
     async def show_readiness(self, ask: Ask[Nothing, Nothing]) -> Json:
-        """503 with the same fields while it does not."""
+        """503 with the same fields while it does not; `bodies` is there while there is no room for kept bodies."""
         async with self._checking:  # those who ask meanwhile get what it finds
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
                 await self._check()
         error = self._trouble
         if error is not None:
             return Json({"status": "unavailable", "store": error.code, "detail": error.message}, status_code=503)
+        if full := self._full_storage():
+            told = dict.fromkeys(full, StorageFull.code)
+            detail = " ".join(full.values())
+            return Json({"status": "unavailable", "store": "ok", **told, "detail": detail}, status_code=503)
         if (why := self._deaf()) is not None:  # jobs are still found, only a moment later: ready all the same
             return Json({"status": "ok", "store": "ok", "detail": f"notify degraded: {why}"})
         return Json({"status": "ok", "store": "ok"})

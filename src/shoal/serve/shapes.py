@@ -183,10 +183,11 @@ class Health(Struct, kw_only=True):
 
 
 class Readiness(Struct, kw_only=True):
-    """`detail` says what is wrong, or limps."""
+    """`detail` says what is wrong, or limps. `bodies` is there while there is no room for kept bodies."""
 
     status: str
     store: str
+    bodies: str | UnsetType = UNSET
     detail: str | UnsetType = UNSET
 
 

@@ -8,11 +8,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
-from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError
+from shoal.base.disk import NO_ROOM
+from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.crawls import CrawlMoved
 from shoal.crawl.states import TERMINAL
@@ -24,11 +25,13 @@ from shoal.settings import Settings
 from shoal.work.pages import PageCraft, PageDesk
 from shoal.work.talk import (
     LEASE_LOST,
+    STORAGE_FULL,
     STORE_AWAY,
     Alone,
     Done,
     Drop,
     Ended,
+    Full,
     Held,
     Holding,
     Leased,
@@ -138,12 +141,16 @@ class Child:
             done = Done(LEASE_LOST)
         except BackendUnavailable as error:  # for longer than the lease is trusted: nobody's failure
             done = Done(STORE_AWAY, error=error.message)
+        except StorageFull as error:  # the operator's to mend, and no failure of the job
+            done = Done(STORAGE_FULL, error=error.message, storage=error.storage)
         except ShoalError as error:
             done = Done("failed", error=f"{error.code}: {error.message}")
         except Exception as error:  # the parent counts the attempt; the child is replaced
             done = Done("failed", error=f"{type(error).__name__}: {error}")
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                done = Done(STORAGE_FULL, error=str(error), storage="store")
         self._run = None
-        _say(Done(done.ending, done.error, _memory()))
+        _say(replace(done, memory=_memory()))
 
     async def _tick(self) -> None:
         while True:
@@ -209,6 +216,9 @@ class PageChild(Generic[R]):
         _say(Holding(pairs(self._desk.held), _memory()))
 
     def _tell(self, doing: str, error: Exception) -> None:
+        if isinstance(error, StorageFull):
+            _say(Full(error.storage, error.message))
+            return
         node = node_of(self._holder)
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
@@ -20,6 +20,7 @@ from shoal.work.talk import (
     Alone,
     Done,
     Ended,
+    Full,
     Held,
     Holding,
     Leased,
@@ -91,6 +92,7 @@ class ChildProcess:
         self.memory = 0
         self._holding: list[Pair] = []
         self.alone: Holder | None = None  # of a page child: the only job that it works on
+        self.found_full: Callable[[str, str], None] = lambda storage, error: None  # is told of storage without room
 
     @property
     def pid(self) -> int:
@@ -140,6 +142,8 @@ class ChildProcess:
         elif isinstance(message, Holding):
             self._holding = message.leases
             self.memory = message.memory
+        elif isinstance(message, Full):
+            self.found_full(message.storage, message.error)
         elif isinstance(message, Alone):
             self.alone = None if message.lease is None else holders([message.lease])[0]
         elif (told := _signal_of(message, self.pid)) is not None:

@@ -115,6 +115,7 @@ class PageSlots:
             await place.clock.sleep(CHILD_PAUSE)
             return
         self._child, self._killed = child, None
+        child.found_full = place.storage.filled
         holder = holder_of(place.holder, child.pid)
         if self._leaving:
             child.say(Leave("shutdown", self._patient))

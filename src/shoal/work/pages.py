@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
-from shoal.base.errors import LeaseLost, ShoalError
+from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.reading import show_duration
 from shoal.queue.job import Holder, Lease
 from shoal.queue.queue import Queue
@@ -214,6 +214,9 @@ class PageDesk(Generic[R]):
             result = await self._work.run(lease)
         except asyncio.CancelledError:
             self._cancelled(lease)
+        except (BackendUnavailable, StorageFull) as error:  # the store's trouble, not the job's
+            self._trouble("working on a page job", error)
+            self._hand_back([lease], error.code)
         except Exception as error:
             why = (
                 f"{error.code}: {error.message}"

@@ -10,7 +10,7 @@ from shoal.base.reading import show_duration
 from shoal.queue.job import Extended, Holder, Lease
 from shoal.queue.states import STALLED
 from shoal.work.nursery import ChildProcess
-from shoal.work.talk import LEASE_LOST, STORE_AWAY, Leave, Renewed, Work
+from shoal.work.talk import LEASE_LOST, STORAGE_FULL, STORE_AWAY, Leave, Renewed, Work
 from shoal.work.workplace import Workplace
 
 CHILD_PAUSE = 1.0  # seconds before another child is started after one that could not
@@ -59,10 +59,11 @@ class RunSlots:
 
     async def lease_more(self) -> None:
         place = self._place
-        if self.free <= 0:
+        kinds = [kind for kind in place.kinds if place.storage.allows(kind)]
+        if self.free <= 0 or not kinds:
             return
         try:
-            leases = await place.queue.lease(place.holder, list(place.kinds), list(place.lanes), self.free)
+            leases = await place.queue.lease(place.holder, kinds, list(place.lanes), self.free)
         except ShoalError as error:
             place.tell_unreachable("leasing", error)
             return
@@ -168,10 +169,13 @@ class RunSlots:
                 await self._bury(slot, await slot.child.end())
             elif done.ending == STORE_AWAY:
                 self._place.tell_unreachable("working on a job", RuntimeError(done.error))
-                await self._hand_back(slot.lease)
+                await self._hand_back(slot.lease, STORE_AWAY)
                 await self._place.clock.sleep(CHILD_PAUSE)
+            elif done.ending == STORAGE_FULL:
+                self._place.storage.filled(done.storage, done.error or "")
+                await self._hand_back(slot.lease, STORAGE_FULL)
             elif done.ending == LEASE_LOST:
-                await self._hand_back(slot.lease)  # if it is ours after all
+                await self._hand_back(slot.lease, STORE_AWAY)  # if it is ours after all
             elif done.error is not None:
                 await self._place.settle(self._place.queue.fail(slot.lease, done.error))
         finally:
@@ -179,12 +183,12 @@ class RunSlots:
             self._reuse(slot.child)
             self._freed()
 
-    async def _hand_back(self, lease: Lease) -> None:
-        """Give a job back that was left because of the store, as soon as the store can be told: else it would wait
-        until the lease has run out, and longer after an outage."""
+    async def _hand_back(self, lease: Lease, reason: str) -> None:
+        """Give a job back that was left because of the store, or of full storage, as soon as the store can be told:
+        else it would wait until the lease has run out, and longer after an outage."""
         while True:
             try:
-                await self._place.queue.release(lease, STORE_AWAY)
+                await self._place.queue.release(lease, reason)
             except LeaseLost:
                 return
             except ShoalError as error:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import orjson
 from msgspec import convert, to_builtins
 
+from shoal.base.errors import StorageFull
 from shoal.base.ids import JobId
 from shoal.queue.job import Holder, Lease
 
@@ -61,18 +62,21 @@ class Tick:
 
 
 STORE_AWAY = "store_away"
+STORAGE_FULL = StorageFull.code
 LEASE_LOST = "lease_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """Child to parent: the job has left my hands. `error` is set if it failed and the parent must say so; one that
-    ended as `STORE_AWAY` did not fail, and is handed back; so is one that ended as `LEASE_LOST`, which may only mean
-    that nobody told the child in time that it still has its lease."""
+    ended as `STORE_AWAY`, or as `STORAGE_FULL` with the name of that storage, did not fail, and is handed back; so is
+    one that ended as `LEASE_LOST`, which may only mean that nobody told the child in time that it still has its
+    lease."""
 
     ending: str
     error: str | None = None
     memory: int = 0
+    storage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,14 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class Full:
+    """Page child to parent: this storage has no room. What I have waits for it; take nothing that needs it."""
+
+    storage: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alone:
     """Page child to parent: this job, which lost a worker before, runs now with nothing beside it; None: it is over."""
 
@@ -156,6 +168,7 @@ Message = (
     | Taken
     | Leased
     | Holding
+    | Full
     | Alone
 )
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}

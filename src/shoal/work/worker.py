@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -62,6 +63,11 @@ class Worker:
     @property
     def node_id(self) -> str:
         return self._place.node_id
+
+    @property
+    def full_storage(self) -> Mapping[str, str]:
+        """The storage that has no room, each with a sentence about it: what needs it is not taken."""
+        return self._place.storage.full
 
     def successor(self) -> "Worker":
         """Another one in the same place, for when this one has ended."""

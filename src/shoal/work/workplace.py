@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from shoal.base.clock import Clock
-from shoal.base.errors import LeaseLost, ShoalError
+from shoal.base.errors import LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
 from shoal.settings import WorkSettings
 from shoal.work.nursery import Nursery
+from shoal.work.storage import StorageWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Workplace:
     clock: Clock
     signals: Signals
     nursery: Nursery
+    storage: StorageWatch
     config: str = "{}"
 
     async def settle(self, verb: Awaitable[object]) -> None:
@@ -66,6 +68,9 @@ class Workplace:
             self.tell_unreachable("settling a job", error)  # its lease runs out, and the janitor puts it back
 
     def tell_unreachable(self, doing: str, error: Exception) -> None:
+        if isinstance(error, StorageFull):  # told once, however many find it so
+            self.storage.filled(error.storage, error.message)
+            return
         self.signals.emit(StoreOutOfReach(node_id=self.node_id, doing=doing, error=str(error)))
 
     def tell_gone(self, how: str, *, had_begun: bool = False) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.base.clock import Clock
-from shoal.base.disk import make_private, open_private, sync_folder
+from shoal.base.disk import NO_ROOM, make_private, open_private, sync_folder, try_room
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
 from shoal.pages.bodies import Place
 from shoal.store.bodies.names import folder_of, is_safe, new_file
 
 SEGMENT_BYTES = 1_000_000_000
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)  # time does not help
 
 
@@ -34,6 +33,12 @@ class FolderBodies:
 
     async def forget(self, crawl_id: str) -> None:
         await asyncio.to_thread(self._forget, self._root / folder_of(crawl_id))
+
+    async def check_room(self) -> None:
+        try:
+            await asyncio.to_thread(try_room, self._root)
+        except OSError as error:
+            raise _translated(self._root, error) from error
 
     def close(self) -> None: ...
 
@@ -122,7 +127,7 @@ class FolderWriter:
 
 def _translated(place: Path, error: OSError) -> ShoalError:
     if error.errno in NO_ROOM:
-        return StorageFull(str(place))
+        return StorageFull(str(place), "bodies")
     why = error.strerror or type(error).__name__
     if error.errno in NO_WAY:
         return BadConfig("SHOAL_BODIES", f"leads to {place}, which cannot be used ({why})", "name a folder that can be")

@@ -153,6 +153,9 @@ class SqlFrontier:
         await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
         return len(rows)
 
+    async def holds(self, tx: Tx, crawl: int, holder: Holder) -> bool:
+        return await tx.one("any_held", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch) is not None
+
     async def recover(self, tx: Tx, crawl: int) -> int:
         rows = await tx.all("lost_urls", crawl=crawl)
         held = Counter((row["job_id"], row["epoch"]) for row in rows)

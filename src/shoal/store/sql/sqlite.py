@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import orjson
 
+from shoal.base import disk
 from shoal.base.clock import Clock
 from shoal.base.database import Rows, Tx, Work
 from shoal.base.disk import make_private, open_private
@@ -144,6 +145,14 @@ class SqliteDatabase:
 
     async def read(self, work: Work[T]) -> T:
         return cast(T, await self._submit(self._reads, work))
+
+    async def check_room(self) -> None:
+        """Raise `StorageFull` unless its disk has room for more than what the log has reserved already."""
+        try:
+            await asyncio.to_thread(disk.try_room, self.path.parent)
+        except OSError as error:
+            translated = self._translate(error)
+            raise translated from error
 
     async def current(self) -> int:
         """The schema version of the file; 0 if there is none. Changes nothing."""
@@ -320,13 +329,15 @@ class SqliteDatabase:
     def _translate(self, error: BaseException) -> BaseException:
         """A foreign error, as ours; others stay what they are."""
         if isinstance(error, OSError):
+            if error.errno in disk.NO_ROOM:
+                return StorageFull(self.name)
             return BadConfig("DATABASE_URL", f"names {self.path}, which cannot be used ({error.strerror})", _PATH_FIX)
         if not isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError):
             return error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             return error
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._without_room()):
+        if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and self._without_room()):
             return StorageFull(self.name)
         if code == sqlite3.SQLITE_BUSY:
             return BackendUnavailable(self.name, "another process holds its lock", "try again in a moment")
@@ -341,6 +352,7 @@ class SqliteDatabase:
         return error
 
 
+_PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the log or its index could not be made, or grow
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
 _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
 

@@ -8,6 +8,10 @@ SELECT host FROM frontier_host WHERE crawl = :crawl AND job_id = :job_id AND epo
 UNION
 SELECT host FROM frontier_touched WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch;
 
+-- name: any_held
+-- Whether a walker has a URL in hand.
+SELECT 1 FROM frontier_touched WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch LIMIT 1;
+
 -- name: free_host_claims
 -- A walker lets go of its hosts.
 UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND job_id = :job_id AND epoch = :epoch;
