@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from shoal.base.retry_after import asked_wait
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
 from shoal.extract.directives import of_headers
@@ -117,7 +118,7 @@ class PageFetcher:
             fetched.etag = _validator(outcome.headers.get("etag"))
             fetched.last_modified = _validator(outcome.headers.get("last-modified"))
         elif outcome.status in THROTTLED:
-            fetched.retry_after = outcome.headers.get("retry-after")
+            fetched.retry_after = asked_wait(outcome.headers.get)
         if tags := outcome.headers.all("x-robots-tag"):
             fetched.robots = of_headers(tags, self._token) or None
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:

@@ -1,16 +1,16 @@
 -- name: host_robots
 -- What is kept of a host's robots.txt.
-SELECT robots_state, robots, robots_at FROM host WHERE origin = :origin;
+SELECT robots_state, robots, shoal_now() - robots_at AS age FROM host WHERE origin = :origin;
 
 -- name: keep_robots
 -- Keep what a host's robots.txt said.
 UPDATE host
-SET robots_state = :state, robots = :body, robots_hash = :hash, robots_at = :fetched_at, delay = :delay
+SET robots_state = :state, robots = :body, robots_hash = :hash, robots_at = shoal_now(), delay = :delay
 WHERE origin = :origin;
 
 -- name: robots_unchanged
 -- A host's robots.txt says what it said before: only when that was asked is new, and the file is not written again.
-UPDATE host SET robots_at = :fetched_at, delay = :delay
+UPDATE host SET robots_at = shoal_now(), delay = :delay
 WHERE origin = :origin AND robots_state = :state AND robots_hash = :hash;
 
 -- name: held_hosts
