@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from shoal.base.clock import SystemClock
+from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, ask_redis
@@ -137,7 +137,7 @@ def redis_url(redis: Service) -> Iterator[str]:
 def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store in which nothing has happened yet."""
     path = tmp_path_factory.mktemp("new") / "shoal.db"
-    SqliteDatabase(path, SystemClock())._prepare(upgrade=True)
+    SqliteDatabase(path, FakeClock())._prepare(upgrade=True)
     return path
 
 

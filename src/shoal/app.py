@@ -90,6 +90,11 @@ class App:
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
 
+    def clock_watch(self) -> "Chore | None":
+        """The chore that checks the store's clock, for processes without a janitor. None for an embedded store: it runs
+        by the uptime of the machine, and a controller alone follows the wall clock."""
+        return None if isinstance(self.database, SqliteDatabase) else self.queue.clock_watch(self.clock)
+
     @property
     def jobs(self) -> "Jobs":
         from shoal.queue.jobs import Jobs
@@ -264,7 +269,7 @@ class App:
         from shoal.events.webhooks import Webhooks
         from shoal.store.sql.events import SqlEvents, SqlWebhooks
 
-        return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: rule_of(self.settings), self.clock)
+        return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: rule_of(self.settings))
 
     def policies(self) -> "Policies":
         from shoal.crawl.again import Again

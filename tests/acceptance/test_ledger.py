@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ledger
+from tests.support.clocks import HOUR, SettableClock
 from tests.support.fleet import (
     FIFTH,
     PATIENCE_SECONDS,
@@ -59,24 +60,24 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str
 ) -> None:
     """Three crawls, one of them with two walkers, one put to sleep, and page jobs; workers, children, the controller
-    and, where there is one, the database server die under them."""
+    and, where there is one, the database server die under them, and the clock is set by an hour and back."""
     server: PostgresServer | None = request.getfixturevalue("own_postgres") if driver == "postgres" else None
     store_url = server.url if server else f"sqlite:///{tmp_path}/shoal.db"
-    seed = seed_of_run()
+    seed, clock = seed_of_run(), SettableClock(store_url, tmp_path)
     try:
         with (
             Site(pages=150) as large,
             Site(pages=80) as small,
             Site(pages=80) as third,
             Site(pages=80) as single,
-            Fleet(tmp_path, store_url, **STORMY) as fleet,
+            Fleet(tmp_path, store_url, **STORMY, **clock.env) as fleet,
         ):
             controller, workers = fleet.controller(), [fleet.worker("worker-1"), fleet.worker("worker-2")]
             walkers = {large: 2, small: 1, third: 1}
             works = [Work(site, fleet.submit(site, concurrency=2, workers=count)) for site, count in walkers.items()]
             group = fleet.fetch(single.urls)
             works.append(Work(single))
-            storm = Storm(fleet, controller, workers, works, seed, server)
+            storm = Storm(fleet, controller, workers, works, seed, clock, server)
             storm.rage(KILLS)
 
             def page_jobs_over() -> bool:
@@ -136,6 +137,35 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
         assert ends_of(fleet, crawl_id) == ["expired", "done"]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_stops_no_crawl_and_ends_no_lease(store_url: str, tmp_path: Path, hours: int) -> None:
+    """Paced work goes on, a killed worker's is given back in time, and a worker that starts now is not taken for dead."""
+    clock = SettableClock(store_url, tmp_path)
+    with (
+        Site(pages=16) as site,
+        Site(pages=10, delay=DELAY_SECONDS) as small,
+        Fleet(tmp_path, store_url, **FIFTH, **clock.env) as fleet,
+    ):
+        controller, worker = fleet.controller(), fleet.worker()
+        crawl_id = fleet.submit(site, delay_seconds=0.1)
+        site.wait_for_pages(5)
+        clock.step(hours * HOUR)
+        site.wait_for_pages(9)
+        worker.kill()
+        killed_at = site.visits[-1].at
+        worker.start()
+        again = site.wait_for_visit(killed_at, AGAIN_SECONDS)
+        assert again.at - killed_at <= AGAIN_SECONDS
+        second = fleet.submit(small, concurrency=2)
+        for each, pages in ((crawl_id, site), (second, small)):
+            fleet.wait_for_state(each, "completed", "failed")
+            books_in_order(fleet, each, pages)
+        assert ends_of(fleet, crawl_id) == ["expired", "done"]
+        assert ends_of(fleet, second) == ["done"]
+        told = controller.said() + worker.said()
+        assert told.count(f"the clock of the store was set {'back' if hours < 0 else 'forward'} by 3600 s") == 1
 
 
 def test_a_worker_killed_before_its_first_heartbeat_costs_no_attempt(store_url: str, tmp_path: Path) -> None:

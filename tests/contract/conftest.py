@@ -13,7 +13,7 @@ import pytest
 
 from shoal.app import database_of
 from shoal.audit.analyses import Analyses
-from shoal.base.clock import FakeClock
+from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import JobId, new_id
@@ -119,10 +119,17 @@ class Bench:
         return StorageWatch(checks, self.clock, self.signals)
 
     async def jump(self, seconds: float) -> None:
-        """Move the store's clock, and with it our own."""
+        """Let time pass."""
         self.clock.jump(seconds)
         if self.dialect == "postgres":
-            await self.sql(f"UPDATE clock_offset SET micros = micros + {round(seconds * 1e6)}")
+            await self.sql(f"UPDATE store_clock SET shift = shift + {round(seconds * 1e6)}")
+
+    async def step(self, seconds: float) -> None:
+        """Set the clock below the store's: the server's, or for a file the machine's."""
+        if self.dialect == "postgres":
+            await self.sql(f"UPDATE store_clock SET shift = shift + {round(seconds * 1e6)}")
+        else:
+            self.clock.step(seconds)
 
     async def sql(self, text: str) -> list[dict[str, Any]]:
         """Run one statement behind the rooms' back."""
@@ -416,8 +423,17 @@ async def until_blocked(bench: Bench) -> None:
     await asyncio.wait_for(look(), PATIENCE)
 
 
-async def open_bench(url: str) -> Bench:
-    clock = FakeClock()
+class ServerClock(FakeClock):
+    """The clock of a bench on PostgreSQL. That server's runs on, and our uptime with it; the rest stands still."""
+
+    _began = SystemClock().uptime()
+
+    def uptime(self) -> int:
+        return super().uptime() + SystemClock().uptime() - self._began
+
+
+async def open_bench(url: str, clock: FakeClock | None = None) -> Bench:
+    clock = clock or (FakeClock() if url.startswith("sqlite") else ServerClock())
     database = database_at(url, clock)
     await database.open(upgrade=True)
     return Bench(url, database, clock, database.dialect)

@@ -424,9 +424,9 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     news = {host: HostNews(SITE, 429, first=1, most=2) for host in numbers.values()}
     await run(lambda tx: hosts.hear(tx, news))
     await run(lambda tx: bench.frontier.held_hosts(tx, crawl.number, 100))
-    for at in (1, 2):
-        record = RobotsRecord(RobotsState.FOUND, "User-agent: *", at)
-        await run(lambda tx, record=record: hosts.keep_robots(tx, SITE, record, timedelta(0)))
+    record = RobotsRecord(RobotsState.FOUND, "User-agent: *")
+    for _ in range(2):
+        await run(lambda tx: hosts.keep_robots(tx, SITE, record, timedelta(0)))
     await run(lambda tx: hosts.robots(tx, SITE))
 
 

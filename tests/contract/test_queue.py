@@ -10,7 +10,7 @@ from shoal.crawl.crawls import KIND
 from shoal.queue import states
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, LostJob
-from shoal.queue.queue import ClockWentBack, Queue
+from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
 from shoal.settings import QueueSettings
 from tests.contract.conftest import PATIENCE, Bench, Gate, Gated, Severed, database_at, until_blocked
@@ -738,30 +738,13 @@ async def test_many_enqueues_of_one_key_at_once_make_one_job(bench: Bench) -> No
 # Clocks
 
 
-async def test_a_clock_that_steps_back_only_lengthens_leases(bench: Bench) -> None:
-    """F10."""
-    job_id = await bench.enqueue()
-    lease = await bench.lease()
-    janitor = bench.janitor()
-    await janitor.run_once()
-    await bench.jump(-600)
-    await janitor.run_once()
-    assert (await bench.job(job_id)).state is J.LOCKED
-    assert await bench.queue.finish(lease) is J.DONE
-    told = [signal for signal in bench.told if isinstance(signal, ClockWentBack)]
-    # An embedded store shows no earlier time than it did; the machine below it does.
-    whose = {"controller"} if bench.dialect == "sqlite" else {"controller", "store"}
-    assert {signal.whose for signal in told} == whose
-    assert all(signal.seconds == pytest.approx(600, abs=5) for signal in told)
-
-
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_workers_clock_says_nothing_about_its_lease(postgres_bench: Bench, hours: int) -> None:
     """F9."""
     await postgres_bench.enqueue()
-    postgres_bench.clock.jump(3600 * hours)
+    postgres_bench.clock.step(3600 * hours)
     lease = await postgres_bench.lease()
-    postgres_bench.clock.jump(-3600 * hours)
+    postgres_bench.clock.step(-3600 * hours)
     await postgres_bench.queue.extend([lease.holder])
     left = await postgres_bench.database.read(postgres_bench.jobs.freshest_lease)
     assert left is not None
@@ -773,7 +756,7 @@ async def test_the_store_decides_whether_a_lease_is_over_not_the_janitors_machin
     job_id = await bench.enqueue()
     await bench.lease()
     if bench.dialect == "postgres":
-        bench.clock.jump(3600)
+        bench.clock.step(3600)
         await bench.janitor().run_once()
         assert (await bench.job(job_id)).state is J.LOCKED
     await bench.jump(11)

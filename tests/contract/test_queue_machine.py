@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from shoal.base.clock import FakeClock
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, StateConflict
 from shoal.base.ids import JobId
@@ -40,8 +41,8 @@ EXAMPLES = {"sqlite": 60, "postgres": 12}
 STEPS = 50
 DICE = 0.5  # of the jitter, which only adds
 FAKE_CLOCK = """
-    CREATE OR REPLACE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
-    $$ BEGIN RETURN (SELECT micros FROM clock_offset); END $$
+    CREATE OR REPLACE FUNCTION server_now(shift BIGINT) RETURNS BIGINT LANGUAGE sql STABLE AS
+    $$ SELECT shift $$
 """
 JOBS = """
     SELECT id, state, state_reason AS reason, attempts, crash_count AS crashes, lease_epoch AS epoch,
@@ -60,13 +61,13 @@ class Ground:
 
     def __init__(self, store_url: str) -> None:
         self._runner = asyncio.Runner()
-        self.bench: Bench = self.run(open_bench(store_url))
+        self.bench: Bench = self.run(open_bench(store_url, FakeClock()))
         self.queue = Queue(self.bench.database, self.bench.jobs, self.bench.settings, self.bench.signals, lambda: DICE)
         self.bench.queue = self.queue
         self.bench.desk = Jobs(self.bench.database, self.queue, self.bench.book)
         if self.bench.dialect == "postgres":
             self.run(self.bench.sql(FAKE_CLOCK))
-            self.run(self.bench.sql(f"UPDATE clock_offset SET micros = {self.bench.clock.micros()}"))
+            self.run(self.bench.sql(f"UPDATE store_clock SET shift = {self.bench.clock.micros()}"))
 
     def run(self, doing: Awaitable[T]) -> T:
         async def call() -> T:

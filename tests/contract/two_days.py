@@ -49,8 +49,8 @@ HOURS = 48
 NEVER = 2**62
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 FROZEN_CLOCK = """
-    CREATE OR REPLACE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
-    $$ BEGIN RETURN (SELECT micros FROM clock_offset); END $$
+    CREATE OR REPLACE FUNCTION server_now(shift BIGINT) RETURNS BIGINT LANGUAGE sql STABLE AS
+    $$ SELECT shift $$
 """
 FREQUENCIES = {"25m": 25, "1h": 60, "90m": 90, "2h": 120, "4h": 240, "6h": 360, "8h": 480, "12h": 720, "24h": 1440}
 OFTEN = (1, 1, 1, 3, 5, 10, 15, 30, 34)  # how many policies have each of these
@@ -141,7 +141,7 @@ class Days:
         database = self.bench.database
         self.policies = Policies(database, self.store, self.bench.queue, Again(self.bench.crawls), lambda: LOOPBACK)
         self.intake = Intake(database, self.store, self.policies)
-        self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK, self.bench.clock)
+        self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
         self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
         self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
@@ -270,7 +270,7 @@ async def days_of(url: str, seed: int, begins: datetime = BEGINS) -> AsyncIterat
     bench = Bench(url, database, clock, database.dialect)
     if bench.dialect == "postgres":
         await bench.sql(FROZEN_CLOCK)
-        await bench.sql(f"UPDATE clock_offset SET micros = {clock.micros()}")
+        await bench.sql(f"UPDATE store_clock SET shift = {clock.micros()}")
     async with bad_server() as server:
         days = Days(bench, server, random.Random(seed))
         try:

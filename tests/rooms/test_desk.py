@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,9 @@ from shoal.hosts.desk import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsDesk
 from shoal.hosts.robots import MAX_BYTES, RobotsState, Rules
 from shoal.hosts.watch import HostHeld
 from shoal.settings import HostSettings
-from tests.rooms.conftest import Answer, Crawler, ScriptedSite, serving
+from shoal.store.sql.hosts import SqlHostStore
+from shoal.store.sql.sqlite import SqliteDatabase
+from tests.rooms.conftest import Answer, ScriptedSite, serving
 from tests.support.told import Told
 
 NOTHING = "User-agent: *\nDisallow: /\n"
@@ -29,6 +32,7 @@ LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 
 @dataclass
 class Bench:
+    database: SqliteDatabase
     desk: RobotsDesk
     clock: FakeClock
     told: Told[Signal]
@@ -41,13 +45,18 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(crawler: Crawler) -> AsyncIterator[Bench]:
-    app, clock, told = crawler.app, FakeClock(), Told[Signal]()
+async def bench(sqlite_url: str) -> AsyncIterator[Bench]:
+    clock, told = FakeClock(), Told[Signal]()
+    database = SqliteDatabase(Path(sqlite_url.removeprefix("sqlite:///")), clock)
+    await database.open()
     signals = Signals()
     signals.subscribe(told)
     egress = Egress(LOOPBACK)
-    yield Bench(RobotsDesk(app.database, app.hosts, egress, "Shoal/1", HostSettings(), clock, signals), clock, told)
+    yield Bench(
+        database, RobotsDesk(database, SqlHostStore(), egress, "Shoal/1", HostSettings(), clock, signals), clock, told
+    )
     egress.close()
+    await database.close()
 
 
 def site(robots: Answer, script: Callable[[str], Answer | None] = lambda path: None) -> ScriptedSite:
@@ -171,11 +180,11 @@ async def test_a_delay_that_was_cut_is_told(bench: Bench) -> None:
         assert cuts == [CrawlDelayCut(origin=host.url, asked_seconds=100, delay_seconds=30)] * 2
 
 
-async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench, crawler: Crawler) -> None:
+async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench) -> None:
     async with serving(site((503, {"Retry-After": "600"}, ""))) as host:
         assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
-        numbers = await crawler.app.database.run(lambda tx: crawler.app.hosts.numbers(tx, [host.url]))
-        standings = await crawler.app.database.read(lambda tx: crawler.app.hosts.standings(tx, numbers.values()))
+        numbers = await bench.database.run(lambda tx: SqlHostStore().numbers(tx, [host.url]))
+        standings = await bench.database.read(lambda tx: SqlHostStore().standings(tx, numbers.values()))
     assert [stands.held_for for stands in standings.values()] == [pytest.approx(600, abs=5)]
     [held] = [told for told in bench.told if isinstance(told, HostHeld)]
     assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")

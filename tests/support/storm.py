@@ -1,4 +1,4 @@
-"""A storm over a fleet: members killed, the database taken away, at moments that a seed chooses, while work goes on.
+"""A storm over a fleet: members killed, the database taken away, clocks set, at moments that a seed chooses, while work goes on.
 
 The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two strikes every
 crawl that is awake gets a new page: three deaths in a row with one page in flight are that page's fault, and rightly.
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.support.clocks import HOUR, SettableClock
 from tests.support.fleet import Fleet, Shoal, send_all, wait_for
 from tests.support.servers import PostgresServer, ask_postgres
 from tests.support.site import Site
@@ -44,13 +45,15 @@ class Work:
 
 @dataclass
 class Storm:
-    """Twenty strikes, say, and two wishes of a person: that a crawl sleeps, and that it wakes."""
+    """Twenty strikes, say, and two wishes of a person: that a crawl sleeps, and that it wakes. Meanwhile the clock goes
+    wrong by an hour, and is set right, forward and back."""
 
     fleet: Fleet
     controller: Shoal
     workers: Sequence[Shoal]
     works: Sequence[Work]
     seed: int
+    clock: SettableClock
     postgres: PostgresServer | None = None
     struck: list[str] = field(default_factory=list)
 
@@ -67,6 +70,10 @@ class Storm:
         names = sure + self._dice.choices(often, k=strikes + 1 - len(sure))
         self._dice.shuffle(names)
         names.insert(names.index("sleep") + 1 + LONGEST_SLEEP, "wake")
+        first = self._dice.choice([-HOUR, HOUR])
+        places = sorted(self._dice.sample(range(len(names)), 2), reverse=True)
+        for place, step in zip(places, (-first, first), strict=True):
+            names.insert(place, f"clock {step:+d}")
         return names
 
     def rage(self, strikes: int) -> None:
@@ -103,6 +110,8 @@ class Storm:
             "outage": self._be_away,
             "sleep": lambda: self._put_to_sleep(self._dice.choice([work for work in self.works if work.crawl_id])),
             "wake": self._wake_all,
+            f"clock {HOUR:+d}": lambda: self.clock.step(HOUR),
+            f"clock {-HOUR:+d}": lambda: self.clock.step(-HOUR),
         }
         acts[name]()
         if name in STRIKES:

@@ -57,7 +57,7 @@ disallow: /baz
 
 def rules(text: str | bytes, agent: str = "foobot", state: RobotsState = RobotsState.FOUND) -> Rules:
     body = readable(text if isinstance(text, bytes) else text.encode())
-    return Rules(RobotsRecord(state, body, 0), agent, LONGEST)
+    return Rules(RobotsRecord(state, body), agent, LONGEST)
 
 
 def allowed(text: str | bytes, path: str, agent: str = "foobot") -> bool:
@@ -347,7 +347,7 @@ def test_a_line_that_the_limit_cuts_is_left_out(missing: int) -> None:
 )
 def test_a_file_full_of_signs_is_matched_in_ordinary_time(line: str) -> None:
     body = (f"User-agent: *\n{line}\n" + f"{line}\n" * (MAX_BYTES // len(line))).encode()
-    rules = Rules(RobotsRecord(RobotsState.FOUND, readable(body), 0), "Shoal/1", timedelta(seconds=30))
+    rules = Rules(RobotsRecord(RobotsState.FOUND, readable(body)), "Shoal/1", timedelta(seconds=30))
     path = "/" + "a" * 2_000
     assert rules.allows(Url(f"http://h{path}")) is ("Disallow" not in line)
 

@@ -2,16 +2,28 @@
 
 import asyncio
 import heapq
+import itertools
+import platform
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Counts the time that the machine was asleep, too; where there is no such clock, the monotonic one does.
+_UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What time it is, and a way to wait. `monotonic` never steps; the other two follow the machine."""
+    """What time it is, and a way to wait. `now` and `micros` follow the machine's clock, which may be set at any time;
+    `monotonic` and `uptime` never step."""
+
+    @property
+    def boot(self) -> str:
+        """Which run of which machine `uptime` counts from."""
+        ...
 
     def now(self) -> datetime: ...
 
@@ -21,14 +33,25 @@ class Clock(Protocol):
 
     def monotonic(self) -> float: ...
 
+    def uptime(self) -> int:
+        """Microseconds since the machine started, sleep included: the same for all of its processes."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
     """The machine's clock."""
 
+    @property
+    def boot(self) -> str:
+        try:
+            return BOOT_ID.read_text().strip()
+        except OSError:
+            return platform.node()
+
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        return from_micros(self.micros())
 
     def micros(self) -> int:
         return time.time_ns() // 1000
@@ -36,27 +59,38 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def uptime(self) -> int:
+        return time.clock_gettime_ns(_UPTIME) // 1000
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class FakeClock:
-    """A clock that stands still until it is told to jump. Sleepers wake in the order of their deadlines."""
+    """A clock that stands still until it is told to move. Sleepers wake in the order of their deadlines. Each is a
+    machine of its own."""
+
+    _boots = itertools.count(1)
 
     def __init__(self, start: datetime | None = None) -> None:
+        self.boot = f"fake-{next(self._boots)}"
         self._micros = to_micros(start or datetime(2026, 1, 1, tzinfo=UTC))
         self._started = self._micros
+        self._stepped = 0
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._count = 0
 
     def now(self) -> datetime:
-        return from_micros(self._micros)
+        return from_micros(self.micros())
 
     def micros(self) -> int:
-        return self._micros
+        return self._micros + self._stepped
 
     def monotonic(self) -> float:
         return (self._micros - self._started) / 1e6
+
+    def uptime(self) -> int:
+        return self._micros - self._started
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
@@ -80,8 +114,12 @@ class FakeClock:
         await self._settle()
 
     def jump(self, seconds: float) -> None:
-        """Move the time without waking anybody: for code that only reads the clock."""
+        """Let time pass without waking anybody: for code that only reads the clock."""
         self._micros += round(seconds * 1e6)
+
+    def step(self, seconds: float) -> None:
+        """Set the clock forward or back: no time passes."""
+        self._stepped += round(seconds * 1e6)
 
     async def _settle(self) -> None:
         # A woken sleeper runs on the next turns of the loop; a few turns let it reach its next wait.

@@ -54,7 +54,7 @@ class _Desk:
         self._clock = clock
 
     async def rules_of(self, origin: str) -> Rules:
-        return Rules(await ask_host(self._egress, origin, self._agent, self._clock), self._agent, self._longest)
+        return Rules(await ask_host(self._egress, origin, self._agent), self._agent, self._longest)
 
 
 class Fetcher:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput
 from shoal.base.text import redact_url
 from shoal.base.url import Refusal, Url, canonical, origin
@@ -117,7 +116,7 @@ async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> An
 
 
 async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
-    record = await ask_host(egress, origin(url), agent, SystemClock())
+    record = await ask_host(egress, origin(url), agent)
     return Rules(record, agent, settings.hosts.longest_crawl_delay)
 
 

@@ -47,12 +47,16 @@ async def _work(flags: Mapping[str, str | None]) -> None:
 
             await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
         on_stop(node.stop)
-        hours = Service(app.hour_keeper(), EVERY, app.clock, app.signals)
-        hours.start()
+        chores = [Service(app.hour_keeper(), EVERY, app.clock, app.signals)]
+        if (watch := app.clock_watch()) is not None:
+            chores.append(Service(watch, settings.queue.sweep_every, app.clock, app.signals))
+        for chore in chores:
+            chore.start()
         try:
             await node.run()
         finally:
-            await hours.stop()
+            for chore in chores:
+                await chore.stop()
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from datetime import timedelta
 from shoal import __version__
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import wait_of
+from shoal.base.retry_after import asked_wait, wait_of
 from shoal.base.service import Pass
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import redact_url
@@ -78,6 +78,7 @@ class _Batch:
     """Deliveries that were taken: those that were not begun yet, and what came of the others."""
 
     webhook: Webhook
+    secrets: list[str]
     left: deque[tuple[Delivery, Told]]
     sent: list[_Sent] = field(default_factory=list)
     all_ok: bool = True
@@ -146,7 +147,7 @@ class Courier:
 
     async def _next(self, tx: Tx, webhook: Webhook) -> _Batch | None:
         taken = await self._webhooks.take(tx, webhook.id, BATCH, TAKEN_FOR)
-        return _Batch(webhook, deque(taken)) if taken else None
+        return _Batch(webhook, webhook.secrets(await self._webhooks.now(tx)), deque(taken)) if taken else None
 
     async def _round(self, batch: _Batch) -> _Batch | None:
         """Send a batch; one commit settles it and takes the next."""
@@ -159,21 +160,21 @@ class Courier:
     async def _send_some(self, batch: _Batch, until: float) -> None:
         """One after the other, until one fails: then it is not the time for more."""
         while batch.left and batch.all_ok:
-            batch.note(await self._send(batch.webhook, *batch.left.popleft()))
+            batch.note(await self._send(batch, *batch.left.popleft()))
             if self._clock.monotonic() >= until:
                 return
 
-    async def _send(self, webhook: Webhook, delivery: Delivery, told: Told) -> _Sent:
+    async def _send(self, batch: _Batch, delivery: Delivery, told: Told) -> _Sent:
         body = told.line()
-        now = self._clock.micros()
+        now = self._clock.micros() // 1_000_000
         headers = (
             ("Content-Type", "application/cloudevents+json; charset=utf-8"),
             ("User-Agent", f"Shoal/{__version__}"),
             ("webhook-id", told.id),
-            ("webhook-timestamp", str(now // 1_000_000)),
-            ("webhook-signature", sign(webhook.secrets(now), told.id, now // 1_000_000, body)),
+            ("webhook-timestamp", str(now)),
+            ("webhook-signature", sign(batch.secrets, told.id, now, body)),
         )
-        outcome = await self._way_out().fetch(Request(webhook.url, "POST", headers, body, LIMITS))
+        outcome = await self._way_out().fetch(Request(batch.webhook.url, "POST", headers, body, LIMITS))
         return self._judge(delivery, outcome)
 
     def _judge(self, delivery: Delivery, outcome: Outcome) -> _Sent:
@@ -183,7 +184,7 @@ class Courier:
             return _Sent(delivery, outcome.status, None)
         hold = None
         if outcome.status in (429, 502, 503, 504):
-            hold = wait_of(outcome.headers.get("retry-after"), self._clock.now(), LONGEST_HOLD)
+            hold = wait_of(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
         redirect = 300 <= outcome.status < 400
         why = "it redirects, which is not followed: give the final address" if redirect else "it was answered"
         return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)
@@ -200,7 +201,7 @@ class Courier:
                 again = self._wait(one)
                 await self._webhooks.failed(tx, one.delivery, one.status, one.error or "", again)
         await self._webhooks.give_back(tx, [delivery for delivery, _ in batch.left])
-        after = self._standing(webhook, sent)
+        after = _standing(webhook, sent, await self._webhooks.now(tx))
         if after != webhook:
             await self._webhooks.save(tx, after)
         if holds := [one.hold for one in sent if one.hold]:
@@ -214,17 +215,6 @@ class Courier:
             return None
         wait = WAITS[sent.delivery.attempts - 1] * (1 + JITTER * self._jitter())
         return max(wait, sent.hold or timedelta(0))
-
-    def _standing(self, webhook: Webhook, sent: list[_Sent]) -> Webhook:
-        now = self._clock.micros()
-        if any(one.status == 410 for one in sent):
-            return replace(webhook, enabled=False, reason="gone")
-        if any(one.ok for one in sent):
-            return replace(webhook, failing_since=None)
-        since = webhook.failing_since or now
-        if now - since > span(GIVE_UP):
-            return replace(webhook, failing_since=since, enabled=False, reason="failing")
-        return replace(webhook, failing_since=since)
 
     def _tell(self, webhook: Webhook, sent: list[_Sent], after: Webhook | None) -> None:
         dead = [one for one in sent if not one.ok and self._wait(one) is None]
@@ -246,3 +236,15 @@ class Courier:
         if self._egress is None:
             self._egress = self._new_egress()
         return self._egress
+
+
+def _standing(webhook: Webhook, sent: list[_Sent], now: int) -> Webhook:
+    """How a webhook stands after a batch, at a time of the store's clock."""
+    if any(one.status == 410 for one in sent):
+        return replace(webhook, enabled=False, reason="gone")
+    if any(one.ok for one in sent):
+        return replace(webhook, failing_since=None)
+    since = webhook.failing_since or now
+    if now - since > span(GIVE_UP):
+        return replace(webhook, failing_since=since, enabled=False, reason="failing")
+    return replace(webhook, failing_since=since)

@@ -58,6 +58,10 @@ class EventStore(Protocol):
 
 
 class WebhookStore(Protocol):
+    async def now(self, tx: Tx) -> int:
+        """What the store's clock shows."""
+        ...
+
     async def insert(self, tx: Tx, webhook: Webhook) -> None:
         """Keep a webhook; one whose id is kept already stays as it is."""
         ...

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 
 from shoal.access.noting import Noting, unnoted
-from shoal.base.clock import Clock, span
+from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, TooLarge
 from shoal.base.ids import new_id
@@ -30,13 +30,12 @@ class Webhooks:
     """Who is told of events, and what became of each telling."""
 
     def __init__(
-        self, database: Database, store: WebhookStore, events: EventStore, rule: Callable[[], AddressRule], clock: Clock
+        self, database: Database, store: WebhookStore, events: EventStore, rule: Callable[[], AddressRule]
     ) -> None:
         self._database = database
         self._store = store
         self._events = events
         self._rule = rule
-        self._clock = clock
 
     async def make(self, form: NewWebhook, webhook_id: str | None = None, *, noting: Noting = unnoted) -> Webhook:
         """Tell somebody of the events that come from now on. The answer is the only one with the secret. Making one
@@ -54,7 +53,7 @@ class Webhooks:
             cursor=0,
             failing_since=None,
             held_until=0,
-            created_at=self._clock.micros(),
+            created_at=0,
         )
 
         async def commit(tx: Tx) -> Webhook:
@@ -62,7 +61,7 @@ class Webhooks:
                 return there
             if len(await self._store.all(tx)) >= MOST_WEBHOOKS:
                 raise TooLarge("the list of webhooks", f"{MOST_WEBHOOKS} webhooks", "remove one first")
-            made = replace(webhook, cursor=await self._events.last(tx))
+            made = replace(webhook, cursor=await self._events.last(tx), created_at=await self._store.now(tx))
             await self._store.insert(tx, made)
             await noting(tx, made.id)
             return await self._locked(tx, made.id)
@@ -85,7 +84,7 @@ class Webhooks:
         if change.url is not None:
             self._check_address(change.url)
 
-        def changed(webhook: Webhook) -> Webhook:
+        def changed(webhook: Webhook, now: int) -> Webhook:
             if change.enabled is not None:
                 why = None if change.enabled else "asked"
                 webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None, held_until=0)
@@ -97,9 +96,8 @@ class Webhooks:
 
     async def rotate(self, webhook_id: str, *, noting: Noting = unnoted) -> Webhook:
         """Give it a new secret; for a day those before sign as well. The answer is the only one with the secret."""
-        now = self._clock.micros()
 
-        def rotated(webhook: Webhook) -> Webhook:
+        def rotated(webhook: Webhook, now: int) -> Webhook:
             old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # who rotates twice cuts nobody off
             return replace(webhook, secret=new_secret(), old_secret=old, old_until=now + span(OLD_SECRET_FOR))
 
@@ -172,9 +170,9 @@ class Webhooks:
         await noting(tx, webhook_id)
         return len(found), len(wanted), found[-1][:2] if found else after
 
-    async def _update(self, webhook_id: str, change: Callable[[Webhook], Webhook], noting: Noting) -> Webhook:
+    async def _update(self, webhook_id: str, change: Callable[[Webhook, int], Webhook], noting: Noting) -> Webhook:
         async def commit(tx: Tx) -> Webhook:
-            after = change(await self._locked(tx, webhook_id))
+            after = change(await self._locked(tx, webhook_id), await self._store.now(tx))
             await self._store.save(tx, after)
             await noting(tx, webhook_id)
             return after

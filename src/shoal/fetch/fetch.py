@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from shoal.base.retry_after import asked_wait
 from shoal.base.url import Canonicalizer, Url
 from shoal.egress import (
     PLAIN_URLS,
@@ -187,7 +188,7 @@ class PageFetcher:
             fetched.etag = _validator(outcome.headers.get("etag"))
             fetched.last_modified = _validator(outcome.headers.get("last-modified"))
         elif outcome.status in THROTTLED:
-            fetched.retry_after = outcome.headers.get("retry-after")
+            fetched.retry_after = asked_wait(outcome.headers.get)
         if tags := outcome.headers.all("x-robots-tag"):
             fetched.robots = of_headers(tags, self._token) or None
         if links := outcome.headers.all("link"):

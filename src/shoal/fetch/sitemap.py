@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from shoal.base.retry_after import asked_wait
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response
 from shoal.fetch.fetch import Fetched, unexpected
@@ -165,7 +166,7 @@ class SitemapFetcher:
         if 200 <= outcome.status < 300:
             fetched.body = partial(self._body, outcome)
         elif outcome.status in THROTTLED:
-            fetched.retry_after = outcome.headers.get("retry-after")
+            fetched.retry_after = asked_wait(outcome.headers.get)
         return fetched
 
     def _body(self, response: Response) -> bytes | Failure:

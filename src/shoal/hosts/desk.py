@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import wait_of
+from shoal.base.retry_after import asked_wait, wait_of
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Refusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
@@ -44,7 +44,7 @@ class CrawlDelayCut(Signal):
     delay_seconds: float
 
 
-async def ask_host(egress: Egress, origin: str, agent: str, clock: Clock) -> RobotsRecord:
+async def ask_host(egress: Egress, origin: str, agent: str) -> RobotsRecord:
     """Ask a host for its robots.txt; what it gave, or what it means that it gave none."""
     given = egress.limits
     limits = replace(
@@ -54,7 +54,7 @@ async def ask_host(egress: Egress, origin: str, agent: str, clock: Clock) -> Rob
         total_timeout=min(given.total_timeout, LIMITS.total_timeout),
     )
     request = Request(f"{origin}/robots.txt", headers=(("User-Agent", agent), *PLAIN), limits=limits)
-    return _record(await egress.fetch(request, redirects=True), clock.micros())
+    return _record(await egress.fetch(request, redirects=True))
 
 
 class RobotsDesk:
@@ -87,9 +87,9 @@ class RobotsDesk:
 
     async def _find(self, origin: str) -> Rules:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
-        if kept is not None and self._age(kept) < self._shelf_life(kept):
+        if kept is not None and kept.age < self._shelf_life(kept):
             return self._rules(kept)
-        record = await ask_host(self._egress, origin, self._agent, self._clock)
+        record = await ask_host(self._egress, origin, self._agent)
         if record.throttled is not None:
             await self._hold(origin, record.throttled)
         if kept is not None and self._stands_in(kept, record):
@@ -118,29 +118,26 @@ class RobotsDesk:
     def _stands_in(self, kept: RobotsRecord, record: RobotsRecord) -> bool:
         """Whether an old file is used because a new one cannot be had."""
         gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
-        return gone and self._age(kept) < span(KEEP_OLD)
-
-    def _age(self, record: RobotsRecord) -> int:
-        return self._clock.micros() - record.fetched_at
+        return gone and kept.age < span(KEEP_OLD)
 
     def _shelf_life(self, record: RobotsRecord) -> int:
         return span(ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl)
 
 
-def _record(outcome: Outcome, now: int) -> RobotsRecord:
+def _record(outcome: Outcome) -> RobotsRecord:
     if isinstance(outcome, Failure):
         # Redirects that lead nowhere are an answer: there is no file to be had (RFC 9309, 2.3.1.2).
         absent = outcome.code in NOWHERE or outcome.is_blocked
         state = RobotsState.ABSENT if absent else RobotsState.UNREACHABLE
-        return RobotsRecord(state, f"{outcome.code}\n{outcome.message}", now)
+        return RobotsRecord(state, f"{outcome.code}\n{outcome.message}")
     if outcome.status >= 500 or outcome.status == 429:
         throttled = None
         if outcome.status in THROTTLED and not outcome.redirects:
-            throttled = Throttled(outcome.status, outcome.headers.get("retry-after"))
-        return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", now, throttled)
+            throttled = Throttled(outcome.status, asked_wait(outcome.headers.get))
+        return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", throttled=throttled)
     if not 200 <= outcome.status < 300:
-        return RobotsRecord(RobotsState.ABSENT, f"The server answered {outcome.status}.", now)
+        return RobotsRecord(RobotsState.ABSENT, f"The server answered {outcome.status}.")
     body = outcome.body(LIMITS)
     if isinstance(body, Failure):
-        return RobotsRecord(RobotsState.UNREACHABLE, body.message, now)
-    return RobotsRecord(RobotsState.FOUND, readable(body), now)
+        return RobotsRecord(RobotsState.UNREACHABLE, body.message)
+    return RobotsRecord(RobotsState.FOUND, readable(body))

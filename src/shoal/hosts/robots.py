@@ -45,7 +45,7 @@ class RobotsRecord(Struct, frozen=True):
 
     state: RobotsState
     body: str
-    fetched_at: int
+    age: int = 0  # microseconds since it was asked for, by the store's clock
     throttled: "Throttled | None" = None  # not kept: it is about the host
 
     @property

@@ -35,7 +35,7 @@ class HostStore(Protocol):
         ...
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
-        """What is kept of the host's robots.txt; None if it was never asked for."""
+        """What is kept of the host's robots.txt, and how old that is; None if it was never asked for."""
         ...
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:

@@ -36,6 +36,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.told: list[Told] = []
         self._chore_failures = self._counter("shoal_chore_failures", "Passes of a chore that raised.", "chore")
+        self._clock_steps = self._counter("shoal_clock_steps", "Times that the store's clock was set.", "direction")
         self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
         self._jobs_done = self._counter("shoal_jobs_done", "Jobs finished.", "kind")
         self._jobs_failed = self._counter("shoal_jobs_failed", "Jobs whose last attempt failed.", "kind")
@@ -70,6 +71,7 @@ class Metrics:
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
         self.heard: Mapping[str, Callable[[Any], None]] = {
             "ChoreFailed": self._chore_failed,
+            "ClockStepped": lambda signal: self._clock_steps.labels(signal.direction).inc(),
             "JobEnqueued": self._job_enqueued,
             "JobLeased": self._job_leased,
             "JobsLeased": self._jobs_leased,

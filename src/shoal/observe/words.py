@@ -77,8 +77,27 @@ WORDS: Mapping[str, Wording] = {
         choices={"True": (Level.WARNING, "too many wrong credentials came from {address}: it has to wait")},
     ),
     "ChoreDone": Wording(Level.DEBUG, "{chore} {did}"),
-    "ClockWentBack": Wording(
-        Level.WARNING, "the clock of the {whose} went back by {seconds:g} s; leases last that much longer"
+    "ClockStepped": Wording(
+        Level.WARNING,
+        "the clock of the store was set {direction} by {seconds:.0f} s",
+        of="direction",
+        choices={
+            "back": (
+                Level.WARNING,
+                "the clock of the store was set back by {seconds:.0f} s: leases, pauses and policies go on as before; "
+                "until the clock has caught up, the times that are stored and shown are ahead of it",
+            ),
+            "forward": (
+                Level.WARNING,
+                "the clock of the store was set forward by {seconds:.0f} s: stored times follow it; "
+                "no lease is given up before its holder had time to extend it",
+            ),
+        },
+    ),
+    "OwnClockSetBack": Wording(
+        Level.WARNING,
+        "the clock of this machine was set back by {seconds:.0f} s: the store's clock decides, so only the times "
+        "of log lines and page records are off",
     ),
     "PolicyStuck": Wording(Level.WARNING, "policy {policy_id} cannot be run as it is, and is put off: {error}"),
     "JobsScheduled": Wording(Level.DEBUG, "{made} jobs made for policies, {skipped} skipped"),

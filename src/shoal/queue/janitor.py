@@ -9,6 +9,7 @@ from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost, StorageFull, TimeError
 from shoal.base.service import Pass
+from shoal.base.store_clock import ClockCheck
 from shoal.queue.job import RUN_KINDS, Holder, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, Move
@@ -24,7 +25,8 @@ class Janitor:
     lease of the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
     But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was extended of
     late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever they hold
-    is left to them for `bot_grace` after the start.
+    is left to them for `bot_grace` after the start. When the store's clock jumped, a lease says nothing of its holder
+    until that had the time to extend it: nothing expires within one lease of the jump, and bots get their grace again.
     """
 
     name = "janitor"
@@ -45,14 +47,16 @@ class Janitor:
         self._last_pass: float | None = None
         self._outage = False
         self._wary = wary
-        self._bots_until = clock.monotonic() + bot_grace.total_seconds()
-        self._clocks: dict[str, int] = {}  # what they showed at the last pass
+        self._bot_grace = bot_grace.total_seconds()
+        self._bots_until = self._now() + self._bot_grace
+        self._store_clock = queue.clock_watch(clock)
+        self._own_clock: tuple[int, float] | None = None  # what it showed at the last pass, and when that was
 
     async def run_once(self) -> Pass:
-        began = self._clock.monotonic()
+        began = self._now()
         try:
-            lost, now = await self._database.read(self._look)
-            self._compare({"store": now, "controller": self._clock.micros()})
+            lost = await self._database.read(self._look)
+            self._mind_clocks(await self._store_clock.check())  # after the look: what that found may be a clock's doing
             if self._wary:
                 self._outage = bool(lost) and await self._database.read(self._nobody_extends)
                 self._wary = False
@@ -115,17 +119,26 @@ class Janitor:
         error = f"the lease of {lost.lease_holder} ran out"
         return await self._queue.verdict_in(tx, lost, GrantEnd.EXPIRED, error)
 
-    async def _look(self, tx: Tx) -> tuple[list[LostJob], int]:
-        bots = self._clock.monotonic() >= self._bots_until
-        return await self._queue.store.expired(tx, BATCH, bots=bots), await tx.value("now")
+    async def _look(self, tx: Tx) -> list[LostJob]:
+        return await self._queue.store.expired(tx, BATCH, bots=self._now() >= self._bots_until)
 
-    def _compare(self, clocks: dict[str, int]) -> None:
-        """A clock that went back makes leases longer, never shorter; but whoever looks at times should know."""
-        for whose, now in clocks.items():
-            back = self._clocks.get(whose, now) - now
-            if back > WORTH_TELLING:
-                self._queue.tell_clock(whose, back / 1e6)
-        self._clocks = clocks
+    def _now(self) -> float:
+        """Seconds that pass while the machine sleeps, too: whoever slept may have been the only one."""
+        return self._clock.uptime() / 1e6
+
+    def _mind_clocks(self, store: ClockCheck) -> None:
+        """Hold back while the store's clock has just jumped. Our own decides nothing, but whoever looks at the times of
+        log lines should know that it went back."""
+        lease = self._queue.settings.lease
+        if store.jumped_ago < lease:
+            jumped_at = self._now() - store.jumped_ago.total_seconds()
+            self._hold_until = max(self._hold_until, jumped_at + lease.total_seconds())
+            self._bots_until = max(self._bots_until, jumped_at + self._bot_grace)
+        last, self._own_clock = self._own_clock, (self._clock.micros(), self._clock.monotonic())
+        if last is not None and not store.steps:
+            moved = self._own_clock[0] - last[0] - round((self._own_clock[1] - last[1]) * 1e6)
+            if moved < -WORTH_TELLING:
+                self._store_clock.tell_own_clock(-moved / 1e6)
 
     async def _nobody_extends(self, tx: Tx) -> bool:
         settings = self._queue.settings

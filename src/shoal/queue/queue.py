@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
+from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, InvalidInput, LeaseLost
 from shoal.base.ids import JobId
 from shoal.base.signals import Signal, Signals
+from shoal.base.store_clock import ClockWatch
 from shoal.queue import states
 from shoal.queue.job import (
     HTTP,
@@ -95,14 +97,6 @@ class JobMoved(Signal):
     how: GrantEnd
     reason: str | None
     error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockWentBack(Signal):
-    """A clock shows an earlier time than it did: that of the store, or of the controller's machine."""
-
-    whose: str
-    seconds: float
 
 
 class Queue:
@@ -350,8 +344,9 @@ class Queue:
         if run_id is not None and kind in self._keepers and move.grant_end is not GrantEnd.RELEASED:
             await self._keepers[kind].told(run_id)
 
-    def tell_clock(self, whose: str, seconds: float) -> None:
-        self._signals.emit(ClockWentBack(whose=whose, seconds=seconds))
+    def clock_watch(self, clock: Clock) -> ClockWatch:
+        """The check of the store's clock, by the uptime of this machine."""
+        return ClockWatch(self._database, self.store.clock, clock, self._signals)
 
     def backoff(self, attempts: int) -> timedelta:
         """`WORKER_BACKOFF_MS · 2^(attempts-1)`; the jitter only adds."""

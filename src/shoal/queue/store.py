@@ -7,11 +7,17 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
+from shoal.base.store_clock import StoreClock
 from shoal.queue.job import Beat, Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
 from shoal.queue.states import Move
 
 
 class JobStore(Protocol):
+    @property
+    def clock(self) -> StoreClock:
+        """The clock that leases run by."""
+        ...
+
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store pending jobs, all or none; what became of each, in their order. There is one live job of a dedupe key,
         also within the batch: the others are answered with its id."""

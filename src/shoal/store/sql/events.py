@@ -74,6 +74,10 @@ class SqlEvents:
 class SqlWebhooks:
     """Answers `events.store.WebhookStore`."""
 
+    async def now(self, tx: Tx) -> int:
+        now: int = await tx.value("now")
+        return now
+
     async def insert(self, tx: Tx, webhook: Webhook) -> None:
         await tx.execute("insert_webhook", **_values(webhook))
 

@@ -53,14 +53,13 @@ class SqlHostStore:
         row = await tx.one("host_robots", origin=origin)
         if row is None or row["robots_state"] is None:
             return None
-        return RobotsRecord(RobotsState(row["robots_state"]), row["robots"] or "", row["robots_at"])
+        return RobotsRecord(RobotsState(row["robots_state"]), row["robots"] or "", row["age"])
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:
         await self.numbers(tx, [origin])
         same = {"origin": origin, "state": record.state, "hash": record.hash}
-        news = {"fetched_at": record.fetched_at, "delay": span(delay)}
-        if not await tx.execute("robots_unchanged", **same, **news):
-            await tx.execute("keep_robots", **same, **news, body=record.body)
+        if not await tx.execute("robots_unchanged", **same, delay=span(delay)):
+            await tx.execute("keep_robots", **same, delay=span(delay), body=record.body)
 
     async def _known(self, tx: Tx, origins: list[str]) -> dict[str, int]:
         rows = await tx.all("host_numbers", origins=origins)

@@ -26,6 +26,7 @@ from shoal.queue.job import (
     Turned,
 )
 from shoal.queue.states import GrantEnd, JobState, Move
+from shoal.store.sql.clock import store_clock
 from shoal.store.sql.floors import LOWEST, Floors
 from shoal.store.sql.seats import SCOPES, Seats
 
@@ -53,6 +54,7 @@ class SqlJobStore:
     """Answers `queue.store.JobStore`. `ageing`: how much waiting is worth a point of priority."""
 
     def __init__(self, dialect: str, ageing: timedelta) -> None:
+        self.clock = store_clock(dialect)
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
         self._seats = Seats()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import orjson
+from msgspec.structs import asdict
 
 from shoal.base import disk
 from shoal.base.clock import Clock
@@ -24,6 +25,7 @@ from shoal.base.database import Rows, Tx, Work
 from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
+from shoal.store.sql.clock import Anchor, Wall, after_boot
 
 T = TypeVar("T")
 
@@ -80,6 +82,16 @@ class SqliteTx:
         return self._connection.execute(found.sql, found.ordered(values))
 
 
+class _Connection(sqlite3.Connection):
+    """A connection that knows how the store's clock is anchored."""
+
+    anchor = Anchor()
+
+    def read_clock(self) -> None:
+        """Learn, once in each transaction, whether another process anchored it anew."""
+        self.anchor = Anchor(*self.execute(_CLOCK).fetchone())
+
+
 class _Unit:
     """A unit of work on its way through the writer: what to run, and where its answer goes."""
 
@@ -109,7 +121,7 @@ class SqliteDatabase:
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self._last_micros = 0
+        self._anchor = Anchor()
         self._writes: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -190,7 +202,7 @@ class SqliteDatabase:
             os.close(open_private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self._on_own_connection(lambda connection: self._migrate(connection, upgrade))
 
-    def _on_own_connection(self, use: Callable[[sqlite3.Connection], T]) -> T:
+    def _on_own_connection(self, use: Callable[[_Connection], T]) -> T:
         try:
             connection = self._connect()
             try:
@@ -200,7 +212,7 @@ class SqliteDatabase:
         except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
 
-    def _migrate(self, connection: sqlite3.Connection, upgrade: bool) -> None:
+    def _migrate(self, connection: _Connection, upgrade: bool) -> None:
         wanted = migrations.newest("sqlite")
         found = _version(connection)
         if found == 0 and _has_tables(connection):
@@ -213,14 +225,21 @@ class SqliteDatabase:
             raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
         while _version(connection) < wanted:
             _apply_next(connection)
+        self._start_clock(connection)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> _Connection:
         connection = sqlite3.connect(
-            self.path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, cached_statements=512
+            self.path,
+            timeout=BUSY_TIMEOUT_MS / 1000,
+            isolation_level=None,
+            cached_statements=512,
+            factory=_Connection,
         )
+        uptime = self._clock.uptime
         try:
             connection.row_factory = sqlite3.Row
-            connection.create_function("shoal_now", 0, self._now)
+            connection.anchor = self._anchor
+            connection.create_function("shoal_now", 0, lambda: connection.anchor.now(uptime()))
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -231,10 +250,23 @@ class SqliteDatabase:
             raise
         return connection
 
-    def _now(self) -> int:
-        # The file's clock never goes back within a process: a lease only ever gets longer by a clock step.
-        self._last_micros = max(self._last_micros, self._clock.micros())
-        return self._last_micros
+    def _start_clock(self, connection: _Connection) -> None:
+        """Anchor the store's clock if the machine has started since, or is another one."""
+        connection.read_clock()
+        if after_boot(connection.anchor, Wall.of(self._clock)) is not None:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.read_clock()
+                if (anchor := after_boot(connection.anchor, Wall.of(self._clock))) is not None:
+                    query = queries.load("sqlite")["set_clock"]
+                    connection.execute(query.sql, query.ordered(asdict(anchor)))
+                    connection.anchor = anchor
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        self._anchor = connection.anchor
 
     def _write_loop(self) -> None:
         connection = None
@@ -249,7 +281,7 @@ class SqliteDatabase:
         if connection is not None:
             connection.close()
 
-    def _connect_for(self, units: list[_Unit]) -> sqlite3.Connection | None:
+    def _connect_for(self, units: list[_Unit]) -> _Connection | None:
         """The connection of a thread. If it cannot be had now, these units hear why, and the next ones try again."""
         try:
             return self._connect()
@@ -270,9 +302,10 @@ class SqliteDatabase:
             units.append(unit)
         return units, False
 
-    def _transact(self, connection: sqlite3.Connection, units: list[_Unit]) -> None:
+    def _transact(self, connection: _Connection, units: list[_Unit]) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
+            connection.read_clock()
             for unit in units:
                 self._run_unit(connection, unit, alone=len(units) == 1)
             connection.execute("COMMIT")
@@ -284,7 +317,7 @@ class SqliteDatabase:
             for unit in units:
                 unit.error = unit.error or self._translate(error)
 
-    def _run_unit(self, connection: sqlite3.Connection, unit: _Unit, *, alone: bool) -> None:
+    def _run_unit(self, connection: _Connection, unit: _Unit, *, alone: bool) -> None:
         if alone:
             unit.result = _drive(unit.work, connection)
             return
@@ -308,11 +341,12 @@ class SqliteDatabase:
         if connection is not None:
             connection.close()
 
-    def _look(self, connection: sqlite3.Connection, unit: _Unit) -> None:
+    def _look(self, connection: _Connection, unit: _Unit) -> None:
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
             connection.execute("BEGIN")
+            connection.read_clock()
             unit.result = _drive(unit.work, connection)
         except BaseException as error:
             unit.error = self._translate(error)
@@ -353,11 +387,12 @@ class SqliteDatabase:
 
 
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the log or its index could not be made, or grow
+_CLOCK = "SELECT boot, base, at, since, jumped_at, untold FROM store_clock"
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
 _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
 
 
-def _drive(work: Work[Any], connection: sqlite3.Connection) -> Any:
+def _drive(work: Work[Any], connection: _Connection) -> Any:
     unit = cast(Coroutine[Any, Any, Any], work(cast(Tx, SqliteTx(connection))))
     try:
         unit.send(None)
@@ -373,11 +408,11 @@ def _deliver(units: list[_Unit]) -> None:
             unit.loop.call_soon_threadsafe(unit.deliver)
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version(connection: _Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _fingerprints(connection: sqlite3.Connection) -> dict[int, str | None]:
+def _fingerprints(connection: _Connection) -> dict[int, str | None]:
     """What each step was when it was applied; None if nobody wrote it down."""
     made: dict[int, str | None] = dict.fromkeys(range(1, _version(connection) + 1))
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
@@ -385,11 +420,11 @@ def _fingerprints(connection: sqlite3.Connection) -> dict[int, str | None]:
     return made
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
+def _has_tables(connection: _Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
 
 
-def _apply_next(connection: sqlite3.Connection) -> None:
+def _apply_next(connection: _Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         steps = migrations.missing("sqlite", _version(connection))

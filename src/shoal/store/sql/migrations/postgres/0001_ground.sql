@@ -1,12 +1,28 @@
 -- Runs, jobs, frontier, hosts, pages, outbox. Times are UTC microseconds; `shoal_now()` is the only clock of a lease.
 
-CREATE TABLE clock_offset (micros BIGINT NOT NULL);  -- only tests change it
-INSERT INTO clock_offset VALUES (0);
+-- The store's clock showed `at` when the server's showed `since` (decision 0033). `jumped_at`: when it last did not run
+-- evenly. Every call of shoal_now() reads this page: little of it is filled, so that old versions are soon cleared away.
+CREATE TABLE store_clock (
+    at        BIGINT NOT NULL,
+    since     BIGINT NOT NULL,
+    jumped_at BIGINT NOT NULL,
+    shift     BIGINT NOT NULL  -- only tests change it: how far the server's clock was set
+) WITH (fillfactor = 10);
+INSERT INTO store_clock VALUES (0, 0, 0, 0);
 
--- Stable, so that "due" comparisons can use an index; the statement's time, not the transaction's, so that a commit
--- that waited for a lock does not hand out a lease that is already old.
+-- The statement's time, not the transaction's, so that a commit that waited for a lock does not hand out a lease that is
+-- already old.
+CREATE FUNCTION server_now(shift BIGINT) RETURNS BIGINT LANGUAGE sql STABLE AS
+$$ SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint + shift $$;
+
+-- Stable, so that "due" comparisons can use an index. While the server's clock is behind, because it was set back, ours
+-- goes on at nine tenths of its speed; no further than 30 seconds from the anchor, which is set anew meanwhile: a server
+-- that is then set right must not carry us ahead with it.
 CREATE FUNCTION shoal_now() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
-$$ BEGIN RETURN (extract(epoch FROM statement_timestamp()) * 1000000)::bigint + (SELECT micros FROM clock_offset); END $$;
+$$ BEGIN RETURN (
+    SELECT greatest(server, at + 9 * least(greatest(server - since, 0), 30000000) / 10)
+    FROM (SELECT at, since, server_now(shift) AS server FROM store_clock) AS c
+); END $$;
 
 CREATE TABLE crawl (
     number       INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

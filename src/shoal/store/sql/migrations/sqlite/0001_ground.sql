@@ -1,6 +1,18 @@
 -- Runs, jobs, frontier, hosts, pages, outbox. Times are UTC microseconds; `shoal_now()`, the only clock of a
 -- lease, is given by the driver.
 
+-- The store's clock showed `at` when the uptime of the machine (of its run `boot`) plus `base` was `since` (decision
+-- 0033).
+CREATE TABLE store_clock (
+    boot      TEXT NOT NULL,
+    base      INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    since     INTEGER NOT NULL,
+    jumped_at INTEGER NOT NULL,
+    untold    INTEGER NOT NULL
+);
+INSERT INTO store_clock VALUES ('', 0, 0, 0, 0, 0);
+
 CREATE TABLE crawl (
     number       INTEGER PRIMARY KEY,
     id           TEXT NOT NULL UNIQUE,

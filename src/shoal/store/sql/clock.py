@@ -1,0 +1,169 @@
+"""The store's clock on SQL (decision 0033).
+
+Both dialects keep an anchor: the store's clock showed `at` when the clock below it showed `since`. From there it runs
+with the clock below, but at nine tenths of its speed while it is ahead of it, so that a clock that was set back is met
+again and nothing ever waits longer than it should.
+
+The clock below is the server's on PostgreSQL. On SQLite it is the uptime of the machine plus a `base`: what the wall
+clock was ahead of the uptime when it was last looked at. So a step does nothing there until a check absorbs it.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.store_clock import ClockCheck, StoreClock
+
+SECOND = 1_000_000
+TOLERANCE = 1 * SECOND  # a smaller step harms nobody, and a machine under load reads clocks late
+MARK_EVERY = 60 * SECOND  # how old the anchor may be: it is all that a machine knows which starts with a wrong clock
+MARK_AHEAD_EVERY = 10 * SECOND  # the same, while PostgreSQL's is ahead of its server's, and runs 30 seconds by itself
+
+
+def store_clock(dialect: str) -> StoreClock:
+    return SqliteClock() if dialect == "sqlite" else PostgresClock()
+
+
+class Anchor(Struct, frozen=True):
+    """The clock of a SQLite file. `jumped_at`: when it last went forward at a stroke. `untold`: a step that nobody was
+    told of yet."""
+
+    boot: str = ""
+    base: int = 0
+    at: int = 0
+    since: int = 0
+    jumped_at: int = 0
+    untold: int = 0
+
+    def now(self, uptime: int) -> int:
+        below = self.base + uptime
+        ahead = self.at + 9 * (below - self.since) // 10
+        return max(below, ahead)
+
+
+class Wall(Struct, frozen=True):
+    """What the wall clock showed between two looks at the uptime."""
+
+    boot: str
+    micros: int
+    before: int
+    after: int
+
+    @classmethod
+    def of(cls, clock: Clock) -> "Wall":
+        before = clock.uptime()
+        micros = clock.micros()
+        return cls(clock.boot, micros, before, clock.uptime())
+
+
+def after_boot(anchor: Anchor, wall: Wall) -> Anchor | None:
+    """The anchor for a machine that has started since, or is another; None if it is still the same run."""
+    if anchor.boot == wall.boot and wall.after >= anchor.since - anchor.base:
+        return None
+    base = wall.micros - wall.after
+    if wall.micros >= anchor.at:
+        return replace(anchor, boot=wall.boot, base=base, at=wall.micros, since=wall.micros)
+    at = anchor.at + MARK_EVERY  # nothing that was stored lies further ahead, but for its own length
+    untold = anchor.untold + wall.micros - at
+    return replace(anchor, boot=wall.boot, base=base, at=at, since=wall.micros, untold=untold)
+
+
+def after_check(anchor: Anchor, wall: Wall) -> tuple[Anchor, int]:
+    """The anchor after a look at the wall clock, and by how much that was set since the last one."""
+    anchor = after_boot(anchor, wall) or anchor
+    now = anchor.now(wall.after)
+    step = wall.micros - wall.after - anchor.base
+    if step <= TOLERANCE and step + (wall.after - wall.before) >= -TOLERANCE:
+        is_old = anchor.base + wall.after - anchor.since >= MARK_EVERY
+        return replace(anchor, at=now, since=anchor.base + wall.after) if is_old else anchor, 0
+    jumped_at = wall.micros if wall.micros > now + TOLERANCE else anchor.jumped_at
+    base = wall.micros - wall.after
+    return replace(anchor, base=base, at=now, since=wall.micros, jumped_at=jumped_at), step
+
+
+class SqliteClock:
+    """Answers `base.store_clock.StoreClock`."""
+
+    async def check(self, database: Database, clock: Clock) -> ClockCheck:
+        anchor, now = await database.read(_read)
+        if after_check(anchor, Wall.of(clock))[0] == anchor and not anchor.untold:
+            return _checked((), now, anchor.jumped_at)
+
+        async def absorb(tx: Tx) -> tuple[Anchor, list[int], int]:
+            anchor, _ = await _read(tx)
+            new, step = after_check(anchor, Wall.of(clock))
+            if new != anchor or anchor.untold:
+                await tx.execute("set_clock", **asdict(replace(new, untold=0)))
+            return new, [seen for seen in (new.untold, step) if seen], new.now(clock.uptime())
+
+        new, steps, now = await database.run(absorb)
+        return _checked(steps, now, new.jumped_at)
+
+
+async def _read(tx: Tx) -> tuple[Anchor, int]:
+    row = await tx.one("clock")
+    return Anchor(**{name: row[name] for name in Anchor.__struct_fields__}), row["now"]
+
+
+class _Reading(Struct, frozen=True):
+    """What the server's clock showed between two looks at our uptime."""
+
+    server: int
+    now: int
+    since: int
+    jumped_at: int
+    before: int
+    after: int
+
+
+class PostgresClock:
+    """Answers `base.store_clock.StoreClock`. A process remembers what it read last: only our uptime tells that the
+    server's clock was set."""
+
+    def __init__(self) -> None:
+        self._last: _Reading | None = None
+
+    async def check(self, database: Database, clock: Clock) -> ClockCheck:
+        before = clock.uptime()
+        row: Mapping[str, Any] = await database.read(lambda tx: tx.one("clock"))
+        new = _Reading(row["server"], row["now"], row["since"], row["jumped_at"], before, clock.uptime())
+        step, at = self._compare(new)
+        is_old = new.server - new.since >= (MARK_AHEAD_EVERY if new.now > new.server else MARK_EVERY)
+        if not step and not is_old:
+            self._last = new
+            return _checked((), new.now, new.jumped_at)
+        at = max(at, new.now)
+        jumped_at = max(at, new.server) if step else new.jumped_at
+        seen = {"seen_since": new.since, "seen_jumped_at": new.jumped_at}
+        first = await database.run(
+            lambda tx: tx.execute("set_clock", at=at, since=new.server, jumped_at=jumped_at, **seen)
+        )
+        if not first:  # another process was: the next look tells whether it absorbed this step
+            return _checked((), new.now, new.now if step else new.jumped_at)
+        self._last = replace(new, now=max(at, new.server), since=new.server, jumped_at=jumped_at)
+        return _checked([step] if step else (), self._last.now, jumped_at)
+
+    def _compare(self, new: _Reading) -> tuple[int, int]:
+        """By how much the server's clock was set, and what the store's must show at least."""
+        last = self._last
+        if last is not None and last.jumped_at == new.jumped_at:
+            moved = new.server - last.server
+            least, most = new.before - last.after, new.after - last.before
+            if moved < least - TOLERANCE:
+                return moved - least, last.now + least
+            if moved > most + TOLERANCE:
+                return moved - most, new.now
+            if new.server >= new.since - TOLERANCE:
+                return 0, last.now + 9 * least // 10  # however long nobody looked
+        if new.server < new.since - TOLERANCE:
+            return new.server - new.since, new.now + (MARK_EVERY if last is None else 0)
+        return 0, new.now
+
+
+def _checked(steps: "tuple[int, ...] | list[int]", now: int, jumped_at: int) -> ClockCheck:
+    return ClockCheck(tuple(step / SECOND for step in steps), timedelta(microseconds=max(0, now - jumped_at)))

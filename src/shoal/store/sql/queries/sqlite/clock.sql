@@ -1,0 +1,8 @@
+-- name: clock
+-- The anchor of the store's clock, and what it shows.
+SELECT boot, base, at, since, jumped_at, untold, shoal_now() AS now FROM store_clock;
+
+-- name: set_clock
+-- Anchor the store's clock anew.
+UPDATE store_clock
+SET boot = :boot, base = :base, at = :at, since = :since, jumped_at = :jumped_at, untold = :untold;

@@ -1,0 +1,307 @@
+"""Clocks that are set back and forward: the store's own always advances, and nothing waits, ends or runs because of it.
+F9 and F10 of the fault list are here and in test_queue.py."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from shoal.base.clock import FakeClock
+from shoal.base.store_clock import ClockStepped, OwnClockSetBack
+from shoal.hosts.pace import Wish
+from shoal.hosts.watch import HostNews
+from shoal.queue.janitor import Janitor
+from shoal.queue.states import JobState as J
+from shoal.store.sql.clock import MARK_EVERY, Anchor, Wall, after_boot, after_check
+from shoal.store.sql.jobs import SqlJobStore
+from shoal.store.sql.sqlite import SqliteDatabase
+from tests.contract.conftest import Bench, database_at, open_bench
+
+HOUR = 3600
+LEASE = 10
+SECOND = 1_000_000
+
+
+@pytest.fixture
+async def other(bench: Bench) -> AsyncIterator[Bench]:
+    """Another process on the same store and machine."""
+    database = database_at(bench.url, bench.clock)
+    await database.open()
+    twin = bench.over(database)
+    yield twin
+    await database.close()
+
+
+async def now(bench: Bench) -> int:
+    value: int = await bench.database.read(lambda tx: tx.value("now"))
+    return value
+
+
+def steps(bench: Bench) -> list[tuple[str, int]]:
+    told = [signal for signal in bench.told if isinstance(signal, ClockStepped)]
+    return [(signal.direction, round(signal.seconds / HOUR)) for signal in told]
+
+
+async def watched(bench: Bench) -> Janitor:
+    """A janitor that has seen the clocks as they were."""
+    janitor = bench.janitor()
+    await janitor.run_once()
+    return janitor
+
+
+async def seconds_until_given_back(bench: Bench, janitor: Janitor, job_id: str) -> int:
+    """By passes a second apart."""
+    for second in range(20):
+        if (await bench.job(job_id)).state is J.PENDING:
+            return second
+        await bench.jump(1)
+        await janitor.run_once()
+    raise AssertionError("it is not given back")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_killed_work_is_given_back_in_time_whatever_the_clock_does(bench: Bench, hours: int) -> None:
+    janitor = await watched(bench)
+    job_id = await bench.enqueue()
+    await bench.lease()
+    await bench.step(hours * HOUR)
+    await janitor.run_once()
+    assert (await bench.job(job_id)).state is J.LOCKED
+    assert await seconds_until_given_back(bench, janitor, job_id) <= LEASE + 2
+    assert steps(bench) == [("back" if hours < 0 else "forward", 1)]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(bench: Bench, hours: int) -> None:
+    """Controller and workers died, too; those that start now have seen no clock before."""
+    await watched(bench)
+    job_id = await bench.enqueue()
+    await bench.lease()
+    await bench.step(hours * HOUR)
+    bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0)).clock
+    janitor = Janitor(bench.database, bench.queue, bench.clock, wary=True)
+    await janitor.run_once()
+    assert (await bench.job(job_id)).state is J.LOCKED
+    assert await seconds_until_given_back(bench, janitor, job_id) <= LEASE + 2
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_live_work_goes_on_whatever_the_clock_does(bench: Bench, hours: int) -> None:
+    janitor = await watched(bench)
+    job_id = await bench.enqueue()
+    lease = await bench.lease()
+    await bench.step(hours * HOUR)
+    for _ in range(4):
+        await janitor.run_once()
+        assert (await bench.queue.extend([lease.holder])).kept
+        await bench.jump(3)
+    await janitor.run_once()
+    assert await bench.queue.finish(lease) is J.DONE
+    assert (await bench.job(job_id)).crash_count == 0
+
+
+async def test_a_janitor_that_did_not_see_the_clock_step_gives_leases_the_same_grace(
+    bench: Bench, other: Bench
+) -> None:
+    janitor = await watched(bench)
+    job_id = await bench.enqueue()
+    await bench.lease()
+    await bench.jump(LEASE - 1)
+    await bench.step(HOUR)
+    await janitor.run_once()  # tells everybody by the store
+    await bench.jump(2)
+    await other.janitor().run_once()
+    assert (await bench.job(job_id)).state is J.LOCKED
+    await bench.jump(LEASE)
+    await other.janitor().run_once()
+    assert (await bench.job(job_id)).state is J.PENDING
+
+
+@pytest.mark.parametrize("seconds", [-60, -HOUR, HOUR])
+async def test_a_process_that_starts_after_a_step_is_not_taken_for_dead(bench: Bench, seconds: int) -> None:
+    """The clock is set, a worker is started again and leases a job: its lease holds for others as for itself."""
+    janitor = await watched(bench)
+    await bench.step(seconds)
+    database = database_at(bench.url, bench.clock)
+    await database.open()
+    try:
+        worker = bench.over(database)
+        job_id = await worker.enqueue()
+        lease = await worker.lease()
+        for _ in range(3):
+            await janitor.run_once()
+            await bench.jump(3)
+            assert (await worker.queue.extend([lease.holder])).kept
+        assert (await bench.job(job_id)).state is J.LOCKED
+    finally:
+        await database.close()
+
+
+async def test_a_host_waits_for_its_delay_and_not_for_the_length_of_a_step(bench: Bench) -> None:
+    janitor = await watched(bench)
+
+    async def reserve() -> tuple[int, float]:
+        host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, ["http://example.org"])))[
+            "http://example.org"
+        ]
+        granted = await bench.database.run(lambda tx: bench.hosts.reserve(tx, [Wish(host, 1, 5.0)]))
+        return (granted[host].slots, granted[host].first_in) if host in granted else (0, 0.0)
+
+    assert (await reserve())[0] == 1
+    await bench.step(-HOUR)
+    await janitor.run_once()
+    assert (await reserve())[0] == 0  # five seconds have not passed
+    await bench.jump(6)
+    assert (await reserve())[0] == 1
+
+
+async def test_a_hold_ends_after_its_own_length_when_the_clock_is_set_back(bench: Bench) -> None:
+    janitor = await watched(bench)
+    origin = "http://example.org"
+    host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
+    news = HostNews(origin, 429, 60 * SECOND)
+    await bench.database.run(lambda tx: bench.hosts.hear(tx, {host: news}))
+    await bench.step(-HOUR)
+    await janitor.run_once()
+    held = (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host].held_for
+    assert 50 <= held <= 60
+    for _ in range(7):
+        await bench.jump(10)
+        await janitor.run_once()
+    assert (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host].held_for == 0
+
+
+async def test_the_store_clock_never_goes_back_and_meets_the_other_again(bench: Bench) -> None:
+    janitor = await watched(bench)
+    began = await now(bench)
+    await bench.step(-HOUR)
+    await janitor.run_once()
+    seen = await now(bench)
+    assert abs(seen - began) < 60 * SECOND
+    for _ in range(60):
+        await bench.jump(10)
+        last, seen = seen, await now(bench)
+        assert seen - last > 8 * SECOND
+        await janitor.run_once()
+    assert seen - began < (600 - 30) * SECOND  # at nine tenths of its speed
+    for _ in range(620):
+        await bench.jump(60)
+        await janitor.run_once()
+        last, seen = seen, await now(bench)
+        assert seen > last
+    right = began + (600 + 620 * 60 - HOUR) * SECOND
+    assert abs(seen - right) < 60 * SECOND
+
+
+async def test_a_step_that_is_undone_leaves_the_clock_as_it_was(bench: Bench) -> None:
+    janitor = await watched(bench)
+    began = await now(bench)
+    for _ in range(5):
+        for seconds in (-HOUR, HOUR):
+            await bench.step(seconds)
+            await janitor.run_once()
+            await bench.jump(1)
+    assert began < await now(bench) < began + 180 * SECOND
+
+
+async def test_a_step_is_told_once_however_many_watch(bench: Bench, other: Bench) -> None:
+    janitors = [await watched(bench), await watched(other)]
+    await bench.step(-HOUR)
+    for _ in range(3):
+        for janitor in janitors:
+            await janitor.run_once()
+        await bench.jump(1)
+    assert steps(bench) + steps(other) == [("back", 1)]
+    if bench.dialect == "postgres":  # and of our own machine's, which is another one
+        bench.clock.step(-HOUR)
+        for janitor in janitors:
+            await janitor.run_once()
+        assert [signal.seconds for signal in bench.told if isinstance(signal, OwnClockSetBack)] == [HOUR]
+
+
+async def test_time_that_passes_is_no_step(bench: Bench) -> None:
+    janitor = await watched(bench)
+    for seconds in (1, 30, 59, 61, 8 * HOUR, 0.5):
+        await bench.jump(seconds)
+        await janitor.run_once()
+    assert steps(bench) == []
+
+
+async def test_a_process_with_a_wrong_clock_changes_nothing_for_others(sqlite_url: str) -> None:
+    """Only who follows the wall clock, a controller, moves the store's: whoever else opens the file does not."""
+
+    class Wrong(FakeClock):
+        def micros(self) -> int:
+            return right.micros() - HOUR * SECOND
+
+        def uptime(self) -> int:
+            return right.uptime()
+
+    bench = await open_bench(sqlite_url)
+    right, wrong = bench.clock, Wrong()
+    wrong.boot = right.boot
+    database = SqliteDatabase(Path(sqlite_url.removeprefix("sqlite:///")), wrong)
+    await database.open()
+    try:
+        await bench.enqueue()
+        await bench.over(database).lease()
+        assert await bench.database.read(lambda tx: tx.value("now")) == right.micros()
+        assert await bench.database.read(bench.jobs.freshest_lease) == timedelta(seconds=LEASE)
+    finally:
+        await database.close()
+        await bench.close()
+
+
+async def test_a_machine_that_starts_with_a_clock_of_yesterday_goes_on_from_today(sqlite_url: str) -> None:
+    bench = await open_bench(sqlite_url)
+    await bench.jump(HOUR)
+    await watched(bench)
+    last = await now(bench)
+    job_id = await bench.enqueue()
+    await bench.lease()
+    await bench.close()
+    started = await open_bench(sqlite_url, FakeClock())  # it shows what the other did when that was new
+    try:
+        assert last < await now(started) <= last + MARK_EVERY
+        janitor = Janitor(started.database, started.queue, started.clock, wary=True)
+        await janitor.run_once()
+        assert await seconds_until_given_back(started, janitor, job_id) <= LEASE + 2
+        assert steps(started) == [("back", 1)]
+    finally:
+        await started.close()
+
+
+async def test_a_machine_that_starts_with_a_right_clock_takes_it(sqlite_url: str) -> None:
+    bench = await open_bench(sqlite_url)
+    await bench.close()
+    clock = FakeClock()
+    clock.jump(HOUR)
+    started = await open_bench(sqlite_url, clock)
+    try:
+        assert await now(started) == clock.micros()
+        await watched(started)
+        assert steps(started) == []
+    finally:
+        await started.close()
+
+
+def test_a_slow_look_at_the_clocks_is_no_step() -> None:
+    """Between two looks at clocks a process may be stopped for as long as it likes."""
+    anchor = Anchor("b", base=1_000 * SECOND, at=1_000 * SECOND, since=1_000 * SECOND)
+    slow = Wall("b", 1_010 * SECOND, before=10 * SECOND, after=40 * SECOND)
+    assert after_check(anchor, slow) == (anchor, 0)
+    late = replace_wall(slow, before=5 * SECOND, after=10 * SECOND)
+    assert after_check(anchor, late) == (anchor, 0)
+
+
+def test_uptime_that_went_back_is_another_run_of_the_machine() -> None:
+    anchor = Anchor("b", base=1_000 * SECOND, at=1_500 * SECOND, since=1_500 * SECOND)
+    assert after_boot(anchor, Wall("b", 1_600 * SECOND, 600 * SECOND, 600 * SECOND)) is None
+    again = after_boot(anchor, Wall("b", 1_600 * SECOND, 5 * SECOND, 5 * SECOND))
+    assert again is not None
+    assert again.now(5 * SECOND) == 1_600 * SECOND
+
+
+def replace_wall(wall: Wall, *, before: int, after: int) -> Wall:
+    return Wall(wall.boot, wall.micros, before, after)
