@@ -1,7 +1,7 @@
 """The page jobs of one process: which may be fetched now, fetching them, and bringing home what they gave.
 
-How many run at once is the caller's business. A job whose host is not to be asked just now is put off: it goes back to
-its lane until the host's turn comes, and nothing that stands behind it has to wait.
+How many run at once is the caller's business. Only jobs whose hosts may be asked now are leased. If a host asks us to
+wait after that, its jobs are put off: they go back to their lane until its turn comes.
 """
 
 from collections import Counter
@@ -14,7 +14,6 @@ import xxhash
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
-from shoal.base.url import Url, origin
 from shoal.egress import Failure
 from shoal.fetch.fetch import Fetched
 from shoal.fetch.page_job import PageRunner, failed
@@ -26,7 +25,7 @@ from shoal.pages.ingest import Ingest, Settlement
 from shoal.pages.jobs_store import GroupStore
 from shoal.pages.result import Delivery
 from shoal.pages.settled import PagesSettled, status_class
-from shoal.pages.work import KIND
+from shoal.pages.work import KIND, host_of
 from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
 from shoal.queue.queue import Queue
 
@@ -97,7 +96,7 @@ class PageJobs:
         if self._watch.holds(task.host):
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
-        home = origin(Url(task.work.url))
+        home = host_of(task.work.url)
         if await self._runner.ask_robots(task.work) and self._places.paced:
             return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
 
@@ -117,8 +116,8 @@ class PageJobs:
             return Delivery(lease.holder, await self._runner.run(task.work, heard, blocked))
 
     async def settle(self, results: Sequence[Delivery | PutOff], holder: str, want: int) -> list[Lease]:
-        """Store results and lease more in one commit; what is lost is dropped. Only jobs that have a slot at their
-        host within the next two seconds are kept of what was leased."""
+        """Store results and lease more in one commit; what is lost is dropped. Only jobs are leased that have a
+        slot at their host within the next two seconds: `start_in` says when."""
         news = self._watch.news()
         asked_at = self._clock.monotonic()
         try:
@@ -155,11 +154,11 @@ class PageJobs:
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, Delivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        taker = Taker(holder, [KIND], list(self._lanes))
+        taker = self._slots.by_host(Taker(holder, [KIND], list(self._lanes)))
         turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
         if news:
             turn.holds = await self._hosts.hear(tx, news)
-        turn.tasks = (await self._slots.fit(tx, taker, turn.settlement.leases, want)).tasks
+        turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
 

@@ -9,6 +9,7 @@ from shoal.base.ids import JobId
 from shoal.queue.book import Crowd, JobFilter, Purged, Quota
 from shoal.queue.job import Job, most_in
 from shoal.queue.states import JobState
+from shoal.store.sql.job_hosts import note_hosts
 from shoal.store.sql.jobs import job_of
 from shoal.store.sql.seats import Seats
 
@@ -45,7 +46,9 @@ class SqlJobBook:
         return found
 
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
-        return [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
+        retried = [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
+        await note_hosts(tx, retried)
+        return retried
 
     async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
         return await tx.execute("cancel_job", id=job_id, reason=reason) == 1

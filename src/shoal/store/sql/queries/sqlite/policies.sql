@@ -56,3 +56,17 @@ WHERE subject IN (SELECT value FROM json_each(:subjects)) AND until > shoal_now(
 -- Remove signals that ended before a time.
 DELETE FROM business_signal
 WHERE subject IN (SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit);
+
+-- name: waiting_page_jobs
+-- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number. Those that wait
+-- for their host's turn do not count: a slow host must not keep the policies of others from running.
+SELECT count(*) AS count FROM (
+    SELECT 1 FROM (SELECT DISTINCT r.host FROM job_host AS r INDEXED BY job_host_ready
+                   WHERE r.due = 1 AND r.lane = 'shared' AND r.kind = 'page' AND r.capability = :capability
+                         AND NOT EXISTS (SELECT 1 FROM job_host AS l INDEXED BY job_host_rows
+                                         WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability
+                                               AND l.host = r.host AND l.due = 0)) AS h
+    CROSS JOIN job AS j INDEXED BY job_of_host
+    WHERE j.state = 'pending' AND j.due = 1 AND j.lane = 'shared' AND j.kind = 'page' AND j.capability = :capability
+          AND j.host = h.host
+    LIMIT :most);
