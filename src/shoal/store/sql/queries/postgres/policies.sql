@@ -68,13 +68,15 @@ DELETE FROM business_signal WHERE subject = ANY(ARRAY(
 -- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number. Those that wait
 -- for their host's turn do not count: a slow host must not keep the policies of others from running.
 SELECT count(*) AS count FROM (
-    SELECT 1 FROM (SELECT DISTINCT r.host FROM job_host AS r
-                   WHERE r.due = 1 AND r.lane = 'shared' AND r.kind = 'page' AND r.capability = :capability
-                         AND NOT EXISTS (SELECT 1 FROM job_host AS l
-                                         WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability
-                                               AND l.host = r.host AND l.due = 0)) AS h
+    SELECT 1 FROM (SELECT DISTINCT ready.host
+                   FROM (SELECT job_host.host FROM job_host
+                         WHERE due = 1 AND lane = 'shared' AND kind = 'page' AND capability = :capability
+                         ORDER BY rank, number LIMIT :most) AS ready
+                   WHERE (SELECT l.number FROM job_host AS l
+                          WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability AND l.host = ready.host
+                                AND l.due = 0 LIMIT 1) IS NULL) AS free_hosts
     CROSS JOIN LATERAL (SELECT 1 FROM job AS j
                         WHERE j.state = 'pending' AND j.due = 1 AND j.lane = 'shared' AND j.kind = 'page'
-                              AND j.capability = :capability AND j.host IS NOT NULL AND j.host = h.host
+                              AND j.capability = :capability AND j.host IS NOT NULL AND j.host = free_hosts.host
                         LIMIT :most) AS w
     LIMIT :most) AS found;

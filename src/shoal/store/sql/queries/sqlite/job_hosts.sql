@@ -17,14 +17,14 @@ WHERE number IN (SELECT * FROM (SELECT number FROM job_host INDEXED BY job_host_
 
 -- name: take_ready_hosts
 -- The hosts whose best jobs rank best, and how they stand; `drop_job_hosts` takes their rows.
-SELECT b.host, min(b.rank) AS rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
+SELECT ready.host, min(ready.rank) AS rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
        (SELECT shoal_now()) AS now
 FROM (SELECT host, rank FROM job_host INDEXED BY job_host_ready
       WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
-      ORDER BY rank, number LIMIT :limit) AS b
-LEFT JOIN host AS h ON h.origin = b.host
-GROUP BY b.host
-ORDER BY min(b.rank), b.host;
+      ORDER BY rank, number LIMIT :limit) AS ready
+LEFT JOIN host AS h ON h.origin = ready.host
+GROUP BY ready.host
+ORDER BY min(ready.rank), ready.host;
 
 -- name: drop_job_hosts
 -- Take the rows of a host, up to so many.
