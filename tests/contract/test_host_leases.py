@@ -116,6 +116,16 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
     assert hosts_of(await take(bench, 5)) == ["a"], "one, for it was held"
 
 
+async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -> None:
+    await known(bench, "a")
+    ids = await add(bench, "a", 3)
+    assert len(await take(bench, 3, LONG)) == 1
+    said = await bench.desk.explain(ids[2])
+    assert (said.reason, said.facts["host"], said.facts["ahead"]) == ("host_busy", url("a"), 1)
+    assert said.facts["host_busy_seconds"] == pytest.approx(600, abs=60)
+    assert said.sentence.startswith("http://a.example is not to be asked for another ")
+
+
 async def test_what_gets_no_slot_after_all_is_as_if_it_had_not_been_leased(bench: Bench) -> None:
     await known(bench, "a")
     [job_id] = await add(bench, "a", scopes=("key:one",))

@@ -111,7 +111,8 @@ FILL = (
     " SELECT 'at_' || i, 'page', 'pending', NULL, '{{}}', 'with_hosts', 50, i, 0, 2, i, NULL, 1,"
     " 'http://www' || (i % 20000) || '.example.org' FROM n WHERE i <= 5000",
     "INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)"
-    " SELECT CASE WHEN i % 2 = 0 THEN 'with_hosts' ELSE 'shared' END, 'page', CASE WHEN i % 2 = 0 THEN 'http' ELSE 'js' END,"
+    " SELECT CASE WHEN i % 2 = 0 THEN 'with_hosts' ELSE 'shared' END, 'page',"
+    " CASE WHEN i % 2 = 0 THEN 'http' ELSE 'js' END,"
     " 'http://www' || i || '.example.org', i, CASE WHEN i % 4 < 2 THEN 0 ELSE 1 END, 4611686018427387904"
     " FROM n WHERE i < 20000",
     "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
@@ -365,6 +366,7 @@ async def lease_by_host(bench: Bench) -> None:
     slots = SlotLeases(bench.queue, bench.groups.store, Places(bench.hosts, timedelta(seconds=1), 0.0, timedelta(0)))
     taker = slots.by_host(Taker("w5", ["page"], ["with_hosts"]))
     [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, taker))
+    await bench.desk.explain(lease.holder.job_id)
     release = [states.release(lease.holder.job_id, lease.holder.epoch, "no")]
     await bench.database.run(lambda tx: bench.queue.finish_and_lease_in(tx, release, taker, 20))
 

@@ -90,10 +90,15 @@ class SqlJobBook:
         return row["taken"], most_in(scope, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> Crowd:
-        ahead = await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING)
         row = await tx.one("taken_like", kind=job.kind, capability=job.capability)
         now = await tx.value("now")
-        return Crowd(now, ahead, row["locked"] if row else 0, row["last"] if row else None)
+        locked, last = (row["locked"], row["last"]) if row else (0, None)
+        at = await tx.one("host_of_job", id=job.id)
+        if at is None:
+            return Crowd(now, await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING), locked, last)
+        line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
+        ahead = await tx.value("place_at_host", **line, most=WORTH_COUNTING)
+        return Crowd(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
 
     async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:
         row = await tx.one("end_of_scan", before=before, scan=SCAN)

@@ -72,3 +72,17 @@ CROSS JOIN LATERAL (SELECT job.rank FROM job
                     WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
                           AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
                     ORDER BY job.rank, job.id LIMIT 1) AS j;
+
+-- name: host_of_job
+-- Where a job that goes by host waits, and for how long its host is not to be asked.
+SELECT j.lane, j.kind, j.capability, j.host, j.rank,
+       coalesce((SELECT greatest(h.next_at, h.held_until) FROM host AS h WHERE h.origin = j.host), 0) - shoal_now() AS busy
+FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
+
+-- name: place_at_host
+-- How many jobs of a host stand before one, as far as that is worth counting.
+SELECT count(*) FROM (
+    SELECT 1 FROM job
+    WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+          AND host IS NOT NULL AND host = :host AND rank < :rank
+    LIMIT :most) AS ahead;

@@ -60,3 +60,17 @@ SELECT :lane, :kind, :capability, :host, j.rank, :due, shoal_now() + :wait
 FROM (SELECT rank FROM job INDEXED BY job_of_host
       WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability AND host = :host
       ORDER BY rank, id LIMIT 1) AS j;
+
+-- name: host_of_job
+-- Where a job that goes by host waits, and for how long its host is not to be asked.
+SELECT j.lane, j.kind, j.capability, j.host, j.rank,
+       coalesce((SELECT max(h.next_at, h.held_until) FROM host AS h WHERE h.origin = j.host), 0) - shoal_now() AS busy
+FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
+
+-- name: place_at_host
+-- How many jobs of a host stand before one, as far as that is worth counting.
+SELECT count(*) FROM (
+    SELECT 1 FROM job INDEXED BY job_of_host
+    WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+          AND host IS NOT NULL AND host = :host AND rank < :rank
+    LIMIT :most) AS ahead;
