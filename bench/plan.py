@@ -125,6 +125,7 @@ async def pull_and_push(app: App, bots: int, batch: int, count: int) -> list[Cel
             "page",
             None,
             payload=orjson.dumps({"url": f"http://h{place % 500}.example/{place}"}).decode(),
+            host=f"http://h{place % 500}.example",
         )
         for place in range(count)
     ]

@@ -147,11 +147,9 @@ class App:
             SqlGroupStore(),
             SqlResultStore(),
             self.queue,
-            self.hosts,
             SqlOutbox(),
             rule_of(self.settings),
             self.signals,
-            self.settings.pages,
             Proxies(self.settings.egress.proxies),
         )
 

@@ -36,7 +36,7 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Holder, Job, Lease, NewJob
 from shoal.queue.jobs import Jobs
 from shoal.queue.queue import Queue
-from shoal.settings import CrawlSettings, DatabaseSettings, PageSettings, QueueSettings
+from shoal.settings import CrawlSettings, DatabaseSettings, QueueSettings
 from shoal.store.sql.analyses import SqlAnalysisStore
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
@@ -95,11 +95,9 @@ class Bench:
             SqlGroupStore(),
             self.results,
             self.queue,
-            self.hosts,
             SqlOutbox(),
             AddressRule(),
             signals,
-            PageSettings(),
         )
         self.analyses = Analyses(self.database, SqlAnalysisStore(), self.queue, SqlOutbox(), signals)
         last_words = LastWords(self.results, SqlOutbox())

@@ -74,13 +74,10 @@ async def test_the_same_url_twice_is_one_job(bench: Bench) -> None:
     assert group.total == 2
 
 
-async def test_the_jobs_of_one_host_become_due_in_its_turn(bench: Bench) -> None:
+async def test_all_jobs_of_a_group_wait_at_once_by_their_hosts(bench: Bench) -> None:
     await bench.groups.make(GroupConfig.read({"urls": [f"{SITE}/{place}" for place in range(5)]}))
-    assert len(await take(bench)) == 1
-    await bench.jump(1.1)
-    assert len(await take(bench)) == 1
-    await bench.jump(10)
-    assert len(await take(bench)) == 3
+    rows = await bench.sql("SELECT host, count(*) AS count FROM job WHERE state = 'pending' AND due = 1 GROUP BY host")
+    assert rows == [{"host": SITE, "count": 5}]
 
 
 async def test_bad_urls_are_named_by_their_places_and_nothing_is_stored(bench: Bench) -> None:

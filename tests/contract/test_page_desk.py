@@ -106,6 +106,27 @@ async def test_many_jobs_need_few_commits_and_never_more_than_the_slots(app: App
         assert len([count for count in desk.work.commits if count]) < 60
 
 
+async def test_a_job_that_waits_for_its_host_keeps_no_slot_from_others(app: App) -> None:
+    async with at_work(app) as desk:
+        settle = desk.work.settle
+
+        async def settled(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+            leases = await settle(results, holder, want)
+            for lease in leases:
+                lease.start_in = orjson.loads(lease.payload).get("start_in", 0.0)
+            return leases
+
+        desk.work.settle = settled  # type: ignore[method-assign]
+        waiting = await desk.enqueue({"start_in": 3600.0}, count=4)
+        await desk.until_state(JobState.LOCKED, *waiting)
+        await desk.until_state(JobState.DONE, *await desk.enqueue({}, count=8))
+        soon = await desk.enqueue({"start_in": 0.05})
+        await desk.until_state(JobState.DONE, *soon)
+        desk.desk.leave(patient=False)
+        returned = await desk.until_state(JobState.PENDING, *waiting)
+        assert [job.attempts for job in returned] == [0] * 4
+
+
 async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: App) -> None:
     async with at_work(app) as desk:
         [broken] = await desk.enqueue({"raise": "no such thing"})

@@ -28,14 +28,16 @@ from shoal.crawl.fates import Fate
 from shoal.crawl.frontier import Report, Settled, SitemapRecord
 from shoal.crawl.store import Pace
 from shoal.crawl.traps import pattern_of
+from shoal.fetch.slots import SlotLeases
 from shoal.hosts.pace import Wish
+from shoal.hosts.places import Places
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
 from shoal.plan.policy import PolicyForm
 from shoal.plan.scheduler import Scheduler
 from shoal.queue import states
 from shoal.queue.book import JobFilter
-from shoal.queue.job import NewJob, Taker
+from shoal.queue.job import Lease, NewJob, Taker
 from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
@@ -49,7 +51,18 @@ Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
 SIZE = 50_000
 LINKS = 1_000
 TABLES = {
-    *("fate", "frontier", "frontier_touched", "frontier_host", "page", "job", "job_grant", "host", "policy"),
+    *(
+        "fate",
+        "frontier",
+        "frontier_touched",
+        "frontier_host",
+        "page",
+        "job",
+        "job_grant",
+        "job_host",
+        "host",
+        "policy",
+    ),
     *("outbox", "delivery"),
 }
 THEN = 1_000_000_000_000_000  # when the first event happened
@@ -94,6 +107,14 @@ FILL = (
     " SELECT 'later_' || i, 'page', 'pending', NULL, '', 'shared', 50, i, 4611686018427387904, 2, i, NULL, 0 FROM n",
     f"INSERT INTO job ({JOB})"
     " SELECT 'old_' || i, 'page', 'done', 'run_' || (i / 2), '', 'shared', 50, i, 0, 2, i, i, 1 FROM n",
+    f"INSERT INTO job ({JOB}, host)"
+    " SELECT 'at_' || i, 'page', 'pending', NULL, '{{}}', 'with_hosts', 50, i, 0, 2, i, NULL, 1,"
+    " 'http://www' || (i % 20000) || '.example.org' FROM n WHERE i <= 5000",
+    "INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)"
+    " SELECT CASE WHEN i % 2 = 0 THEN 'with_hosts' ELSE 'shared' END, 'page',"
+    " CASE WHEN i % 2 = 0 THEN 'http' ELSE 'js' END,"
+    " 'http://www' || i || '.example.org', i, CASE WHEN i % 4 < 2 THEN 0 ELSE 1 END, 4611686018427387904"
+    " FROM n WHERE i < 20000",
     "INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended)"
     " SELECT 'old_' || i, 1, 'w0', 1, 2, 'done' FROM n",
     "INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)"
@@ -187,7 +208,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
 # Lists that we brought ourselves, the table of one row, and what is read by steps of its own.
 SMALL = (
     r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery|SCAN w USING INDEX"
-    r"|SCAN (t|w|j|p|ahead|found|quota\b.*|job_seat\b.*|job USING INDEX job_dead)$"
+    r"|SCAN (t|w|j|p|ahead|found|ready|free_hosts|quota\b.*|job_seat\b.*|job USING INDEX job_dead)$"
 )
 
 
@@ -337,6 +358,25 @@ async def end_many(bench: Bench) -> None:
         await bench.queue.finish_and_lease(half, taker, 0)
 
 
+async def lease_by_host(bench: Bench) -> None:
+    """What a page child and a bot ask of the queue and of the hosts."""
+    host = "http://www1.example.org"
+    await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
+    await bench.enqueue(lane="with_hosts", host=host)
+    slots = SlotLeases(bench.queue, bench.groups.store, Places(bench.hosts, timedelta(seconds=1), 0.0, timedelta(0)))
+    taker = slots.by_host(Taker("w5", ["page"], ["with_hosts"]))
+    [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, taker))
+    await bench.desk.explain(lease.holder.job_id)
+    release = [states.release(lease.holder.job_id, lease.holder.epoch, "no")]
+    await bench.database.run(lambda tx: bench.queue.finish_and_lease_in(tx, release, taker, 20))
+
+
+async def reserve_and_lease(bench: Bench, slots: SlotLeases, tx: Tx, taker: Taker) -> list[Lease]:
+    turned = await bench.queue.finish_and_lease_in(tx, [], taker, 200)
+    await slots.reserve(tx, turned.leases)
+    return turned.leases
+
+
 async def work_on(bench: Bench) -> None:
     """All that workers ask of the queue: they enqueue, lease, extend, finish, fail, release, get lost, and cancel."""
     await bench.enqueue(key="once", run_id="run_1")
@@ -468,12 +508,14 @@ def names_in(dialect: str) -> set[str]:
     """The queries of the frontier, of the queue and of the hosts, and those of plans and events that may read much."""
     folder = files("shoal.store.sql").joinpath("queries")
     texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in ROOMS]
+    texts.append(folder.joinpath(dialect, "job_hosts.sql").read_text())
     return PLAN | EVENTS | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
 
 
 async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
     await crawl_on(bench, crawl)
     await work_on(bench)
+    await lease_by_host(bench)
     await ask_hosts(bench, crawl)
     await schedule(bench)
     await look_at_policies(bench)

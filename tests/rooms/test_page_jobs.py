@@ -213,7 +213,7 @@ async def test_a_host_that_asks_us_to_wait_is_left_alone_and_the_job_comes_back(
 
 @pytest.mark.parametrize("payload", ['{"address": "http://example.org/"}', "[]", "not json {"])
 async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload: str) -> None:
-    job = NewJob(JobId(new_id("job")), "page", None, payload=payload, max_attempts=1)
+    job = NewJob(JobId(new_id("job")), "page", None, payload=payload, max_attempts=1, host="http://a.example")
     await app.queue.enqueue([job])
     jobs = page_work_of(app)
     try:

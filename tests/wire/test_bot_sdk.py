@@ -17,6 +17,7 @@ from shoal.bot.fetcher import Fetcher
 from shoal.bot.verify import Verifier
 from shoal.bot.wire import Wire
 from shoal.loading import load
+from shoal.pages.work import host_of
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from shoal.settings import Settings
@@ -49,7 +50,10 @@ def settings() -> Settings:
 async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
     payload = more.pop("payload", {})
     jobs = [
-        NewJob(JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), **more) for url in urls
+        NewJob(
+            JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), host=host_of(url), **more
+        )
+        for url in urls
     ]
     return [one.id for one in await api.app.queue.enqueue(jobs)]
 

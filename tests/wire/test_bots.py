@@ -12,6 +12,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal
 from shoal.fetch.bots import BotPulled
 from shoal.observe.metrics import Metrics
+from shoal.pages.work import host_of
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from tests.support import controller
@@ -38,7 +39,9 @@ async def lite(sqlite_url: str) -> AsyncIterator[Served]:
 async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
     payload = {"rule_set": None, **more.pop("payload", {})}
     jobs = [
-        NewJob(JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), **more)
+        NewJob(
+            JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), host=host_of(url), **more
+        )
         for url in urls or ("https://a.example/1",)
     ]
     return [one.id for one in await api.app.queue.enqueue(jobs)]
@@ -418,8 +421,8 @@ async def test_a_pull_hands_out_only_jobs_whose_host_may_be_asked_now(store_url:
         jobs = await pull(api, max=10)
         assert sorted(job["url"] for job in jobs) == ["https://a.example/0", "https://b.example/"]
         waiting = [await api.app.jobs.get(job_id) for job_id in ids[1:4]]
-        assert [job.state_reason for job in waiting] == ["host_busy"] * 3
-        assert [job.attempts for job in waiting] == [0] * 3
+        assert [(job.lease_epoch, job.attempts) for job in waiting] == [(0, 0)] * 3
+        assert [await api.app.jobs.history(job_id) for job_id in ids[1:4]] == [[]] * 3, "they were not leased at all"
 
 
 async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Served) -> None:

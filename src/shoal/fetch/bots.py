@@ -122,7 +122,9 @@ class Bots:
 
     async def _lease(self, pull: Pull) -> list[Task]:
         want = min(pull.most, await self._room_of(pull.token))
-        taker = Taker(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
+        taker = self._slots.by_host(
+            Taker(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
+        )
         tasks, turned = await self._database.run(lambda tx: self._commit(tx, taker, want))
         self._queue.tell_turn(taker, [], turned)
         self._meter(pull.token).held += len(tasks)
@@ -132,11 +134,11 @@ class Bots:
 
     async def _commit(self, tx: Tx, taker: Taker, want: int) -> tuple[list[Task], Turned]:
         first = await self._queue.finish_and_lease_in(tx, [], taker, want)
-        fitted = await self._slots.fit(tx, taker, first.leases, want)
-        tasks = [task for task in fitted.tasks if task.work is not None]
+        leased = await self._slots.reserve(tx, first.leases)
+        tasks = [task for task in leased if task.work is not None]
         unreadable = [
             states.put_off(one.lease.holder.job_id, one.lease.holder.epoch, UNREADABLE_FOR, "unreadable_job")
-            for one in fitted.tasks
+            for one in leased
             if one.work is None
         ]
         if unreadable:

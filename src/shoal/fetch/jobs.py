@@ -1,7 +1,7 @@
 """The page jobs of one process: which may be fetched now, fetching them, and bringing home what they gave.
 
-How many run at once is the caller's business. A job whose host is not to be asked just now is put off: it goes back to
-its lane until the host's turn comes, and nothing that stands behind it has to wait.
+How many run at once is the caller's business. Only jobs whose hosts may be asked now are leased. If a host asks us to
+wait after that, its jobs are put off: they go back to their lane until its turn comes.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from shoal.pages.ingest import Ingest, Settlement
 from shoal.pages.jobs_store import GroupStore
 from shoal.pages.result import Delivery
 from shoal.pages.settled import PagesSettled, status_class
-from shoal.pages.work import KIND, PageWork
+from shoal.pages.work import KIND, PageWork, host_of
 from shoal.queue.job import SHARED_LANE, Holder, Lease, Taker
 from shoal.queue.queue import Queue
 
@@ -105,7 +105,7 @@ class PageJobs:
             return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
 
         turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
-        turns.hosts[origin(Url(task.work.url))] = task.host
+        turns.hosts[host_of(task.work.url)] = task.host
 
         def heard(url: Url, fetched: Fetched) -> None:
             if fetched.chain is None:
@@ -131,8 +131,8 @@ class PageJobs:
         return Delivery(lease.holder, await self._runner.run(work, lambda url, fetched: None, lambda failure: None))
 
     async def settle(self, results: Sequence[Delivery | PutOff], holder: str, want: int) -> list[Lease]:
-        """Store results and lease more in one commit; what is lost is dropped. Only jobs that have a slot at their
-        host within the next two seconds are kept of what was leased."""
+        """Store results and lease more in one commit; what is lost is dropped. Only jobs are leased that have a
+        slot at their host within the next two seconds: `start_in` says when."""
         news = self._watch.news()
         asked_at = self._clock.monotonic()
         try:
@@ -169,11 +169,11 @@ class PageJobs:
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, Delivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        taker = Taker(holder, [KIND], list(self._lanes))
+        taker = self._slots.by_host(Taker(holder, [KIND], list(self._lanes)))
         turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
         if news:
             turn.holds = await self._hosts.hear(tx, news)
-        turn.tasks = (await self._slots.fit(tx, taker, turn.settlement.leases, want)).tasks
+        turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
 

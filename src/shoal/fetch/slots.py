@@ -1,24 +1,20 @@
-"""Page jobs whose turn has come at their hosts: leased, read, and kept if the host has a slot for them. The others are
-put off until it has, so that nothing that stands behind them has to wait. For nodes and for bots alike."""
+"""Page jobs whose hosts may be asked now: leased, read, and given a slot at their host in the same commit. For nodes
+and for bots alike."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
 
 from msgspec import DecodeError, Struct, ValidationError
 
 from shoal.base.database import Tx
-from shoal.base.url import Url, origin
 from shoal.hosts.places import Places
 from shoal.pages.jobs_store import GroupStore
-from shoal.pages.work import PageSpec, PageWork
+from shoal.pages.work import PageSpec, PageWork, host_of
 from shoal.queue import states
 from shoal.queue.job import Holder, Lease, Taker
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
-
-ROUNDS: Final = 5  # leases of one commit: jobs that are put off must not hide those behind them
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +41,6 @@ class Task(Struct, frozen=True):
     apart: float = 0.0  # from other requests to its host
 
 
-@dataclass(slots=True)
-class Fitted:
-    """What a commit leased and kept."""
-
-    tasks: list[Task] = field(default_factory=list)
-    put_off: int = 0
-
-
 class SlotLeases:
     """Leases only what may be fetched now."""
 
@@ -68,37 +56,27 @@ class SlotLeases:
         self._groups = groups
         self._places = places
 
-    async def fit(self, tx: Tx, taker: Taker, leases: Sequence[Lease], want: int) -> Fitted:
-        """Keep those of the jobs leased in this commit that have a slot, put the others off, and lease as many more."""
-        fitted = Fitted()
-        for rounds_left in reversed(range(ROUNDS)):
-            kept, refused = await self._sort(tx, leases)
-            fitted.tasks += kept
-            fitted.put_off += len(refused)
-            if not refused:
-                break
-            more = want - len(fitted.tasks) if rounds_left else 0
-            moves = [one.move for one in refused]
-            # We hold rows of hosts, which others need who hold scopes: waiting for scopes would be waiting in a circle.
-            later = replace(taker, waits=False)
-            leases = (await self._queue.finish_and_lease_in(tx, moves, later, more)).leases
-        return fitted
+    def by_host(self, taker: Taker) -> Taker:
+        """The same taker, who leases only jobs whose hosts may be asked now."""
+        return replace(taker, pace=self._places)
 
-    async def _sort(self, tx: Tx, leases: Sequence[Lease]) -> tuple[list[Task], list[PutOff]]:
-        """Those of the jobs whose hosts have a slot for them, and the others."""
+    async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[Task]:
+        """Reserve a slot for each of the jobs leased in this commit. A job whose host has none after all, because
+        another commit was faster or the host has just asked us to wait, is taken back as if it had not been leased."""
         tasks = await self._read(tx, leases)
-        kept: list[Task] = []
-        real: list[Task] = []
-        for task in tasks:
-            (kept if task.work is None or self._denies(task.work) else real).append(task)
+        kept = [task for task in tasks if task.work is None or self._denies(task.work)]
+        readable = [(task, task.work) for task in tasks if task.work is not None and not self._denies(task.work)]
         refused = []
-        places = await self._places.give(tx, [origin(Url(task.work.url)) for task in real if task.work])
-        for task, place in zip(real, places, strict=True):
+        places = await self._places.give(tx, [host_of(work.url) for _, work in readable])
+        for (task, work), place in zip(readable, places, strict=True):
             if place.granted:
-                kept.append(Task(task.lease, task.work, place.host, place.seconds, place.apart))
+                task.lease.start_in = place.seconds
+                kept.append(Task(task.lease, work, place.host, place.seconds, place.apart))
             else:
-                refused.append(PutOff(task.lease.holder, place.seconds))
-        return kept, refused
+                refused.append(states.take_back(task.lease.holder.job_id, task.lease.holder.epoch, "host_busy"))
+        if refused:
+            await self._queue.finish_and_lease_in(tx, refused, None)
+        return kept
 
     async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[Task]:
         groups = sorted({lease.run_id for lease in leases if lease.run_id})

@@ -1,7 +1,7 @@
 """How hard a host may be asked: how it stands, what a holder wishes of it, what it is granted. Pure; the rows are the
 store's, and how many connections are open at once is each holder's own business."""
 
-from typing import Any
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -9,6 +9,9 @@ from shoal.base.clock import moment
 
 AHEAD = 2.0
 """Seconds: how far ahead of their time slots are reserved. A kill wastes no more, and others wait no longer."""
+UNPACED: Final = 1_000_000  # slots of a host that needs no pause between requests
+SHORTEST_WAIT: Final = 0.25  # seconds until a host that had no slot is looked at again
+LONGEST_LOOK: Final = 30.0  # seconds after which a host is looked at again, however long it said to wait
 
 
 class Standing(Struct, frozen=True):
@@ -36,6 +39,35 @@ class HeldHost(Struct, frozen=True):
     def answer(self) -> dict[str, Any]:
         """The host as the API and the CLI show it."""
         return {"origin": self.origin, "held_until": moment(self.until), "status": self.status}
+
+
+class HostTurn(Struct, frozen=True):
+    """What a host can take now: so many requests, the first of them in `first_in` seconds, the others `apart` seconds
+    from each other."""
+
+    slots: int
+    first_in: float = 0.0
+    apart: float = 0.0
+
+    def starts_in(self, request: int) -> float:
+        """Seconds until the slot of the n-th request, the first one being 0."""
+        return self.first_in + request * self.apart
+
+    def again_in(self, used: int) -> float:
+        """Seconds until the host's next slot, after so many were taken. Never long: a hold may end early, and whoever
+        looks again asks the host's own row."""
+        rest = SHORTEST_WAIT if used and used >= self.slots and not self.apart else 0.0
+        return min(max(rest, self.starts_in(used)), LONGEST_LOOK)
+
+
+class HostPace(Protocol):
+    """The rule that says how many jobs of a host may be leased now. `ahead`: seconds before their time that slots may
+    be taken, by a taker that has room left."""
+
+    @property
+    def ahead(self) -> float: ...
+
+    def turn(self, standing: Standing) -> HostTurn: ...
 
 
 class Wish(Struct, frozen=True):

@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.database import Tx
-from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
+from shoal.hosts.pace import AHEAD, SHORTEST_WAIT, UNPACED, Grant, HostTurn, Standing, Wish, slots_within
 from shoal.hosts.store import HostStore
 
-SHORTEST_WAIT: Final = 0.25  # seconds until somebody who got no slot comes back
 MOST_HOSTS: Final = 10_000  # whose last request is remembered
 
 
@@ -81,14 +80,31 @@ class Places:
         """Seconds between two requests to a host."""
         return max(self._delay, standing.crawl_delay, min(standing.latency * self._ease, self._longest_ease))
 
+    @property
+    def ahead(self) -> float:
+        """Slots are taken less far ahead than they may be reserved, so that a look always finds some of them."""
+        return 0.0 if self._at_once else 0.75 * AHEAD
+
+    def turn(self, standing: Standing) -> HostTurn:
+        """What a host that stands so can take now. What it really has, `give` says."""
+        delay = self.delay_at(standing)
+        free_in = standing.free_in(delay)
+        if free_in > 0 and (self._at_once or not delay):
+            return HostTurn(0, free_in, delay)
+        most = 1 if self._goes_alone(standing, delay) else UNPACED
+        return HostTurn(slots_within(most, free_in, delay), free_in, delay)
+
+    def _goes_alone(self, standing: Standing, delay: float) -> bool:
+        """Whether a host gets one request at a time."""
+        return standing.is_wary or (bool(delay) if self._at_once else not standing.robots_known)
+
     async def _reserve(self, tx: Tx, wanted: dict[int, int], standings: dict[int, Standing]) -> dict[int, Grant]:
         """Without a delay there are no slots to keep: who is not held goes at once."""
         free, wishes = {}, []
         for host, count in sorted(wanted.items()):
             standing = standings[host]
             delay = self.delay_at(standing)
-            alone = standing.is_wary or (bool(delay) if self._at_once else not standing.robots_known)
-            count = 1 if alone else count
+            count = 1 if self._goes_alone(standing, delay) else count
             if delay and self._at_once and standing.busy_for > 0:
                 continue
             if delay:

@@ -1,6 +1,5 @@
 """The life of a job group: made with all its jobs in one commit, watched, cancelled, and ended with its last job."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from shoal.egress.address import AddressRule
 from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.hosts.store import HostStore
 from shoal.pages.group import Group, GroupConfig, GroupState
 from shoal.pages.jobs_store import GroupStore, NewGroup, ResultStore
 from shoal.pages.result import Stored
@@ -25,7 +23,6 @@ from shoal.queue import states as job_states
 from shoal.queue.job import LostJob, NewJob, scopes_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, Move
-from shoal.settings import PageSettings
 
 EVENT = "crawl.group.completed"
 TOLD_PLACES = 10  # of URLs that are refused
@@ -49,27 +46,23 @@ class Groups:
         store: GroupStore,
         results: ResultStore,
         queue: Queue,
-        hosts: HostStore,
         outbox: OutboxStore,
         rule: AddressRule,
         signals: Signals,
-        settings: PageSettings,
         proxies: Proxies | None = None,
     ) -> None:
         self._database = database
         self.store = store
         self._results = results
         self._queue = queue
-        self._hosts = hosts
         self._outbox = outbox
         self._rule = rule
         self._signals = signals
-        self._delay = settings.pace.delay
         self._proxies = proxies or Proxies()
 
     async def make(self, config: GroupConfig) -> Group:
-        """Store a group and a job for each of its URLs, all or nothing. The jobs of one host wait their turn: they
-        become due one after the other, as far apart as that host is asked."""
+        """Store a group and a job for each of its URLs, all or nothing. All of them wait at once; how many of one host
+        are leased at a time is decided by its pace."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         urls = self._urls(config.urls)
         group_id = GroupId(config.group or new_id("grp"))
@@ -80,7 +73,7 @@ class Groups:
             group = await self.store.insert(tx, new)
             if group is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
-            jobs = self._jobs(config, group_id, urls, await self._turns(tx, urls))
+            jobs = self._jobs(config, group_id, urls)
             await self._queue.enqueue_in(tx, jobs)
             return group, jobs
 
@@ -171,20 +164,7 @@ class Groups:
             raise _refusal(refused)
         return list(found)
 
-    async def _turns(self, tx: Tx, urls: list[Url]) -> list[int]:
-        """When each URL may be asked for, in store time: the first of a host at once, the next ones in its turn."""
-        now: int = await tx.value("now")
-        homes = [origin(url) for url in urls]
-        known = await self._hosts.at_origins(tx, sorted(set(homes)))
-        delays = {home: max(self._delay.total_seconds(), stands.crawl_delay) for home, (_, stands) in known.items()}
-        seen: dict[str, int] = defaultdict(int)
-        turns = []
-        for home in homes:
-            turns.append(now + round(seen[home] * delays[home] * 1e6))
-            seen[home] += 1
-        return turns
-
-    def _jobs(self, config: GroupConfig, group_id: GroupId, urls: list[Url], turns: list[int]) -> list[NewJob]:
+    def _jobs(self, config: GroupConfig, group_id: GroupId, urls: list[Url]) -> list[NewJob]:
         attempts = self._queue.settings.job_attempts if config.max_retry is None else config.max_retry + 1
         common: dict[str, Any] = {
             "kind": KIND,
@@ -194,10 +174,7 @@ class Groups:
             "capability": config.capability,
             "scopes": scopes_of(config.project, config.labels),
         }
-        return [
-            NewJob(id=JobId(new_id("job")), payload=_payload(url), not_before=turn, **common)
-            for url, turn in zip(urls, turns, strict=True)
-        ]
+        return [NewJob(id=JobId(new_id("job")), payload=_payload(url), host=origin(url), **common) for url in urls]
 
 
 def _payload(url: Url) -> str:

@@ -9,7 +9,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.form import Form, matching, says
 from shoal.base.reading import PROXY_LABEL
 from shoal.base.text import redact_url
-from shoal.base.url import Refusal, Url, UrlRules, canonical
+from shoal.base.url import Refusal, Url, UrlRules, canonical, origin
 from shoal.egress.address import AddressRule
 from shoal.egress.given import MOST_HEADERS, RESERVED, check_headers, hidden_headers
 from shoal.queue.job import HTTP, JS
@@ -101,6 +101,12 @@ class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     labels: Annotated[dict[str, str], says("Words of the policy's owner.")] = {}
     project: Annotated[str | None, says("What it is filed under.")] = None
     priority: Annotated[dict[str, float], says("The parts that its priority is made of.")] = {}
+
+
+def host_of(url: str) -> str:
+    """The origin that a page job asks, by which its pace is kept; empty if it can ask none."""
+    found = canonical(url, AS_GIVEN)
+    return "" if isinstance(found, Refusal) else origin(found)
 
 
 def check_url(text: str, rule: AddressRule, field: str) -> Url:

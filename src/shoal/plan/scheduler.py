@@ -17,7 +17,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.service import Pass
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import canonical
-from shoal.pages.work import AS_GIVEN, KIND
+from shoal.pages.work import AS_GIVEN, KIND, host_of
 from shoal.plan.policy import CAPABILITIES, Policy
 from shoal.plan.priority import RULES, Facts, Priority, Rule, rate
 from shoal.plan.store import PolicyStore, Step
@@ -194,6 +194,7 @@ def job_of(policy: Policy, rating: Priority) -> NewJob:
         dedupe_key=policy.dedupe_key,
         capability=form.capability,
         lock_ttl=form.lock,
+        host=None if form.url is None else host_of(form.url),
         scopes=(f"project:{form.project}", *(f"label:{name}={value}" for name, value in form.labels.items())),
     )
 

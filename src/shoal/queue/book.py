@@ -52,12 +52,15 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """What is around a job that waits: how many stand before it, and what of its like is worked on."""
+    """What is around a job that waits: how many stand before it, and what of its like is worked on. Of a job that is
+    leased by host, how many of its host do, and for how many seconds that host is not to be asked."""
 
     now: int
     ahead: int
     locked: int
     last_granted_at: int | None
+    host: str | None = None
+    host_busy_for: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

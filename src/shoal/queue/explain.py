@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.base.clock import from_micros
+from shoal.hosts.pace import AHEAD
 from shoal.queue.book import Crowd
 from shoal.queue.job import JS, LOCAL, Job
 from shoal.queue.states import JobState
@@ -56,13 +57,19 @@ def _waiting(job: Job, crowd: Crowd, room: tuple[int, int | None] | None) -> Exp
 
 
 def _in_line(job: Job, crowd: Crowd) -> Explanation:
-    facts = {
+    facts: dict[str, Any] = {
         "ahead": crowd.ahead,
         "running": crowd.locked,
         "lane": job.lane,
         "priority": job.priority,
         "waited_seconds": (crowd.now - job.line_at) / 1e6,
     }
+    if crowd.host is not None:
+        facts |= {"host": crowd.host, "host_busy_seconds": crowd.host_busy_for}
+    if crowd.host_busy_for > AHEAD:
+        before = f"{crowd.ahead} of its jobs {'goes' if crowd.ahead == 1 else 'go'} before this one"
+        says = f"{crowd.host} is not to be asked for another {crowd.host_busy_for:.0f} s, and {before}."
+        return Explanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
     if job.capability == JS and not crowd.locked:
         says = "It needs a browser, and no worker of this version has one: it waits until there is a renderer."

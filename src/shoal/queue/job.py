@@ -13,6 +13,7 @@ from shoal.base.clock import moment
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import redact_url
+from shoal.hosts.pace import HostPace
 from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
@@ -70,7 +71,7 @@ class NewJob:
     `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must be able to do.
     `scopes`: what it counts for while it is locked, such as `project:acme`, `label:team=a`, or `key:anything`, of which
     only one runs at a time. `lock_ttl`: how long a bot may keep it without a sign of life; such a job is lost to bots
-    no more often than it may be tried again.
+    no more often than it may be tried again. `host`: the origin that it asks, for kinds that are leased by host.
     """
 
     id: JobId
@@ -85,6 +86,7 @@ class NewJob:
     not_before: int | None = None
     scopes: tuple[str, ...] = ()
     lock_ttl: timedelta | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class Enqueued:
 class Taker:
     """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first. `lock_ttl`: of a
     bot, how long it keeps jobs that say nothing about it; None: a node, whose leases are all as long. `waits`: for
-    others who count the seats of a scope just now; who holds what such others may need must not."""
+    others who count the seats of a scope just now; who holds what such others may need must not. `pace`: lease by host:
+    only jobs that name one, and of each host only as many as it may be asked for now; None: whatever ranks best."""
 
     holder: str
     kinds: Sequence[str]
@@ -107,6 +110,7 @@ class Taker:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
+    pace: HostPace | None = None
 
 
 class Holder(Struct, frozen=True):
@@ -129,6 +133,7 @@ class Lease(Struct):
     waited_seconds: float
     priority: int = 50
     ttl_seconds: float = 0.0  # of a job leased from a line
+    start_in: float = 0.0  # seconds until the slot that its host has for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,9 @@ class Queue:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; what became of each, in their order."""
-        keyed = any(job.dedupe_key is not None for job in jobs)  # what is known already has to be looked up
-        commit = self._database.run if keyed else self._database.once
+        # What is known already has to be looked up, and where jobs wait by host has to be noted.
+        further = any(job.dedupe_key is not None or job.host is not None for job in jobs)
+        commit = self._database.run if further else self._database.once
         enqueued = await commit(lambda tx: self.enqueue_in(tx, jobs))
         self.announce(jobs, enqueued)
         return enqueued

@@ -62,6 +62,7 @@ class Move(Struct):
     counts_crash: bool = False
     priority_drop: int = 0
     to_the_back: bool = False  # of the line, behind others of its priority
+    unseen: bool = False  # granted in this very commit and told to nobody: as if it had not been granted
 
 
 def finish(job_id: JobId, epoch: int, reason: str | None = None) -> Move:
@@ -93,6 +94,11 @@ def release(job_id: JobId, epoch: int, reason: str) -> Move:
 def put_off(job_id: JobId, epoch: int, wait: timedelta, reason: str) -> Move:
     """Not its turn: handed back without penalty, and not to be had before that time."""
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason, wait=wait)
+
+
+def take_back(job_id: JobId, epoch: int, reason: str) -> Move:
+    """Undo a grant of this very commit: no history row, and its epoch is given again."""
+    return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason, unseen=True)
 
 
 def step_back(job_id: JobId, epoch: int) -> Move:

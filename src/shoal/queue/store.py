@@ -26,7 +26,12 @@ class JobStore(Protocol):
     async def lease(self, tx: Tx, taker: Taker, limit: int, ttl: timedelta) -> list[Lease]:
         """Grant up to `limit` due jobs: lane after lane, in each the best rank first; a point of priority is worth as
         much as a span of waiting, so that nothing waits for ever. Each grant raises the job's epoch and opens a history
-        row. An empty answer does not mean that no job waits: others may have the lock on it just now."""
+        row. An empty answer does not mean that no job waits: others may have the lock on it just now.
+
+        A taker with a `pace` gets only jobs that name a host, of each host as many as its pace gives slots now: those
+        that can start within a second by rank, then those of the second after that. A host that is not to be asked
+        costs no grant, is not looked at again before its time, and hides no other. Slots are not reserved: the
+        caller does that in the same commit, and takes back what got none."""
         ...
 
     async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:

@@ -5,6 +5,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
@@ -20,7 +21,7 @@ R = TypeVar("R")
 BATCH = 100  # results that are settled at once, however short ago the last ones were
 BATCH_SECONDS = 0.05  # the longest that a result waits for company, while other jobs run
 MOST_AHEAD = 500  # jobs that are held beyond the slots
-AHEAD_SECONDS = 2.0  # what nobody has begun by then is handed back: another worker may be free
+AHEAD_SECONDS = 2.0  # what nobody has begun so long after it could be is handed back: another worker may be free
 STORE_PAUSE = 0.5  # after a commit that did not reach the store
 LEAVE_SECONDS = 2.0  # for what runs when it is time to leave
 
@@ -77,7 +78,8 @@ class PageDesk(Generic[R]):
         self._trouble = trouble
         self._running: dict[Holder, asyncio.Task[None]] = {}
         self._since: dict[Holder, float] = {}  # when it was begun
-        self._ahead: deque[tuple[float, Lease]] = deque()  # with when it was leased
+        self._ahead: deque[tuple[float, Lease]] = deque()  # with since when it may be begun
+        self._waiting: list[tuple[float, Lease]] = []  # with when it may be begun, the next one first
         self._suspects: deque[Lease] = deque()
         self._suspect: Holder | None = None
         self._results: list[tuple[Holder, R]] = []
@@ -107,8 +109,8 @@ class PageDesk(Generic[R]):
     def held(self) -> list[Holder]:
         """What is leased to us, also what has finished and is not stored yet: a slow commit must not cost it."""
         unsettled = [holder for holder, _ in (*self._settling, *self._results)]
-        waiting = [lease.holder for lease in (*(lease for _, lease in self._ahead), *self._suspects)]
-        return [*unsettled, *self._running, *waiting]
+        unbegun = [lease.holder for _, lease in (*self._ahead, *self._waiting)]
+        return [*unsettled, *self._running, *unbegun, *(lease.holder for lease in self._suspects)]
 
     def nudge(self) -> None:
         """A job may wait."""
@@ -125,6 +127,7 @@ class PageDesk(Generic[R]):
         for holder in gone & self._running.keys():
             self._running[holder].cancel()
         self._ahead = deque(one for one in self._ahead if one[1].holder not in gone)
+        self._waiting = [one for one in self._waiting if one[1].holder not in gone]
         self._suspects = deque(lease for lease in self._suspects if lease.holder not in gone)
 
     def leave(self, *, patient: bool) -> None:
@@ -133,8 +136,10 @@ class PageDesk(Generic[R]):
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
         if not patient:
-            self._hand_back([lease for _, lease in self._ahead] + list(self._suspects), "shutdown")
+            unbegun = [lease for _, lease in (*self._ahead, *self._waiting)]
+            self._hand_back(unbegun + list(self._suspects), "shutdown")
             self._ahead.clear()
+            self._waiting.clear()
             self._suspects.clear()
         self._stirred.set()
 
@@ -164,8 +169,11 @@ class PageDesk(Generic[R]):
         for lease in leases:
             if lease.crash_count:
                 self._suspects.append(lease)
+            elif lease.start_in > 0:
+                self._waiting.append((now + lease.start_in, lease))
             else:
                 self._ahead.append((now, lease))
+        self._waiting.sort(key=itemgetter(0))
         if leases:
             self._holds()  # before any of them is begun: one that blocks this loop must not cost them their leases
 
@@ -175,13 +183,14 @@ class PageDesk(Generic[R]):
         if not self._trust.holds() and self.held:
             return 0
         room = self._slots + min(MOST_AHEAD, 2 * self._batch)
-        return max(0, room - len(self._running) - len(self._ahead))
+        late = max(0, len(self._waiting) - room)  # as many again may wait for their hosts: they hold no slot meanwhile
+        return max(0, room - len(self._running) - len(self._ahead) - late)
 
     def _settle_in(self) -> float:
         """Seconds until what has finished is to be settled."""
         if not self._results:
             return float("inf")
-        idle = not self._running and not self._ahead and not self._suspects
+        idle = not self._running and not self._ahead and not self._suspects  # who waits for a host is no company
         if idle or len(self._results) >= BATCH:
             return 0.0
         return self._first_result_at + BATCH_SECONDS - self._clock.monotonic()
@@ -193,6 +202,9 @@ class PageDesk(Generic[R]):
         return self._look_at - self._clock.monotonic()
 
     def _fill(self) -> None:
+        now = self._clock.monotonic()
+        while self._waiting and self._waiting[0][0] <= now:
+            self._ahead.append(self._waiting.pop(0))
         if self._suspect is not None or not self._trust.holds():
             return
         if self._suspects:
@@ -283,8 +295,9 @@ class PageDesk(Generic[R]):
         task.add_done_callback(ended)
 
     async def _rest(self) -> None:
-        """Until something finishes, or it is time to settle, to ask, or to look after those who take long."""
-        seconds = min(self._settle_in(), self._ask_in(), 1.0)
+        """Until something finishes, or it is time to settle, to ask, to begin, or to look after those who take long."""
+        begin_in = self._waiting[0][0] - self._clock.monotonic() if self._waiting else 1.0
+        seconds = min(self._settle_in(), self._ask_in(), begin_in, 1.0)
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

@@ -9,6 +9,7 @@ from shoal.base.ids import JobId
 from shoal.queue.book import Crowd, JobFilter, Purged, Quota
 from shoal.queue.job import Job, most_in
 from shoal.queue.states import JobState
+from shoal.store.sql.job_hosts import note_hosts
 from shoal.store.sql.jobs import job_of
 from shoal.store.sql.seats import Seats
 
@@ -45,7 +46,9 @@ class SqlJobBook:
         return found
 
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
-        return [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
+        retried = [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
+        await note_hosts(tx, retried)
+        return retried
 
     async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
         return await tx.execute("cancel_job", id=job_id, reason=reason) == 1
@@ -87,10 +90,15 @@ class SqlJobBook:
         return row["taken"], most_in(scope, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> Crowd:
-        ahead = await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING)
         row = await tx.one("taken_like", kind=job.kind, capability=job.capability)
         now = await tx.value("now")
-        return Crowd(now, ahead, row["locked"] if row else 0, row["last"] if row else None)
+        locked, last = (row["locked"], row["last"]) if row else (0, None)
+        at = await tx.one("host_of_job", id=job.id)
+        if at is None:
+            return Crowd(now, await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING), locked, last)
+        line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
+        ahead = await tx.value("place_at_host", **line, most=WORTH_COUNTING)
+        return Crowd(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
 
     async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:
         row = await tx.one("end_of_scan", before=before, scan=SCAN)

@@ -1,7 +1,7 @@
 """The queue's store on SQL."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from shoal.queue.job import (
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.store.sql.clock import store_clock
 from shoal.store.sql.floors import LOWEST, Floors
+from shoal.store.sql.job_hosts import JobHosts, Key, Looked, note_hosts
 from shoal.store.sql.seats import SCOPES, Seats
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class SqlJobStore:
         self.clock = store_clock(dialect)
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
+        self._hosts = JobHosts(dialect)
         self._seats = Seats()
         self._floors = Floors()
         self._unparked = ""  # the scope that was looked at last: each has its turn, however many are full
@@ -75,7 +77,9 @@ class SqlJobStore:
             rows = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
             live |= {row["dedupe_key"]: JobId(row["id"]) for row in rows}
             asked = [job for job in keyed if job.dedupe_key not in live]  # the one that was in their way has just ended
-        return [_enqueued(job, live) for job in jobs]
+        enqueued = [_enqueued(job, live) for job in jobs]
+        await note_hosts(tx, _best_of_hosts([job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]))
+        return enqueued
 
     async def lease(self, tx: Tx, taker: Taker, limit: int, ttl: timedelta) -> list[Lease]:
         return (await self.turn(tx, (), taker, limit, ttl)).leases
@@ -84,23 +88,33 @@ class SqlJobStore:
         if taker is not None and taker.lock_ttl is not None:
             ttl = taker.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
-        said = await turn(tx, moves, taker or NOBODY, limit if taker else 0, ttl)
+        by_host = taker is not None and taker.pace is not None
+        line = replace(taker, lanes=()) if taker is not None and by_host else taker or NOBODY
+        said = await turn(tx, moves, line, limit if taker else 0, ttl)
+        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in said.moved])
         refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
         if said.ripe and taker is not None:
             await self.make_due(tx)
-            if len(said.rows) < limit:
+            if len(said.rows) < limit and not by_host:
                 more = await turn(tx, (), taker, limit - len(said.rows), ttl)
                 said.rows += more.rows
                 said.limited |= more.limited
+        looked: dict[Key, Looked] = {}
+        if taker is not None and by_host and limit:
+            said.rows, looked = await self._hosts.lease(tx, taker, limit, ttl)
+            said.limited = said.limited or await self._limited(tx, said.rows)
         rows, parked = _in_order(said.rows, taker or NOBODY), 0
         if said.freed or any(row[SCOPES] is not None for row in rows):
             waits = taker is None or taker.waits
             rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited, waits=waits)
+        await self._hosts.put_back(tx, looked)
         return Turned(refused, [_granted(row) for row in rows], parked)
 
     async def turn_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> Turned | None:
         if not self._in_one_statement:
             return await self.turn(tx, moves, taker, limit, ttl)
+        if taker.pace is not None or any(_waits_again(move) for move in moves):
+            return None
         floors = [LOWEST] * len(taker.lanes)
         said = await self._turn_from(tx, floors, moves, taker, limit, taker.lock_ttl or ttl, alone=True)
         if not said.done:
@@ -182,10 +196,10 @@ class SqlJobStore:
         return [lost for lost in map(_lost, rows) if lost.epoch == epochs[lost.id]]
 
     async def give_up_offers(self, tx: Tx, limit: int) -> int:
-        return await tx.execute("give_up_offers", lane=SHARED_LANE, limit=limit)
+        return await self._let_wait(tx, await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit))
 
     async def make_due(self, tx: Tx) -> int:
-        return await tx.execute("make_due", limit=DUE_AT_ONCE)
+        return await self._let_wait(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
 
     async def mend_seats(self, tx: Tx) -> None:
         await self._seats.mend(tx)
@@ -226,7 +240,7 @@ class SqlJobStore:
 
     def _new(self, job: NewJob, place: int) -> tuple[Any, ...]:
         scopes = orjson.dumps(job.scopes).decode() if job.scopes else None
-        what = (job.id, job.kind, job.capability, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
+        what = (job.id, job.kind, job.capability, job.host, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
         return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
 
@@ -281,9 +295,18 @@ class SqlJobStore:
             ttl=span(ttl),
             by_job=int(taker.lock_ttl is not None),
         )
-        scoped = any(row[SCOPES] is not None for row in leased)
-        limited = scoped and await tx.one("any_quota") is not None
-        return _Said(moved, freed, leased, await tx.one("any_ripe") is not None, limited)
+        return _Said(moved, freed, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
+
+    async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
+        """Whether any scope is limited, if one of these jobs has some."""
+        if not any(row[SCOPES] is not None for row in leased):
+            return False
+        return self._in_one_statement or await tx.one("any_quota") is not None
+
+    async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:
+        """Note at which hosts jobs wait that have just begun to; how many did."""
+        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
+        return len(rows)
 
     async def _move(self, tx: Tx, moves: Sequence[Move]) -> tuple[set[str], set[str]]:
         """Carry out moves where nobody can come between: look who is locked, then move them, alike ones together."""
@@ -291,7 +314,8 @@ class SqlJobStore:
         held = {(row[0], row[1]): row[2] for row in rows}
         made = [move for move in moves if (move.job_id, move.epoch) in held]
         now = rows[0][4] if rows else 0
-        for (ended, error), ids in _grouped(made, lambda move: (move.grant_end, move.error)).items():
+        seen = [move for move in made if not move.unseen]
+        for (ended, error), ids in _grouped(seen, lambda move: (move.grant_end, move.error)).items():
             await tx.execute("close_grants", ids=ids, now=now, ended=ended, error=error)
         done = [move for move in made if move.to is JobState.DONE and not held[move.job_id, move.epoch]]
         for reason, ids in _grouped(done, lambda move: move.reason).items():
@@ -314,7 +338,7 @@ def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
     return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
 
-WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs")
+WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs", "unseens")
 
 
 def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
@@ -330,7 +354,12 @@ def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
 def _way(move: Move) -> tuple[Any, ...]:
     """Where a move leads, and what it costs."""
     counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
-    return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait), *counts)
+    return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait), *counts, int(move.unseen))
+
+
+def _waits_again(move: Move) -> bool:
+    """Whether a job is to be had again at once."""
+    return move.to is JobState.PENDING and not move.wait
 
 
 def _grouped(moves: list[Move], by: Callable[[Move], T]) -> dict[T, list[JobId]]:
@@ -345,6 +374,18 @@ def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:
         return Enqueued(job.id)
     found = live[job.dedupe_key]
     return Enqueued(found, duplicate=found != job.id)
+
+
+def _best_of_hosts(jobs: Sequence[NewJob]) -> list[JobId]:
+    """The job that ranks best of each host and line, of those that wait from now on."""
+    best: dict[tuple[str, ...], NewJob] = {}
+    for job in jobs:
+        if job.host is not None and job.not_before is None:
+            line = (job.lane, job.kind, job.capability, job.host)
+            if line not in best or job.priority > best[line].priority:
+                best[line] = job
+    timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # some may wait already
+    return [*(job.id for job in best.values()), *timed]
 
 
 def _in_order(rows: list[Any], taker: Taker) -> list[Any]:

@@ -7,6 +7,7 @@ import orjson
 
 from shoal.base.database import Tx
 from shoal.queue.job import most_in
+from shoal.store.sql.job_hosts import note_hosts
 
 ID, KIND, SCOPES, LANE, CAPABILITY = 0, 2, 9, 10, 12  # places in a granted row
 AHEAD = 1000  # jobs of a line that are looked at for others of a scope that is full
@@ -76,7 +77,9 @@ class Seats:
 
     async def _unpark(self, tx: Tx, scope: str, room: int | None) -> int:
         limit = UNPARK_AT_ONCE if room is None else min(room, UNPARK_AT_ONCE)
-        return await tx.execute("unpark_jobs", scope=scope, limit=limit) if limit > 0 else 0
+        rows = await tx.all("unpark_jobs", scope=scope, limit=limit) if limit > 0 else []
+        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
+        return len(rows)
 
     async def _room(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
         """How many more may sit in each scope; None: as many as like."""

@@ -51,9 +51,3 @@ DELETE FROM policy WHERE id = :id;
 -- Keep what a business says about a subject; the last word counts.
 INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :until)
 ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;
-
--- name: waiting_page_jobs
--- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number.
-SELECT count(*) AS count FROM
-    (SELECT 1 FROM job
-     WHERE state = 'pending' AND due = 1 AND lane = 'shared' AND kind = 'page' AND capability = :capability LIMIT :most) AS found;

@@ -101,6 +101,7 @@ CREATE TABLE job (
     id              TEXT PRIMARY KEY,
     kind            TEXT NOT NULL,
     capability      TEXT NOT NULL DEFAULT 'http',
+    host            TEXT,  -- the origin that it asks; NULL: it goes by no host
     state           TEXT NOT NULL CHECK (state IN ('pending', 'locked', 'done', 'failed', 'expired', 'cancelled')),
     state_reason    TEXT,
     run_id          TEXT,
@@ -137,6 +138,8 @@ CREATE TABLE job (
 -- A change of state or epoch waits for a fence that is held FOR KEY SHARE; extending the lease does not.
 CREATE UNIQUE INDEX job_fence ON job (id, state, lease_epoch);
 CREATE INDEX job_waiting ON job (lane, kind, capability, rank, id) WHERE state = 'pending' AND due = 1;
+CREATE INDEX job_of_host ON job (lane, kind, capability, host, rank, id)
+    WHERE state = 'pending' AND due = 1 AND host IS NOT NULL;
 CREATE INDEX job_later ON job (not_before) WHERE state = 'pending' AND due = 0;
 CREATE INDEX job_parked ON job (parked, rank, id) WHERE state = 'pending' AND due = 2;
 CREATE INDEX job_leased ON job (lease_until) WHERE state = 'locked';
@@ -146,6 +149,24 @@ CREATE INDEX job_finished ON job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_dead ON job (id) WHERE state IN ('failed', 'expired');
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 ALTER TABLE job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Hosts at which jobs wait, so that a lease looks only at hosts that may be asked now. `rank`: of the best of those jobs, or
+-- better. `due` 1: to be looked at; 0: the host is not to be asked before `ready_at`. Each commit that lets a job wait adds a
+-- row, and never waits for another commit; whoever looks at a host takes all its rows and leaves one, or none.
+CREATE TABLE job_host (
+    number     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    lane       TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    capability TEXT NOT NULL,
+    host       TEXT NOT NULL,
+    rank       BIGINT NOT NULL,
+    due        SMALLINT NOT NULL DEFAULT 1 CHECK (due IN (0, 1)),
+    ready_at   BIGINT NOT NULL DEFAULT 0
+);
+CREATE INDEX job_host_ready ON job_host (lane, kind, capability, rank, number) WHERE due = 1;
+CREATE INDEX job_host_later ON job_host (ready_at) WHERE due = 0;
+CREATE INDEX job_host_rows ON job_host (lane, kind, capability, host);
+ALTER TABLE job_host SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- One row per grant: who had the job, when, in which process, and how that ended. Goes with its job.
 CREATE TABLE job_grant (

@@ -1,17 +1,17 @@
 -- name: insert_jobs
 -- Store pending jobs, but none whose dedupe key a live one has. In the order of their keys, so that two batches never wait
 -- for each other; `place` keeps the order of the batch in the line.
--- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
-INSERT INTO job (id, kind, capability, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
+INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at)
-SELECT g.id, g.kind, g.capability, 'pending', g.run_id, g.payload, g.lane, g.dedupe_key, g.scopes, g.priority,
+SELECT g.id, g.kind, g.capability, g.host, 'pending', g.run_id, g.payload, g.lane, g.dedupe_key, g.scopes, g.priority,
        t.now + g.place - g.priority * g.ageing, coalesce(g.not_before, t.now),
        CASE WHEN g.not_before > t.now THEN 0 ELSE 1 END, g.max_attempts, g.lock_ttl, t.now, t.now + g.place
-FROM unnest(:id::text[], :kind::text[], :capability::text[], :run_id::text[], :payload::text[], :lane::text[],
-            :dedupe_key::text[], :scopes::text[], :priority::smallint[], :not_before::bigint[], :max_attempts::int[],
+FROM unnest(:id::text[], :kind::text[], :capability::text[], :host::text[], :run_id::text[], :payload::text[],
+            :lane::text[], :dedupe_key::text[], :scopes::text[], :priority::smallint[], :not_before::bigint[], :max_attempts::int[],
             :lock_ttl::bigint[], :place::bigint[], :ageing::bigint[])
-     AS g (id, kind, capability, run_id, payload, lane, dedupe_key, scopes, priority, not_before, max_attempts, lock_ttl,
-           place, ageing)
+     AS g (id, kind, capability, host, run_id, payload, lane, dedupe_key, scopes, priority, not_before, max_attempts,
+           lock_ttl, place, ageing)
 CROSS JOIN (SELECT shoal_now() AS now) AS t
 ORDER BY g.dedupe_key, g.place
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
@@ -22,7 +22,7 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
--- row, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are
+-- row, unless nobody has seen the grant, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are
 -- asked for the one whose first job ranks best, then the next, up to :limit. The first row says which moves were made, the
 -- scopes in which those jobs had seats, and whether the time of jobs that wait for one has come. With :alone nothing is done,
 -- and that is said, where more would have to follow in the same commit: seats to be settled, or jobs to be made due.
@@ -67,14 +67,14 @@ m AS MATERIALIZED (
     SELECT g.id, g.epoch, w.*
     FROM unnest(:ids::text[], :epochs::bigint[], :ways::int[]) AS g (id, epoch, way)
     JOIN unnest(:states::text[], :ends::text[], :reasons::text[], :errors::text[], :waits::bigint[], :attempts::int[],
-                :crashes::int[], :drops::int[], :backs::int[]) WITH ORDINALITY
-         AS w (state, ended, reason, error, wait, attempt, crash, drop_by, back, place) ON w.place = g.way
+                :crashes::int[], :drops::int[], :backs::int[], :unseens::int[]) WITH ORDINALITY
+         AS w (state, ended, reason, error, wait, attempt, crash, drop_by, back, unseen, place) ON w.place = g.way
     WHERE (SELECT clear.yes FROM clear)
 ),
 moved AS (
     UPDATE job
     SET state = m.state, state_reason = m.reason, error = coalesce(m.error, job.error), lease_holder = NULL,
-        lease_until = NULL, kill_at = NULL,
+        lease_until = NULL, kill_at = NULL, lease_epoch = job.lease_epoch - m.unseen,
         finished_at = CASE WHEN m.state <> 'pending' THEN t.now END,
         not_before = CASE WHEN m.state = 'pending' THEN t.now + m.wait ELSE job.not_before END,
         due = CASE WHEN m.state = 'pending' AND m.wait > 0 THEN 0 ELSE 1 END,
@@ -89,11 +89,12 @@ moved AS (
     JOIN job AS was ON was.id = m.id
     WHERE job.id = ANY(ARRAY(SELECT m.id FROM m)) AND job.id = m.id AND job.lease_epoch = m.epoch
           AND CASE WHEN job.state = 'locked' THEN TRUE ELSE FALSE END
-    RETURNING job.id, m.epoch, m.ended, m.error, job.scopes, was.lease_holder, job.granted_at
+    RETURNING job.id, m.epoch, m.ended, m.error, m.unseen, job.scopes, was.lease_holder, job.granted_at
 ),
 closed AS (
     INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended, error)
     SELECT moved.id, moved.epoch, moved.lease_holder, moved.granted_at, t.now, moved.ended, moved.error FROM moved, t
+    WHERE moved.unseen = 0
     ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error
 ),
 leased AS (
@@ -139,7 +140,8 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch A
 -- Jobs whose time has come stand in line from now on.
 UPDATE job SET due = 1
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
-                     ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED));
+                     ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING id, host;
 
 -- name: lock_job
 -- Whether a grant is still locked, under the lock that a move needs.
@@ -209,14 +211,16 @@ WHERE id = ANY(ARRAY(SELECT id FROM job
 -- The best of the jobs that found no room in a scope stand in line again.
 UPDATE job SET due = 1, parked = NULL, state_reason = NULL
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope
-                     ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED));
+                     ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING id, host;
 
 -- name: give_up_offers
 -- Jobs that were offered to a node which did not take them in time are anybody's.
 UPDATE job SET lane = :lane, offered_session = NULL, offered_until = NULL
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE offered_until < shoal_now() AND offered_until IS NOT NULL
                      ORDER BY offered_until LIMIT :limit FOR UPDATE SKIP LOCKED))
-      AND state = 'pending';
+      AND state = 'pending'
+RETURNING id, host;
 
 -- name: retry_jobs
 -- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
@@ -226,7 +230,7 @@ SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, 
 FROM (SELECT shoal_now() AS now) AS t
 WHERE id = ANY(:ids::text[]) AND state IN ('failed', 'expired')
       AND NOT EXISTS (SELECT 1 FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL)
-RETURNING id;
+RETURNING id, host;
 
 -- name: lock_jobs
 -- These jobs, locked one after the other by their ids.

@@ -63,3 +63,20 @@ SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]
 -- Remove signals that ended before a time.
 DELETE FROM business_signal WHERE subject = ANY(ARRAY(
     SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));
+
+-- name: waiting_page_jobs
+-- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number. Those that wait
+-- for their host's turn do not count: a slow host must not keep the policies of others from running.
+SELECT count(*) AS count FROM (
+    SELECT 1 FROM (SELECT DISTINCT ready.host
+                   FROM (SELECT job_host.host FROM job_host
+                         WHERE due = 1 AND lane = 'shared' AND kind = 'page' AND capability = :capability
+                         ORDER BY rank, number LIMIT :most) AS ready
+                   WHERE (SELECT l.number FROM job_host AS l
+                          WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability AND l.host = ready.host
+                                AND l.due = 0 LIMIT 1) IS NULL) AS free_hosts
+    CROSS JOIN LATERAL (SELECT 1 FROM job AS j
+                        WHERE j.state = 'pending' AND j.due = 1 AND j.lane = 'shared' AND j.kind = 'page'
+                              AND j.capability = :capability AND j.host IS NOT NULL AND j.host = free_hosts.host
+                        LIMIT :most) AS w
+    LIMIT :most) AS found;

@@ -1,9 +1,9 @@
 -- name: insert_jobs
 -- Store pending jobs, but none whose dedupe key a live one has; `place` keeps the order of the batch in the line.
--- rows: id kind capability run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
-INSERT INTO job (id, kind, capability, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
+INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at)
-SELECT :id, :kind, :capability, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
+SELECT :id, :kind, :capability, :host, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
        t.now + :place - :priority * :ageing, coalesce(:not_before, t.now), CASE WHEN :not_before > t.now THEN 0 ELSE 1 END,
        :max_attempts, :lock_ttl, t.now, t.now + :place
 FROM (SELECT shoal_now() AS now) AS t WHERE TRUE
@@ -55,10 +55,10 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: move_jobs
 -- End or return locked jobs in any way.
--- rows: id state reason error wait attempt crash drop_by back ageing now
+-- rows: id state reason error wait attempt crash drop_by back unseen ageing now
 UPDATE job
 SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
-    kill_at = NULL,
+    kill_at = NULL, lease_epoch = lease_epoch - :unseen,
     finished_at = CASE WHEN :state <> 'pending' THEN :now END,
     not_before = CASE WHEN :state = 'pending' THEN :now + :wait ELSE not_before END,
     due = CASE WHEN :state = 'pending' AND :wait > 0 THEN 0 ELSE 1 END,
@@ -93,7 +93,8 @@ SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch A
 -- Jobs whose time has come stand in line from now on.
 UPDATE job SET due = 1
 WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
-             ORDER BY not_before LIMIT :limit);
+             ORDER BY not_before LIMIT :limit)
+RETURNING id, host;
 
 -- name: lock_job
 -- Whether a grant is still locked, under the lock that a move needs; the write lock is held already.
@@ -161,14 +162,16 @@ WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_waiting
 -- name: unpark_jobs
 -- The best of the jobs that found no room in a scope stand in line again.
 UPDATE job SET due = 1, parked = NULL, state_reason = NULL
-WHERE rowid IN (SELECT rowid FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope ORDER BY rank, id LIMIT :limit);
+WHERE rowid IN (SELECT rowid FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope ORDER BY rank, id LIMIT :limit)
+RETURNING id, host;
 
 -- name: give_up_offers
 -- Jobs that were offered to a node which did not take them in time are anybody's.
 UPDATE job SET lane = :lane, offered_session = NULL, offered_until = NULL
 WHERE rowid IN (SELECT rowid FROM job WHERE offered_until < shoal_now() AND offered_until IS NOT NULL
                 ORDER BY offered_until LIMIT :limit)
-      AND state = 'pending';
+      AND state = 'pending'
+RETURNING id, host;
 
 -- name: retry_jobs
 -- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
@@ -178,7 +181,7 @@ SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, 
     rank = (SELECT shoal_now()) - priority * :ageing
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('failed', 'expired')
       AND NOT EXISTS (SELECT 1 FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL)
-RETURNING id;
+RETURNING id, host;
 
 -- name: lock_jobs
 -- These jobs; the write lock is held already.

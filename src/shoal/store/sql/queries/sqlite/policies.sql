@@ -56,3 +56,19 @@ WHERE subject IN (SELECT value FROM json_each(:subjects)) AND until > shoal_now(
 -- Remove signals that ended before a time.
 DELETE FROM business_signal
 WHERE subject IN (SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit);
+
+-- name: waiting_page_jobs
+-- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number. Those that wait
+-- for their host's turn do not count: a slow host must not keep the policies of others from running.
+SELECT count(*) AS count FROM (
+    SELECT 1 FROM (SELECT DISTINCT ready.host
+                   FROM (SELECT host FROM job_host INDEXED BY job_host_ready
+                         WHERE due = 1 AND lane = 'shared' AND kind = 'page' AND capability = :capability
+                         ORDER BY rank, number LIMIT :most) AS ready
+                   WHERE NOT EXISTS (SELECT 1 FROM job_host AS l INDEXED BY job_host_rows
+                                     WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability
+                                           AND l.host = ready.host AND l.due = 0)) AS free_hosts
+    CROSS JOIN job AS j INDEXED BY job_of_host
+    WHERE j.state = 'pending' AND j.due = 1 AND j.lane = 'shared' AND j.kind = 'page' AND j.capability = :capability
+          AND j.host = free_hosts.host
+    LIMIT :most);

@@ -1,0 +1,164 @@
+"""Policies on many hosts through one worker: how many pages it fetches when all of them are as important, and when that
+differs from host to host. Every host is asked once a second, so that as many pages a second as there are hosts is all
+that may be had."""
+
+import asyncio
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from urllib.parse import urlsplit
+
+import uvloop
+
+from bench.frontier import Store, opened_store
+from bench.report import Cell, Report
+from shoal.app import App, opened
+from shoal.base.database import Tx
+from shoal.crew import page_work_of
+from shoal.loading import load
+from shoal.plan.policies import new_policy
+from shoal.plan.policy import PolicyForm
+from shoal.queue.job import Holder
+from shoal.settings import Settings
+from shoal.store.sql.policies import SqlPolicies
+from shoal.work.pages import PageDesk
+from tests.support.programs import ServerUnavailable
+
+HOSTS, POLICIES = 100, 4_000
+SECONDS, FEW_SECONDS = 24, 8
+FIRST_SECONDS = 4  # that are not counted: robots.txt has the first slot of every host
+EXTEND_EVERY = 2.0
+PRIORITIES = {"equal": lambda host: 50, "by host": lambda host: host % 101}
+ABOUT = (
+    f"{POLICIES:,} due policies on {HOSTS} hosts, each of which is asked once a second, through the page slots of one "
+    "worker. A grant is a lease of a job: one that was released unused is one too many. CPU is of this process, the "
+    "site included."
+)
+
+
+def run(options: Namespace) -> Report:
+    """Measure both kinds of priorities on each driver."""
+    report = Report("hosts", ABOUT)
+    table = report.table(
+        "Policies on many hosts", "store", "priorities", "pages per second", "grants for each page", "hosts asked"
+    )
+    seconds = FEW_SECONDS if options.short else SECONDS
+    for driver in options.drivers:
+        for priorities in PRIORITIES:
+            try:
+                with opened_store(driver) as store:
+                    report.versions.append(store.version)
+                    table.rows.append([store.name, priorities, *uvloop.run(measured(store, priorities, seconds))])
+            except ServerUnavailable as error:
+                print(f"{driver} is not measured: {error}")
+    return report
+
+
+async def measured(store: Store, priorities: str, seconds: int) -> list[Cell]:
+    async with opened(settings_of(store), upgrade=True) as app, Site.serving() as site:
+        await make_policies(app, site, priorities)
+        async with working(app):
+            await asyncio.sleep(FIRST_SECONDS)
+            first = site.pages.copy()
+            await asyncio.sleep(seconds - FIRST_SECONDS)
+            counted = {host: count - first.get(host, 0) for host, count in site.pages.items()}
+        grants = await app.database.read(grants_of_done)
+    asked = sum(count > 0 for count in counted.values())
+    return [sum(counted.values()) / (seconds - FIRST_SECONDS), grants, asked]
+
+
+async def grants_of_done(tx: Tx) -> float:
+    """How often a finished job was leased, on average."""
+    found = await tx.all(
+        "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
+    )
+    return sum(row["lease_epoch"] for row in found) / max(1, len(found))
+
+
+async def make_policies(app: App, site: "Site", priorities: str) -> None:
+    now, store = app.clock.micros(), SqlPolicies()
+    rank = PRIORITIES[priorities]
+    policies = []
+    for place in range(POLICIES):
+        host = place % HOSTS
+        form = {"url": f"{site.origin(host)}/{place}", "frequency": "1h", "priority_base": rank(host)}
+        policies.append(new_policy(PolicyForm.read(form), now))
+    for first in range(0, POLICIES, 1_000):
+        await app.database.run(partial(store.insert, policies=policies[first : first + 1_000]))
+    [scheduler] = [chore for chore in app.planners() if chore.name == "scheduler"]
+    while (await scheduler.run_once()).again_in is not None:
+        pass
+
+
+@asynccontextmanager
+async def working(app: App) -> AsyncIterator[None]:
+    """The page slots of a worker, with their leases extended."""
+    work = page_work_of(app)
+    slots = app.settings.crawl.max_concurrent_curl
+
+    def trouble(doing: str, error: Exception) -> None:
+        print(f"{doing}: {error}")
+
+    desk = PageDesk(work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble)
+
+    async def extend() -> None:
+        while True:
+            await asyncio.sleep(EXTEND_EVERY)
+            held: list[Holder] = desk.held
+            if held:
+                await app.queue.extend(held)
+            desk.renewed()
+
+    tasks = [asyncio.create_task(desk.run()), asyncio.create_task(extend())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        work.close()
+
+
+class Site:
+    """One small site at many addresses of this machine: each is a host of its own."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, int] = {}
+        self.port = 0
+
+    def origin(self, host: int) -> str:
+        return f"http://127.0.2.{host + 1}:{self.port}"
+
+    @classmethod
+    @asynccontextmanager
+    async def serving(cls) -> AsyncIterator["Site"]:
+        site = cls()
+        first = await asyncio.start_server(site._talk, "127.0.2.1", 0)
+        site.port = first.sockets[0].getsockname()[1]
+        others = [urlsplit(site.origin(host)).hostname or "" for host in range(1, HOSTS)]
+        servers = [first, await asyncio.start_server(site._talk, others, site.port)]
+        try:
+            yield site
+        finally:
+            for server in servers:
+                server.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = writer.get_extra_info("sockname")[0]
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                is_page = not head.startswith(b"GET /robots.txt")
+                body = b"<title>a page</title>" if is_page else b""
+                status = b"200 OK" if is_page else b"404 Not Found"
+                length = str(len(body)).encode()
+                kind = b"\r\nContent-Type: text/html\r\nContent-Length: "
+                writer.write(b"HTTP/1.1 " + status + kind + length + b"\r\n\r\n" + body)
+                self.pages[host] = self.pages.get(host, 0) + is_page
+        writer.close()
+
+
+def settings_of(store: Store) -> Settings:
+    free = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", "SHOAL_SCHEDULE_BACKLOG": "1000000", "SHOAL_PAGE_SPEED": "normal"}
+    return load({"DATABASE_URL": store.url, **free}).settings

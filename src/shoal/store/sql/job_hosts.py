@@ -1,0 +1,142 @@
+"""Jobs that are leased by host, on SQL: which hosts have jobs that wait, and which of these may be asked now.
+
+A commit that lets jobs wait adds a row for each of their hosts (`note_hosts`). A lease takes the rows of the hosts
+whose best jobs rank best, asks their pace how many jobs each may have, and leaves a row for each at which jobs still
+wait: to be looked at at once, or when the host may be asked again. So hosts that are not due cost nothing until they
+are. First come the hosts that are free now; if the taker has room left, those that will be soon.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from msgspec import Struct
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.hosts.pace import LONGEST_LOOK, HostTurn, Standing
+from shoal.queue.job import Taker
+from shoal.store.sql.hosts import standing
+
+HOST: Final = 15  # place in a row of `lease_these_jobs`
+ROUNDS: Final = 5  # looks for hosts in one commit: hosts that have nothing to give must not hide others
+ROWS_OF_HOST: Final = 1_000  # that are taken at once
+READY_AT_ONCE: Final = 1_000
+SAME_TIME: Final = 0.25  # seconds
+SPARE: Final = 4  # jobs looked at for each one that is wanted
+Key = tuple[str, str, str, str]  # lane, kind, capability, host
+
+
+class Looked(Struct):
+    """A host that a lease looked at, and how many of its slots the lease used."""
+
+    turn: HostTurn
+    used: int = 0
+
+    def row(self, key: Key) -> tuple[Any, ...]:
+        """When to look at it again."""
+        wait = round(self.turn.again_in(self.used) * 1e6)
+        return (*key, int(wait == 0), wait)
+
+
+class _Candidate(Struct):
+    """A job that waits, and when its host has a slot for it."""
+
+    start_in: float
+    lane: int
+    rank: int
+    job_id: str
+    key: Key
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """By rank among those that start at about the same time: a slot that comes later must not keep a worker from a
+        host that is free now."""
+        return (int(self.start_in / SAME_TIME), self.lane, self.rank, self.job_id)
+
+
+async def note_hosts(tx: Tx, job_ids: Sequence[str]) -> None:
+    """Note at which hosts these jobs wait. Every commit that lets a job wait calls it; those that name no host, or do
+    not wait, are left out."""
+    if job_ids:
+        await tx.execute("add_job_hosts", ids=list(job_ids))
+
+
+class JobHosts:
+    """The hosts at which jobs wait."""
+
+    def __init__(self, dialect: str) -> None:
+        self._in_one_statement = dialect == "postgres"
+
+    async def lease(self, tx: Tx, taker: Taker, want: int, ttl: timedelta) -> tuple[list[Any], dict[Key, Looked]]:
+        """Grant up to so many jobs, and tell which hosts were looked at: `put_back` them in the same commit."""
+        assert taker.pace is not None, "who leases by host has a pace"
+        looked: dict[Key, Looked] = {}
+        found = await self._find(tx, taker, want, 0.0, looked)
+        if taker.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
+            found += await self._find(tx, taker, want, taker.pace.ahead, looked)
+        chosen = sorted(found, key=lambda one: one.order)[:want]
+        for one in chosen:
+            looked[one.key].used += 1
+        return await self._grant(tx, taker, [one.job_id for one in chosen], ttl), looked
+
+    async def _find(self, tx: Tx, taker: Taker, want: int, ahead: float, looked: dict[Key, Looked]) -> list[_Candidate]:
+        """Jobs of hosts that may be asked within so many seconds, the best ranks first, until there are enough."""
+        found: list[_Candidate] = []
+        at_once = want if ahead else READY_AT_ONCE  # what comes later is made ready only to be looked at here
+        longest = 2 * round(LONGEST_LOOK * 1e6)
+        await tx.execute("make_hosts_ready", ahead=round(ahead * 1e6), limit=at_once, longest=longest)
+        for _ in range(ROUNDS):
+            hosts = await self._take(tx, taker, want - len(found))
+            found += await self._waiting(tx, taker, hosts, want)
+            looked |= hosts
+            if not hosts or len(found) >= want:
+                break
+        return found
+
+    async def put_back(self, tx: Tx, looked: dict[Key, Looked]) -> None:
+        """Leave a row for each of these hosts at which jobs still wait."""
+        await tx.many("put_back_hosts", [one.row(key) for key, one in sorted(looked.items())])
+
+    async def _take(self, tx: Tx, taker: Taker, most: int) -> dict[Key, Looked]:
+        """Take the rows of hosts whose best jobs rank best, up to so many of each line."""
+        assert taker.pace is not None, "who leases by host has a pace"
+        hosts: dict[Key, Looked] = {}
+        for line in ((lane, kind, can) for lane in taker.lanes for kind in taker.kinds for can in taker.capabilities):
+            asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
+            if self._in_one_statement:
+                rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
+            else:
+                rows = await tx.all("take_ready_hosts", **asked, limit=most)
+                await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
+            for row in rows:
+                stands = Standing() if row["next_at"] is None else standing(row)
+                hosts[*line, row["host"]] = Looked(taker.pace.turn(stands))
+        return hosts
+
+    async def _waiting(self, tx: Tx, taker: Taker, hosts: dict[Key, Looked], want: int) -> list[_Candidate]:
+        """The best jobs of these hosts. The hosts come in the order of their best jobs: when those at the front may
+        give more than enough, only one job is looked at of each of the others."""
+        asked, left = [], SPARE * want
+        for key, host in hosts.items():
+            count = min(host.turn.slots, want, max(left, 1))
+            left -= count
+            if count > 0:
+                asked.append((*key, count))
+        lanes = {lane: place for place, lane in enumerate(taker.lanes)}
+        seen: dict[Key, int] = {}
+        found = []
+        for job_id, rank, *line in sorted(await tx.batch("waiting_at_hosts", asked), key=lambda row: (row[1], row[0])):
+            at: Key = (line[0], line[1], line[2], line[3])
+            place = seen[at] = seen.get(at, -1) + 1
+            found.append(_Candidate(hosts[at].turn.starts_in(place), lanes[at[0]], rank, job_id, at))
+        return found
+
+    async def _grant(self, tx: Tx, taker: Taker, job_ids: list[str], ttl: timedelta) -> list[Any]:
+        if not job_ids:
+            return []
+        by_job = int(taker.lock_ttl is not None)
+        granted: list[Any] = await tx.all(
+            "lease_these_jobs", ids=sorted(job_ids), holder=taker.holder, ttl=span(ttl), by_job=by_job
+        )
+        return granted

@@ -1,0 +1,88 @@
+-- name: add_job_hosts
+-- Note at which hosts these jobs wait. Adds rows and changes none: it waits for nobody.
+INSERT INTO job_host (lane, kind, capability, host, rank)
+SELECT lane, kind, capability, host, min(rank) FROM job
+WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' AND due = 1 THEN host IS NOT NULL ELSE FALSE END
+GROUP BY lane, kind, capability, host;
+
+-- name: make_hosts_ready
+-- Hosts whose time has come, or comes within :ahead, are to be looked at; so are those whose time is further away than anybody sets it (:longest): a
+-- clock was set back.
+UPDATE job_host SET due = 1
+WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at <= shoal_now() + :ahead::bigint
+                         ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+                   || ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at > shoal_now() + :longest::bigint
+                            ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED));
+
+-- name: take_ready_hosts
+-- Take the rows of the hosts whose best jobs rank best, all rows of each host (up to :most), and tell how those hosts stand.
+-- Hosts that another commit looks at just now are left out.
+WITH best AS MATERIALIZED (
+    SELECT number, host FROM job_host
+    WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+    ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED
+), rest AS MATERIALIZED (
+    SELECT r.number FROM (SELECT DISTINCT best.host FROM best) AS b
+    CROSS JOIN LATERAL (SELECT h.number FROM job_host AS h
+                        WHERE h.lane = :lane AND h.kind = :kind AND h.capability = :capability AND h.host = b.host
+                        LIMIT :most FOR UPDATE SKIP LOCKED) AS r
+), taken AS (
+    DELETE FROM job_host
+    WHERE number = ANY(ARRAY(SELECT best.number FROM best) || ARRAY(SELECT rest.number FROM rest))
+    RETURNING host, rank
+)
+SELECT t.host, t.rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at, shoal_now() AS now
+FROM (SELECT taken.host, min(taken.rank) AS rank FROM taken GROUP BY taken.host) AS t
+LEFT JOIN LATERAL (SELECT * FROM host WHERE host.origin = t.host LIMIT 1) AS h ON TRUE
+ORDER BY t.rank, t.host;
+
+-- name: waiting_at_hosts
+-- The best of the jobs that wait at these hosts, so many of each.
+-- rows: lane kind capability host count
+SELECT j.id, j.rank, g.lane, g.kind, g.capability, g.host
+FROM unnest(:lane::text[], :kind::text[], :capability::text[], :host::text[], :count::bigint[])
+     AS g (lane, kind, capability, host, count)
+CROSS JOIN LATERAL (SELECT job.id, job.rank FROM job
+                    WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
+                          AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
+                    ORDER BY job.rank, job.id LIMIT g.count) AS j;
+
+-- name: lease_these_jobs
+-- Grant those of these jobs that still wait and that nobody else grants just now.
+UPDATE job
+SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
+    lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
+    granted_at = t.now, offered_session = NULL, offered_until = NULL
+FROM (SELECT shoal_now() AS now) AS t
+WHERE job.id = ANY(ARRAY(SELECT j.id FROM job AS j
+                         WHERE j.id = ANY(:ids::text[]) AND CASE WHEN j.state = 'pending' THEN j.due = 1 ELSE FALSE END
+                         FOR UPDATE SKIP LOCKED))
+RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
+          t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability, job.priority,
+          job.lease_until - job.granted_at AS ttl, job.host;
+
+-- name: put_back_hosts
+-- Note at which of these hosts jobs still wait, and when to look at each again.
+-- rows: lane kind capability host due wait
+INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
+SELECT g.lane, g.kind, g.capability, g.host, j.rank, g.due, shoal_now() + g.wait
+FROM unnest(:lane::text[], :kind::text[], :capability::text[], :host::text[], :due::smallint[], :wait::bigint[])
+     AS g (lane, kind, capability, host, due, wait)
+CROSS JOIN LATERAL (SELECT job.rank FROM job
+                    WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
+                          AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
+                    ORDER BY job.rank, job.id LIMIT 1) AS j;
+
+-- name: host_of_job
+-- Where a job that goes by host waits, and for how long its host is not to be asked.
+SELECT j.lane, j.kind, j.capability, j.host, j.rank,
+       coalesce((SELECT greatest(h.next_at, h.held_until) FROM host AS h WHERE h.origin = j.host), 0) - shoal_now() AS busy
+FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
+
+-- name: place_at_host
+-- How many jobs of a host stand before one, as far as that is worth counting.
+SELECT count(*) FROM (
+    SELECT 1 FROM job
+    WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+          AND host IS NOT NULL AND host = :host AND rank < :rank
+    LIMIT :most) AS ahead;

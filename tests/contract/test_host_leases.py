@@ -1,0 +1,261 @@
+"""Jobs that are leased by host, on both stores: which are had when, and what a host that is not to be asked costs."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from shoal.base.database import Tx
+from shoal.base.ids import JobId, new_id
+from shoal.fetch.slots import SlotLeases
+from shoal.hosts.places import Places
+from shoal.hosts.robots import RobotsRecord, RobotsState
+from shoal.hosts.watch import HostNews
+from shoal.queue import states
+from shoal.queue.book import JobFilter
+from shoal.queue.job import Lease, NewJob, Taker, Turned
+from shoal.queue.states import JobState
+from shoal.store.sql.policies import SqlPolicies
+from tests.contract.conftest import Bench
+
+SECOND = timedelta(seconds=1)
+LONG = timedelta(minutes=10)
+
+
+def url(host: str) -> str:
+    return f"http://{host}.example"
+
+
+async def known(bench: Bench, *hosts: str) -> None:
+    """Hosts whose robots.txt was read: else each gets one request at a time."""
+    record = RobotsRecord(RobotsState.ABSENT, "", bench.clock.micros())
+
+    async def commit(tx: Tx) -> None:
+        for host in hosts:
+            await bench.hosts.keep_robots(tx, url(host), record, timedelta(0))
+
+    await bench.database.run(commit)
+
+
+async def add(bench: Bench, host: str, count: int = 1, **more: Any) -> list[JobId]:
+    jobs = [
+        NewJob(JobId(new_id("job")), "page", None, f'{{"url": "{url(host)}/{place}"}}', host=url(host), **more)
+        for place in range(count)
+    ]
+    return [one.id for one in await bench.queue.enqueue(jobs)]
+
+
+def places(bench: Bench, delay: timedelta = SECOND, *, at_once: bool = False) -> Places:
+    return Places(bench.hosts, delay, 0.0, timedelta(0), at_once=at_once)
+
+
+async def take(
+    bench: Bench, want: int, delay: timedelta = SECOND, *, at_once: bool = False, moves: Sequence[states.Move] = ()
+) -> list[Lease]:
+    """Lease as a page child does, or with `at_once` as a bot does: a turn, and a slot for each job, in one commit."""
+    slots = SlotLeases(bench.queue, bench.groups.store, places(bench, delay, at_once=at_once))
+    taker = slots.by_host(Taker("w1", ["page"], capabilities=["http", "js"]))
+
+    async def commit(tx: Tx) -> list[Lease]:
+        turned = await bench.queue.finish_and_lease_in(tx, moves, taker, want)
+        return [task.lease for task in await slots.reserve(tx, turned.leases)]
+
+    return await bench.database.run(commit)
+
+
+def hosts_of(leases: Sequence[Lease]) -> list[str]:
+    """The hosts of jobs, in the order in which they were leased."""
+    return [lease.payload.split("//")[1].split(".")[0] for lease in leases]
+
+
+async def test_of_hosts_that_are_free_the_priority_decides_and_a_busy_one_hides_no_other(bench: Bench) -> None:
+    await known(bench, "a", "b", "c")
+    for host, priority in (("a", 90), ("b", 50), ("c", 10)):
+        await add(bench, host, 20, priority=priority)
+    assert hosts_of(await take(bench, 2, LONG)) == ["a", "b"], "one each, not two of the best"
+    assert hosts_of(await take(bench, 1, LONG)) == ["c"], "the others are busy"
+    await bench.jump(600)
+    assert hosts_of(await take(bench, 2, LONG)) == ["a", "b"]
+
+
+async def test_a_taker_with_room_left_gets_the_slots_of_the_next_two_seconds(bench: Bench) -> None:
+    await known(bench, "a")
+    await add(bench, "a", 20)
+    leases = await take(bench, 10)
+    assert [round(lease.start_in) for lease in leases] == [0, 1, 2]
+    await bench.jump(2)
+    assert await take(bench, 10), "the next one is due in a second"
+
+
+async def test_a_job_whose_host_is_busy_is_not_leased_and_has_no_history(bench: Bench) -> None:
+    ids = await add(bench, "a", 30)
+    granted = []
+    for _ in range(40):
+        granted += [lease.holder for lease in await take(bench, 10, LONG, at_once=True)]
+        await bench.jump(LONG.total_seconds() / 4)
+    assert len(granted) == 10, "each fourth time"
+    assert {holder.epoch for holder in granted} == {1}
+    grants = [await bench.grants(job_id) for job_id in ids]
+    assert sum(map(len, grants)) == 10
+
+
+async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Bench) -> None:
+    await known(bench, "a", "b")
+    await add(bench, "a", 3, priority=90)
+    await add(bench, "b", 3)
+    held = HostNews(url("a"), status=503, hold=600_000_000, first=1, most=1)
+    numbers = await bench.database.run(lambda tx: bench.hosts.numbers(tx, [url("a")]))
+    await bench.database.run(lambda tx: bench.hosts.hear(tx, {numbers[url("a")]: held}))
+    assert set(hosts_of(await take(bench, 2))) == {"b"}
+    await bench.jump(500)
+    assert hosts_of(await take(bench, 5)) == ["b"]
+    await bench.jump(130)
+    assert hosts_of(await take(bench, 5)) == ["a"], "one, for it was held"
+
+
+async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -> None:
+    await known(bench, "a")
+    ids = await add(bench, "a", 3)
+    assert len(await take(bench, 3, LONG)) == 1
+    said = await bench.desk.explain(ids[2])
+    assert (said.reason, said.facts["host"], said.facts["ahead"]) == ("host_busy", url("a"), 1)
+    assert said.facts["host_busy_seconds"] == pytest.approx(600, abs=60)
+    assert said.sentence.startswith("http://a.example is not to be asked for another ")
+
+
+async def test_what_gets_no_slot_after_all_is_as_if_it_had_not_been_leased(bench: Bench) -> None:
+    await known(bench, "a")
+    [job_id] = await add(bench, "a", scopes=("key:one",))
+    taker = SlotLeases(bench.queue, bench.groups.store, places(bench)).by_host(Taker("w1", ["page"]))
+
+    async def commit(tx: Tx) -> Turned:
+        [lease] = (await bench.queue.finish_and_lease_in(tx, [], taker, 1)).leases
+        assert lease.holder.epoch == 1
+        return await bench.queue.finish_and_lease_in(tx, [states.take_back(job_id, 1, "host_busy")], None)
+
+    assert not (await bench.database.run(commit)).refused
+    job = await bench.job(job_id)
+    assert (job.state, job.lease_epoch, await bench.grants(job_id)) == (JobState.PENDING, 0, [])
+    [again] = await take(bench, 1)
+    assert again.holder.epoch == 1
+
+
+async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: Bench) -> None:
+    await known(bench, "a")
+    later = await bench.number("SELECT shoal_now()") + 600_000_000
+    [job_id] = await add(bench, "a", max_attempts=1, not_before=later, scopes=("project:p",))
+    assert await take(bench, 1) == []
+    await bench.jump(601)
+    [lease] = await take(bench, 1)
+
+    await bench.queue.release(lease, "shutdown")
+    await bench.jump(6)
+    [lease] = await take(bench, 1)
+
+    put_off = states.put_off(job_id, lease.holder.epoch, 3 * SECOND, "host_busy")
+    assert await take(bench, 1, moves=[put_off]) == []
+    await bench.jump(6)
+    await bench.janitor().run_once()
+    [lease] = await take(bench, 1)
+
+    await bench.lose(15)
+    [lease] = await take(bench, 1)
+    await bench.queue.fail(lease, "no")
+    await bench.jump(6)
+    assert await bench.desk.retry_dead(JobFilter(kind="page")) == 1
+    await bench.desk.set_quota("project:p", 0)
+    assert await take(bench, 1) == [], "it is parked"
+    await bench.desk.set_quota("project:p", 1)
+    [lease] = await take(bench, 1)
+    assert lease.holder.job_id == job_id
+    await bench.queue.finish(lease)
+    assert await bench.number("SELECT count(*) FROM job_host") == 0, "nothing is looked for any more"
+
+
+async def test_a_full_quota_hides_no_other_project(bench: Bench) -> None:
+    hosts = [f"h{place}" for place in range(40)]
+    await known(bench, *hosts)
+    await bench.desk.set_quota("project:full", 0)
+    for host in hosts:
+        await add(bench, host, 2, priority=90, scopes=("project:full",))
+    await add(bench, "h39", scopes=("project:other",))
+    found = [hosts_of(await take(bench, 10)) for _ in range(2)]
+    assert ["h39"] in found
+
+
+async def test_a_thousand_notes_of_one_host_hide_no_other_and_end_as_one(bench: Bench) -> None:
+    await known(bench, "a", "b")
+    for _ in range(60):
+        await add(bench, "a", priority=90)
+    await add(bench, "b")
+    assert await bench.number("SELECT count(*) FROM job_host") == 61
+    assert hosts_of(await take(bench, 2)) == ["a", "b"]
+    assert await bench.number("SELECT count(*) FROM job_host") == 1
+
+
+async def test_after_a_clock_was_set_back_hosts_are_looked_at_again(bench: Bench) -> None:
+    await known(bench, "a")
+    await add(bench, "a", 9)
+    assert len(await take(bench, 9)) == 3
+    await bench.sql("UPDATE job_host SET ready_at = ready_at + 3600000000")
+    await bench.jump(3)
+    assert len(await take(bench, 9)) == 3
+
+
+async def test_kinds_and_lanes_that_are_leased_otherwise_are_not_concerned(bench: Bench) -> None:
+    await bench.enqueue(kind="audit")
+    await add(bench, "a", 3)
+    assert await bench.number("SELECT count(*) FROM job_host") == 1
+    assert len(await bench.queue.lease("w1", ["audit"], ["shared"], 9)) == 1
+    assert len(await bench.queue.lease("w1", ["page"], ["shared"], 9)) == 3, "without a pace the rank alone decides"
+
+
+async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Bench) -> None:
+    hosts = [f"h{place}" for place in range(20)]
+    await known(bench, *hosts)
+    ids: list[JobId] = []
+    found: list[Lease] = []
+
+    async def feed(host: str) -> None:
+        for _ in range(3):
+            ids.extend(await add(bench, host, 2))
+
+    async def work() -> None:
+        for _ in range(20):
+            found.extend(await take(bench, 5, timedelta(0)))
+
+    await asyncio.gather(*(feed(host) for host in hosts), work(), work(), work())
+    while more := await take(bench, 50, timedelta(0)):
+        found += more
+    assert sorted(lease.holder.job_id for lease in found) == sorted(ids)
+
+
+async def test_the_jobs_of_a_slow_host_are_no_backlog_to_other_policies(bench: Bench) -> None:
+    await known(bench, "slow")
+    await add(bench, "slow", 30)
+    store = SqlPolicies()
+    assert await bench.database.read(lambda tx: store.waiting(tx, "http", 20)) == 20, "nobody has looked yet"
+    await take(bench, 10)
+    assert await bench.database.read(lambda tx: store.waiting(tx, "http", 20)) == 0
+    await add(bench, "slow", 30)
+    await add(bench, "other", 2)
+    assert await bench.database.read(lambda tx: store.waiting(tx, "http", 20)) == 2
+
+
+async def test_a_large_group_of_one_host_is_had_in_its_turn(bench: Bench) -> None:
+    await known(bench, "a")
+    await add(bench, "a", 5)
+    turns = []
+    for _ in range(6):
+        turns.append(len(await take(bench, 5, LONG)))
+        await bench.jump(300)
+    assert [count for count, _ in groupby(turns)] == [1, 0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("delay", [timedelta(0), SECOND])
+async def test_a_host_whose_robots_are_unknown_gets_one_job_at_a_time(bench: Bench, delay: timedelta) -> None:
+    await add(bench, "a", 5)
+    assert len(await take(bench, 5, delay)) == 1
