@@ -30,6 +30,7 @@ from tests.support.site import Site, path_of
 from tests.support.storm import Storm, Work
 
 KILLS = 20
+QUOTA = 200  # jobs of the project at once: all of them have room, and each takes and leaves a seat
 DELAY_SECONDS = 0.04
 AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
 LEASE_SECONDS = 2.0  # of FIFTH
@@ -59,8 +60,9 @@ def ends_of(fleet: Fleet, crawl_id: str) -> list[str | None]:
 def test_twenty_deaths_lose_no_page_and_count_none_twice(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str
 ) -> None:
-    """Three crawls, one of them with two walkers, one put to sleep, and page jobs; workers, children, the controller
-    and, where there is one, the database server die under them, and the clock is set by an hour and back."""
+    """Three crawls, one of them with two walkers, one put to sleep, and page jobs, all of one project that has a quota;
+    workers, children, the controller and, where there is one, the database server die under them, and the clock is set
+    by an hour and back."""
     server: PostgresServer | None = request.getfixturevalue("own_postgres") if driver == "postgres" else None
     store_url = server.url if server else f"sqlite:///{tmp_path}/shoal.db"
     seed, clock = seed_of_run(), SettableClock(store_url, tmp_path)
@@ -73,6 +75,7 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
             Fleet(tmp_path, store_url, **STORMY, **clock.env) as fleet,
         ):
             controller, workers = fleet.controller(), [fleet.worker("worker-1"), fleet.worker("worker-2")]
+            fleet.limit("project:default", QUOTA)
             walkers = {large: 2, small: 1, third: 1}
             works = [Work(site, fleet.submit(site, concurrency=2, workers=count)) for site, count in walkers.items()]
             group = fleet.fetch(single.urls)
@@ -94,6 +97,7 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
                 books_in_order(fleet, crawl_id, site, starts=None)
             assert len(storm.struck) == KILLS
             assert ledger.check_jobs(store_url) == []
+            assert server is None or "deadlock detected" not in server.log
     except BaseException as error:
         error.add_note(f"again with {SEED}={seed}")
         raise

@@ -356,6 +356,9 @@ class GatedTx:
         await self._gate.passing(query)
         return found
 
+    def afterwards(self, work: Work[Any]) -> None:
+        self._tx.afterwards(lambda tx: work(GatedTx(tx, self._gate)))
+
 
 class Gated:
     """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other: there is no between.)"""

@@ -72,6 +72,8 @@ class Story:
         self.pages: set[str] = set()
 
     async def tell(self) -> None:
+        if limited := self.dice.random() < 0.5:
+            await self.truth.desk.set_quota("project:default", 2)
         self.crawl = await self.truth.submit(f"{SITE}/a", f"{SITE}/b", workers=self.dice.randint(1, 3))
         for place in range(3):
             self.pages.add(await self.truth.enqueue(kind=PAGE, key=f"k{place}", max_attempts=3, run_id=None))
@@ -91,6 +93,8 @@ class Story:
         )
         self.schedule.after_commit = None
         await self.end()
+        if limited:
+            await self.truth.desk.remove_quota("project:default")
 
     async def check(self) -> None:
         async with self.looking:
@@ -267,5 +271,6 @@ async def tell(truth: Bench, seed: int) -> None:
     finally:
         if isinstance(stepped, SteppedSqlite):
             await stepped.close()
+    assert schedule.disorder == [], f"locked after a scope, again with {SEED}={seed}"
     if isinstance(stepped, SteppedPostgres):
         assert stepped.deadlocks == [], f"again with {SEED}={seed}"

@@ -194,6 +194,9 @@ class WatchedTx:
             await self._watched.look(self._tx, query, rows)
         return await self._tx.batch(query, rows)
 
+    def afterwards(self, work: Work[Any]) -> None:
+        self._tx.afterwards(lambda tx: work(WatchedTx(tx, self._watched)))
+
 
 async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any) -> list[str]:
     """No table is scanned, and the machine takes no more steps than so many rows are worth."""

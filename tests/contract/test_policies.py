@@ -341,6 +341,26 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
     assert await run("b") == 6
 
 
+async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(office: Office) -> None:
+    """A bookkeeper that was away finds several ends of each policy, those of one between those of others."""
+    rhythm = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
+    policies = [await office.make(url=f"http://example.org/{place}", **rhythm) for place in range(3)]
+    planned = {policy.id: policy.planned_at for policy in policies}
+    ends = [(digest, policy.id) for digest in "aab" for policy in policies]
+    events = [
+        Event("crawl.job.completed", f"job_{place}", {"policy": policy_id, "meta": {"html_hash": digest}})
+        for place, (digest, policy_id) in enumerate(ends)
+    ]
+    await office.bench.database.run(lambda tx: SqlOutbox().append(tx, *events))
+    await office.forwarder.run_once()
+    await office.bookkeeper.run_once()
+    for policy in policies:
+        seen = await office.policies.get(policy.id)
+        assert (seen.frequency_now or 0) / 1e6 / HOUR == 3  # 4, then 6, then half of that
+        assert (seen.planned_at - planned[policy.id]) / 1e6 / HOUR == -1
+        assert seen.last_hash == "b"
+
+
 async def test_a_signal_raises_the_priority_of_jobs_that_are_made_while_it_lasts(office: Office) -> None:
     plain = await office.make(url="http://example.org/plain")
     hot = await office.make(url="http://example.org/hot", labels={"team": "a"})

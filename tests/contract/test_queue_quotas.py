@@ -1,17 +1,18 @@
 """Quotas and concurrency keys: how many jobs of a scope run at once, and that others do not wait for them."""
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
-from shoal.base.database import Tx, Work
+from shoal.base.database import Database, Tx, Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawls import KIND
 from shoal.queue import janitor, states
 from shoal.queue.job import Lease, NewJob, Taker, Turned
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench, Severed
+from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
 T = TypeVar("T")
 J = JobState
@@ -285,3 +286,113 @@ async def test_a_cancelled_parked_job_leaves_nothing_behind(bench: Bench) -> Non
     await bench.janitor().run_once()
     assert await bench.number("SELECT count(*) FROM job_seat") == 0
     assert await lease(bench) == []
+
+
+class Counted:
+    """A PostgreSQL that counts units of work that were run again. A deadlock is cured so, after a second of waiting."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.repeated = 0
+
+    async def run(self, work: Work[T]) -> T:
+        tries = 0
+
+        async def counted(tx: Tx) -> T:
+            nonlocal tries
+            self.repeated += tries > 0
+            tries += 1
+            return await work(tx)
+
+        return await self._database.run(counted)
+
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        """The real one is closed by whoever opened it."""
+
+
+async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
+    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as that
+    goes, then let both go on. Nobody may have waited in a circle."""
+    ending = asyncio.create_task(end)
+    await gate.wait_until_reached()
+    leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
+    waiting = asyncio.create_task(until_blocked(bench))
+    await asyncio.wait({leasing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    gate.open()
+    ended, _ = await asyncio.gather(ending, leasing)
+    assert counted.repeated == 0, "a deadlock"
+    return ended
+
+
+async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a_lease(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    await bench.desk.set_quota("project:acme", 5)
+    await bench.submit(project="acme", workers=2)
+    [first] = await bench.queue.lease("w1", [KIND], ["shared"], 1)
+    gate, counted = Gate("leave_seats"), Counted(bench.database)
+    queue = bench.over(Gated(counted, gate)).queue
+    await cross(bench, queue.finish(first, "max_pages"), gate, counted, KIND)
+
+
+async def test_who_cancels_several_jobs_never_waits_in_a_circle_with_a_lease(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    await bench.desk.set_quota("project:acme", 5)
+    jobs = [new("project:acme"), new("project:acme")]
+    await bench.queue.enqueue(jobs)
+    await lease(bench, 1)
+    gate, counted = Gate("leave_seats"), Counted(bench.database)
+    gated = bench.over(Gated(counted, gate))
+
+    async def cancel_both(tx: Tx) -> None:
+        for job in jobs:
+            await gated.desk.cancel_in(tx, job.id, "replaced")
+
+    await cross(bench, gated.database.run(cancel_both), gate, counted, "page")
+
+
+async def test_who_ends_a_job_waits_for_nobody_that_counts_in_its_scope(postgres_bench: Bench) -> None:
+    """The one who counts may wait for a host that the one who ends has: that was a circle, too."""
+    bench = postgres_bench
+    await bench.desk.set_quota("project:a", 1)
+    jobs = [new("project:a"), new("project:a")]
+    await bench.queue.enqueue(jobs)
+    [got] = await lease(bench)
+    moved = asyncio.Event()
+
+    async def count(tx: Tx) -> None:
+        await tx.value("lock_scopes", scopes=["project:a"])
+        ending = asyncio.create_task(bench.database.run(lambda other: end(other)))
+        await asyncio.wait_for(moved.wait(), 10)
+        held.append(ending)
+
+    async def end(tx: Tx) -> None:
+        move = states.finish(got.holder.job_id, got.holder.epoch)
+        await bench.queue.finish_and_lease_in(tx, [move], None)
+        moved.set()
+
+    held: list[asyncio.Task[None]] = []
+    await bench.database.run(count)
+    await held[0]
+    assert ids(await lease(bench)) == [jobs[1].id]  # let in by the commit that followed
+
+
+async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_at_once(postgres_bench: Bench) -> None:
+    """No sweep is needed: who leaves looks after its commit who waits, and sees whoever was parked meanwhile."""
+    bench = postgres_bench
+    jobs = [new("key:k"), new("key:k")]
+    await bench.queue.enqueue(jobs)
+    [got] = await lease(bench, 1)
+    gate = Gate("leave_seats")
+    ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.finish(got))
+    await gate.wait_until_reached()
+    assert await lease(bench, 1) == []  # it sees the seat taken, and is parked
+    gate.open()
+    await ending
+    assert ids(await lease(bench, 1)) == [jobs[1].id]

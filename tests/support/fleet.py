@@ -164,6 +164,11 @@ class Fleet:
         assert answer is not None, f"the controller did not take {path}"
         return answer
 
+    def limit(self, scope: str, most: int) -> None:
+        """Let at most so many jobs of a scope run at once."""
+        answer = self._ask(f"/api/v1/quotas/{scope}", json.dumps({"most": most}).encode(), method="PUT")
+        assert answer is not None, f"the controller did not limit {scope}"
+
     def fetch(self, urls: Iterable[str], **options: Any) -> str:
         """Make a page job for each of these; the id of their group."""
         return str(self.post("/api/v1/jobs", urls=list(urls), **options)["id"])
@@ -224,8 +229,9 @@ class Fleet:
         with urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=ANSWER_SECONDS) as response:
             return str(response.read(), "utf-8")
 
-    def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any] | None:
-        request = Request(f"http://127.0.0.1:{self._port}{path}", body, {"Content-Type": "application/json"})
+    def _ask(self, path: str, body: bytes | None = None, method: str | None = None) -> dict[str, Any] | None:
+        kind = {"Content-Type": "application/json"}
+        request = Request(f"http://127.0.0.1:{self._port}{path}", body, kind, method=method)
         try:
             with urlopen(request, timeout=ANSWER_SECONDS) as response:
                 found: dict[str, Any] = json.load(response)

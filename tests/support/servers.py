@@ -113,6 +113,11 @@ class PostgresServer:
     def service(self) -> Service:
         return Service("PostgreSQL", postgres_version(self.url), self.program.origin, self.url)
 
+    @property
+    def log(self) -> str:
+        """All that it said since it was made."""
+        return self._log.read_text(errors="replace")
+
     def start(self) -> None:
         """Ready for connections when this returns. Backends of a killed server may delay it for a moment."""
         deadline = time.monotonic() + DEADLINE_SECONDS

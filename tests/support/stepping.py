@@ -22,6 +22,14 @@ T = TypeVar("T")
 
 BLOCKED_SECONDS = 0.03  # an actor that has not come back by then waits for a lock of the server
 STUCK_SECONDS = 60.0
+SCOPES = "lock_scopes"  # the lock of quotas, which a lease takes after its jobs
+BEFORE_SCOPES = frozenset(  # statements that wait for the row of a run or of a job
+    {
+        *("lock_crawl", "lock_group", "lock_analysis", "fence_job", "lock_job", "lock_jobs", "lock_expired"),
+        *("lock_held_jobs", "still_expired", "lease_job", "beat_job", "extend_leases", "cancel_job"),
+        *("cancel_waiting_jobs", "kill_jobs_of_run", "set_priority_of_run"),
+    }
+)
 
 
 class Died(BaseException):
@@ -43,6 +51,7 @@ class Schedule:
         self.dice = random.Random(seed)
         self.mortal: dict[str, float] = {}  # who may die at a store call, and how likely it is
         self.trace: list[str] = []
+        self.disorder: list[str] = []  # what was locked after a scope, and had to be locked before
         self.after_commit: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._patience = patience
         self._waiting: list[_Turn] = []
@@ -129,30 +138,40 @@ class SteppedTx:
     def __init__(self, tx: Tx, schedule: Schedule) -> None:
         self._tx = tx
         self._schedule = schedule
+        self._has_scopes = False
+
+    async def _turn(self, query: str) -> None:
+        if self._has_scopes and query in BEFORE_SCOPES:
+            self._schedule.disorder.append(query)
+        self._has_scopes |= query == SCOPES
+        await self._schedule.turn(query)
 
     async def all(self, query: str, **values: Any) -> list[Any]:
-        await self._schedule.turn(query)
+        await self._turn(query)
         return await self._tx.all(query, **values)
 
     async def one(self, query: str, **values: Any) -> Any | None:
-        await self._schedule.turn(query)
+        await self._turn(query)
         return await self._tx.one(query, **values)
 
     async def value(self, query: str, **values: Any) -> Any:
-        await self._schedule.turn(query)
+        await self._turn(query)
         return await self._tx.value(query, **values)
 
     async def execute(self, query: str, **values: Any) -> int:
-        await self._schedule.turn(query)
+        await self._turn(query)
         return await self._tx.execute(query, **values)
 
     async def many(self, query: str, rows: Rows) -> int:
-        await self._schedule.turn(query)
+        await self._turn(query)
         return await self._tx.many(query, rows)
 
     async def batch(self, query: str, rows: Rows) -> list[Any]:
-        await self._schedule.turn(query)
+        await self._turn(query)
         return await self._tx.batch(query, rows)
+
+    def afterwards(self, work: Work[Any]) -> None:
+        self._tx.afterwards(lambda tx: work(cast(Tx, SteppedTx(tx, self._schedule))))
 
 
 class Stepped(Protocol):
@@ -212,7 +231,10 @@ class SteppedSqlite:
     async def _transact(self, connection: sqlite3.Connection, begin: str, end: str, work: Work[T]) -> T:
         connection.execute(begin)
         try:
-            answer = await work(cast(Tx, SteppedTx(cast(Tx, SqliteTx(connection)), self.schedule)))
+            tx = SqliteTx(connection)
+            answer = await work(cast(Tx, SteppedTx(cast(Tx, tx), self.schedule)))
+            for later in tx.later:
+                await later(cast(Tx, SqliteTx(connection)))
         except BaseException:
             connection.execute("ROLLBACK")
             raise

@@ -39,6 +39,11 @@ class Tx(Protocol):
         """Run a statement for all rows of a batch; every row that it returns, in no order."""
         ...
 
+    def afterwards(self, work: "Work[Any]") -> None:
+        """Run `work` once this transaction is committed, in one of its own where others could wait for its locks. It is
+        tried once: if the process dies or the store goes away in between, it is not done. For what a sweep repeats."""
+        ...
+
 
 Work = Callable[[Tx], Awaitable[T]]
 

@@ -59,9 +59,11 @@ class Bookkeeper:
         for one, data in ends:
             policy = known.get(_policy_of(one, data))
             if policy is not None:
-                if policy.id in notes:  # two ends of one policy in one batch: the first must be noted before
+                if policy.id in notes:
+                    # The second end of a policy in one batch is judged by what the first one left. Every policy that
+                    # was noted is read again: the next event may be the second end of any of them.
                     await self._policies.note(tx, list(notes.values()))
-                    known |= await self._policies.of_ids(tx, [policy.id])
+                    known |= await self._policies.of_ids(tx, sorted(notes))
                     policy, notes = known[policy.id], {}
                 with suppress(DecodeError):  # the scheduler tells of a policy that cannot be read
                     notes[policy.id] = note_of(policy, one, data)

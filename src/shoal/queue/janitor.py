@@ -60,7 +60,7 @@ class Janitor:
             if self._wary:
                 self._outage = bool(lost) and await self._database.read(self._nobody_extends)
                 self._wary = False
-            tidied = await self._database.run(self._tidy_in)
+            tidied = await self._tidy()
             if self._in_grace(began):
                 return Pass(did=tidied)
             moved = await self._expire_all(lost)
@@ -81,15 +81,21 @@ class Janitor:
             self._hold_until = now + lease
         return now < self._hold_until
 
-    async def _tidy_in(self, tx: Tx) -> str:
+    async def _tidy(self) -> str:
         """The floor below what others do at once: jobs whose time has come, offers that nobody took, and jobs for which
         there is room again."""
-        offers = await self._queue.store.give_up_offers(tx, BATCH)
-        await self._queue.store.mend_seats(tx)
-        freed = await self._queue.store.unpark(tx, BATCH)
-        await self._queue.store.make_due(tx)
+        store, freed = self._queue.store, 0
+        offers = await self._database.run(self._tidy_in)
+        for scope in await self._database.read(lambda tx: store.parked_in(tx, BATCH)):
+            freed += await self._database.run(partial(store.unpark, scope=scope))
         done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]
         return ", ".join(words.format(count) for count, words in done if count)
+
+    async def _tidy_in(self, tx: Tx) -> int:
+        offers = await self._queue.store.give_up_offers(tx, BATCH)
+        await self._queue.store.mend_seats(tx)
+        await self._queue.store.make_due(tx)
+        return offers
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
         """Jobs of one group, and those of none, together in one commit; the work of a run each with it."""

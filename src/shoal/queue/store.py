@@ -36,7 +36,8 @@ class JobStore(Protocol):
 
     async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
         """Carry out moves of locked jobs, each by compare-and-set, close their history rows, and lease as `lease` does,
-        in one statement where the store has such. What is refused changes nothing; the rest is done."""
+        in one statement where the store has such. What is refused changes nothing; the rest is done. Jobs that waited
+        for the room that the moves make are let in by a commit that follows this one."""
         ...
 
     async def turn_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> Turned | None:
@@ -132,8 +133,14 @@ class JobStore(Protocol):
         end may have seen some of them too early or too late."""
         ...
 
-    async def unpark(self, tx: Tx, limit: int) -> int:
-        """For so many scopes in which jobs found no room: let as many stand in line as there is room now; how many."""
+    async def parked_in(self, tx: Tx, limit: int) -> list[str]:
+        """Of the next so many scopes in which jobs found no room, those where there is some now. Each call goes on where
+        the last one ended, and begins again after the end."""
+        ...
+
+    async def unpark(self, tx: Tx, scope: str) -> int:
+        """Let as many jobs of a scope stand in line as there is room; how many. In a commit of its own: it takes the lock
+        of the scope, and whoever has that waits for nothing but hosts."""
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:

@@ -204,14 +204,17 @@ class SqlJobStore:
     async def mend_seats(self, tx: Tx) -> None:
         await self._seats.mend(tx)
 
-    async def unpark(self, tx: Tx, limit: int) -> int:
-        freed = 0
-        for _ in range(limit):
+    async def parked_in(self, tx: Tx, limit: int) -> list[str]:
+        scopes = list[str]()
+        while len(scopes) < limit:
             self._unparked = await tx.value("first_parked", after=self._unparked) or ""
             if not self._unparked:
                 break
-            freed += await self._seats.unpark(tx, self._unparked)
-        return freed
+            scopes.append(self._unparked)
+        return await self._seats.with_room(tx, scopes) if scopes else []
+
+    async def unpark(self, tx: Tx, scope: str) -> int:
+        return await self._seats.unpark(tx, scope)
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         left = await tx.value("freshest_lease")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -50,10 +51,11 @@ GONE = (
 class PostgresTx:
     """An open transaction on one connection of the pool."""
 
-    __slots__ = ("_connection", "_queries")
+    __slots__ = ("_connection", "_queries", "later")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
 
     async def all(self, query: str, **values: Any) -> list[Any]:
@@ -84,6 +86,9 @@ class PostgresTx:
         found = self._queries[query]
         assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
         return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
+
+    def afterwards(self, work: Work[Any]) -> None:
+        self.later.append(work)
 
 
 class PostgresDatabase:
@@ -211,7 +216,13 @@ class PostgresDatabase:
 
     async def _transaction(self, work: Work[T]) -> T:
         async with self._open_pool.acquire(timeout=self._patience) as connection, connection.transaction():
-            return await work(cast(Tx, PostgresTx(connection)))
+            tx = PostgresTx(connection)
+            done = await work(cast(Tx, tx))
+        for later in tx.later:
+            # The unit is committed, and its caller must hear so, whatever becomes of what follows it.
+            with suppress(*RACES, *GONE):
+                await self._retried(self._transaction, later)
+        return done
 
     async def _migrate(self, connection: Any, *, upgrade: bool) -> None:
         wanted = migrations.newest("postgres")

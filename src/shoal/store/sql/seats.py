@@ -1,6 +1,7 @@
 """Seats on SQL: how many jobs of a scope are locked, which of those just granted find room, and who may come next."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import orjson
@@ -28,16 +29,22 @@ class Seats:
         quotas: bool,
         waits: bool = True,
     ) -> tuple[list[Any], int]:
-        """The jobs in `left` stand up from the scopes `freed`; of those granted, the ones that find room sit down and
-        are given, the others are parked, and counted. Then others that wait for room in what was freed may come. Who
-        does not wait finds no room in a scope that somebody else counts just now; the sweep lets those jobs in."""
+        """The jobs in `left` leave their seats in the scopes `freed`; of those granted, the ones that find room take
+        seats and are given, the others are parked, and counted. A taker that does not wait finds no room in a scope that
+        somebody else counts just now; the sweep lets those jobs in.
+
+        Only a grant needs the lock of a scope, and takes it after its jobs and before hosts. Leaving a seat needs none:
+        a lease that counts meanwhile sees one too many. The jobs that wait for the room are let in by a commit of its
+        own, for this one may have to wait for other jobs, and they for whoever counts in the scope."""
+        if freed:
+            await tx.execute("leave_seats", ids=list(left))
+            for scope in sorted(freed):
+                tx.afterwards(partial(self.unpark, scope=scope))
         wishes = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
-        scopes = sorted({*freed, *(scope for wish in wishes.values() for scope in wish)})
+        scopes = sorted({scope for wish in wishes.values() for scope in wish})
         if not scopes:
             return granted, 0
         counted = await self._lock(tx, scopes, waits=waits)
-        if freed:
-            await tx.execute("leave_seats", ids=list(left))
         room = await self._room(tx, scopes)
         room |= {scope: 0 for scope in scopes if scope not in counted and room[scope] is not None}
         kept, seats, parked = _seated(granted, wishes, room)
@@ -46,14 +53,22 @@ class Seats:
         lines = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
         full = sorted({(scope, *lines[one]) for one, scope in parked if scope in counted})
         ahead = [await self._park_ahead(tx, *line) for line in full]
-        for scope in sorted(freed):
-            await self._unpark(tx, scope, room[scope])
         return kept, len(parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Let as many jobs stand in line as there is room in their scope; how many did."""
+        """Let as many jobs stand in line as there is room in their scope; how many did. Call it in a commit that waits
+        for nothing afterwards: the jobs stay locked to its end."""
         await tx.value("lock_scopes", scopes=[scope])
-        return await self._unpark(tx, scope, (await self._room(tx, [scope]))[scope])
+        room = (await self._room(tx, [scope]))[scope]
+        limit = UNPARK_AT_ONCE if room is None else min(room, UNPARK_AT_ONCE)
+        rows = await tx.all("unpark_jobs", scope=scope, limit=limit) if limit > 0 else []
+        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
+        return len(rows)
+
+    async def with_room(self, tx: Tx, scopes: list[str]) -> list[str]:
+        """Those of the scopes in which there seems to be room; `unpark` counts again, under their locks."""
+        room = await self._room(tx, scopes)
+        return [scope for scope in scopes if (left := room[scope]) is None or left > 0]
 
     async def mend(self, tx: Tx) -> None:
         """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope."""
@@ -74,12 +89,6 @@ class Seats:
         needle = orjson.dumps(scope).decode()
         rank = LAST if end is None else end
         return await tx.execute("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
-
-    async def _unpark(self, tx: Tx, scope: str, room: int | None) -> int:
-        limit = UNPARK_AT_ONCE if room is None else min(room, UNPARK_AT_ONCE)
-        rows = await tx.all("unpark_jobs", scope=scope, limit=limit) if limit > 0 else []
-        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
-        return len(rows)
 
     async def _room(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
         """How many more may sit in each scope; None: as many as like."""

@@ -43,10 +43,11 @@ MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neigh
 class SqliteTx:
     """An open transaction on this thread's connection."""
 
-    __slots__ = ("_connection", "_queries")
+    __slots__ = ("_connection", "_queries", "later")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.later: list[Work[Any]] = []
         self._queries = queries.load("sqlite")
 
     async def all(self, query: str, **values: Any) -> list[Any]:
@@ -73,6 +74,10 @@ class SqliteTx:
     async def batch(self, query: str, rows: Rows) -> list[Any]:
         found, execute = self._queries[query], self._connection.execute
         return [answer for row in found.rows(rows) for answer in execute(found.sql, row).fetchall()]
+
+    def afterwards(self, work: Work[Any]) -> None:
+        """There is one writer: nobody waits for its locks, and it may as well be done in the same commit."""
+        self.later.append(work)
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         for name, value in values.items():
@@ -393,7 +398,15 @@ _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:/
 
 
 def _drive(work: Work[Any], connection: _Connection) -> Any:
-    unit = cast(Coroutine[Any, Any, Any], work(cast(Tx, SqliteTx(connection))))
+    tx = SqliteTx(connection)
+    result = _run_to_its_end(work, tx)
+    for later in tx.later:
+        _run_to_its_end(later, SqliteTx(connection))
+    return result
+
+
+def _run_to_its_end(work: Work[Any], tx: SqliteTx) -> Any:
+    unit = cast(Coroutine[Any, Any, Any], work(cast(Tx, tx)))
     try:
         unit.send(None)
     except StopIteration as stop:
