@@ -8,6 +8,7 @@ import pytest
 
 from shoal.serve.connections import MOST_HEAD_BYTES, ConnectionsCut
 from tests.support.controller import CRAWLS, Served, served
+from tests.wire.test_door import tls_flags, trusting
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -119,3 +120,20 @@ async def test_a_trusted_proxy_is_many_peers(sqlite_url: str) -> None:
         for peer in peers:
             peer.send(WHOLE)
         assert {(await peer.head())[:12] for peer in peers} == {b"HTTP/1.1 200"}
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_a_handshake_that_does_not_come_is_not_waited_for(sqlite_url: str, sent: bytes) -> None:
+    async with served(sqlite_url, tls=trusting(), **QUICK, **tls_flags()) as shop, connected(shop) as peer:
+        peer.send(sent)
+        await peer.rest()
+        assert (await shop.ask("/healthz")).status == 200
+
+
+async def test_handshakes_that_hang_keep_no_caller_out(sqlite_url: str) -> None:
+    limit = {"SHOAL_MAX_CONNECTIONS": "20"}
+    async with served(sqlite_url, tls=trusting(), **limit, **tls_flags()) as shop, AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(connected(shop)) for _ in range(40)]
+        assert await slow[0].rest() == b""
+        assert (await shop.ask("/healthz")).status == 200
+        assert len([signal for signal in shop.told if isinstance(signal, ConnectionsCut)]) == 1

@@ -6,14 +6,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from shoal.app import App
-from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, NotAllowed
 from shoal.base.reading import Address
-from shoal.base.signals import Signals
 from shoal.cli.output import note
-from shoal.serve.connections import bounded
 from shoal.serve.keeper import is_loopback
-from shoal.serve.tls import tls_of
 from shoal.settings import ServeSettings
 
 
@@ -56,10 +52,9 @@ async def check_reach(app: App, settings: ServeSettings) -> None:
         )
 
 
-def config_of(site: ASGIApp, settings: ServeSettings, clock: Clock, signals: Signals) -> uvicorn.Config:
-    config = uvicorn.Config(
+def config_of(site: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
+    return uvicorn.Config(
         site,
-        http=bounded(settings, clock, signals),
         ws="none",
         log_config=None,
         access_log=False,
@@ -68,9 +63,4 @@ def config_of(site: ASGIApp, settings: ServeSettings, clock: Clock, signals: Sig
         timeout_graceful_shutdown=5,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
     )
-    config.load()
-    config.ssl = tls_of(settings)
-    return config

@@ -4,21 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-import uvicorn
-
 from shoal.access.failures import Failures
 from shoal.app import App
 from shoal.base.reading import Address
 from shoal.cli.door import address_of, check_reach, config_of, open_door
 from shoal.cli.output import note
 from shoal.observe.metrics import Metrics
+from shoal.serve.connections import BoundedServer, Connections
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
 from shoal.serve.keeper import TokenKeeper
 from shoal.serve.site import site
 
 
-class Server(uvicorn.Server):
+class Server(BoundedServer):
     """One that leaves signals to the worker."""
 
     @contextmanager
@@ -46,7 +45,7 @@ async def probed(
     keeper = TokenKeeper(app.tokens(), Failures(app.clock), settings, app.signals)
     routes = routes_of([health], settings.max_request_bytes)
     whole = site(routes, app.clock, app.signals, keeper, open_probes=settings.open_probes)
-    server = Server(config_of(whole, settings, app.clock, app.signals))
+    server = Server(config_of(whole, settings), Connections(settings, app.clock, app.signals), settings)
     serving = asyncio.create_task(server.serve(sockets=[door]))
     note(f"The worker answers /healthz, /readyz and /metrics on {address}")
     try:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import click
-import uvicorn
 import uvloop
 
 from shoal.access.failures import Failures
@@ -21,6 +20,7 @@ from shoal.hosts.listeners import ANNOUNCE_EVERY
 from shoal.loading import load
 from shoal.observe.hours import EVERY
 from shoal.observe.metrics import Metrics
+from shoal.serve.connections import BoundedServer, Connections
 from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
@@ -83,7 +83,7 @@ class Controller:
         self._room = app.waiting_room()
         often = app.settings.plan.schedule_every
         self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
-        self._server = uvicorn.Server(self._config(metrics))
+        self._server = self._serving(metrics)
         self._ending = asyncio.Event()
 
     @property
@@ -152,14 +152,14 @@ class Controller:
             lambda: self._workers[0].full_storage if self._workers else {},
         )
 
-    def _config(self, metrics: Metrics) -> uvicorn.Config:
+    def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
         tokens = app.tokens()
         keeper = TokenKeeper(tokens, Failures(app.clock), settings, app.signals)
         groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
         whole = site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
-        config = config_of(whole, settings, app.clock, app.signals)
-        if config.ssl is not None:
-            self._chores.append(Service(Certificate(config.ssl, settings), LOOK_EVERY, app.clock, app.signals))
-        return config
+        server = BoundedServer(config_of(whole, settings), Connections(settings, app.clock, app.signals), settings)
+        if server.tls is not None:
+            self._chores.append(Service(Certificate(server.tls, settings), LOOK_EVERY, app.clock, app.signals))
+        return server

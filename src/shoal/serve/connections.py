@@ -5,26 +5,31 @@ the longest-waiting first, so that a client with a credential always gets in. Wh
 """
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from ipaddress import ip_address
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from shoal.access.failures import place_of
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
+from shoal.serve.tls import tls_of
 from shoal.settings import ServeSettings
 
 EXTENSION = "shoal.proven"  # in the scope of a request: what to call when its credential was valid
 MOST_HEAD_BYTES = 64_000  # of a request line and its headers
 SLOWEST_BODY = 1_000  # bytes a second
 WARN_EVERY_SECONDS = 60.0
+ACCEPT_AGAIN_SECONDS = 0.1
 LOOKED_AT = 100  # connections, from the oldest on, among which one to cut is looked for
 
 
@@ -37,6 +42,21 @@ class ConnectionsCut(Signal):
     peer: str  # where the last one came from
 
 
+class Connection(Protocol):
+    """What is counted, and cut."""
+
+    peer: str
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is open and answers nothing: it may be cut."""
+        ...
+
+    def cut(self) -> None:
+        """Close it at once; it leaves by itself."""
+        ...
+
+
 class Connections:
     """The open connections of one server, and which of them have to go when there are too many."""
 
@@ -45,15 +65,15 @@ class Connections:
         self._most_unproven = max(1, self._most * 3 // 4)  # the rest is kept for callers with a credential
         self._most_of_peer = settings.max_peer_connections
         self._proxies = settings.trusted_proxies
-        self._clock = clock
+        self.clock = clock
         self._signals = signals
         self._open = 0
-        self._unproven: dict[BoundedProtocol, None] = {}  # in the order in which they came
-        self._by_peer: dict[str, dict[BoundedProtocol, None]] = {}  # the same ones
+        self._unproven: dict[Connection, None] = {}  # in the order in which they came
+        self._by_peer: dict[str, dict[Connection, None]] = {}  # the same ones
         self._cut = 0
         self._warned_at = -WARN_EVERY_SECONDS
 
-    def enter(self, connection: "BoundedProtocol") -> bool:
+    def enter(self, connection: Connection) -> bool:
         """Count a new connection, cutting an older one if there is no room; False if there is none to cut."""
         peers = self._by_peer.get(connection.peer, {})
         if len(peers) >= self._most_of_peer and not self._is_proxy(connection.peer):
@@ -68,7 +88,7 @@ class Connections:
             self._by_peer.setdefault(connection.peer, {})[connection] = None
         return fits
 
-    def prove(self, connection: "BoundedProtocol") -> None:
+    def prove(self, connection: Connection) -> None:
         """Note that a request on this connection showed a valid credential."""
         if connection in self._unproven:
             del self._unproven[connection]
@@ -77,11 +97,11 @@ class Connections:
             if not peers:
                 del self._by_peer[connection.peer]
 
-    def leave(self, connection: "BoundedProtocol") -> None:
+    def leave(self, connection: Connection) -> None:
         self._open -= 1
         self.prove(connection)
 
-    def _cut_one(self, peer: str, among: Iterable["BoundedProtocol"]) -> bool:
+    def _cut_one(self, peer: str, among: Iterable[Connection]) -> bool:
         self._cut += 1
         self._warn(peer)
         found = next((one for one in islice(among, LOOKED_AT) if one.is_waiting), None)
@@ -98,7 +118,7 @@ class Connections:
         return any(address in network for network in self._proxies)
 
     def _warn(self, peer: str) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now - self._warned_at >= WARN_EVERY_SECONDS:
             self._signals.emit(ConnectionsCut(cut=self._cut, open=self._open, peer=peer))
             self._warned_at, self._cut = now, 0
@@ -131,12 +151,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is open and answers nothing: it may be cut."""
         return not self._is_answering and not self.transport.is_closing()
 
     @property
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # there is none before the first request
+        return cycle is not None and not cycle.response_complete
 
     def cut(self) -> None:
         self._stop_timer()
@@ -247,12 +267,92 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def bounded(settings: ServeSettings, clock: Clock, signals: Signals) -> type[asyncio.Protocol]:
-    """Return what makes the protocol of each connection of one server."""
-    made = partial(
-        BoundedProtocol,
-        connections=Connections(settings, clock, signals),
-        head_seconds=settings.header_timeout.total_seconds(),
-        body_seconds=settings.body_timeout.total_seconds(),
-    )
-    return cast(type[asyncio.Protocol], made)  # uvicorn only calls it
+class Handshake:
+    """A connection before TLS. It is counted like any other."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.shaking: asyncio.Task[Any] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.shaking is not None
+
+    def cut(self) -> None:
+        if self.shaking is not None:
+            self.shaking.cancel()
+            self.shaking = None
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn, over bounded connections. With TLS it accepts them itself: uvicorn would leave handshakes to the event
+    loop, which counts none and waits a minute for each."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, settings: ServeSettings) -> None:
+        self._seconds = settings.header_timeout.total_seconds()
+        config.http = cast(
+            type[asyncio.Protocol],  # it is only called
+            partial(
+                BoundedProtocol,
+                connections=connections,
+                head_seconds=self._seconds,
+                body_seconds=settings.body_timeout.total_seconds(),
+            ),
+        )
+        super().__init__(config)
+        self._bounds = connections
+        self._clock = connections.clock
+        self.tls = tls_of(settings)
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        for door in sockets or ():
+            door.setblocking(False)
+            door.listen(self.config.backlog)
+            self._accepting.append(asyncio.create_task(self._accept(door, self.tls)))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self, door: socket.socket, tls: ssl.SSLContext) -> None:
+        loop, shaking = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+        try:
+            while True:
+                try:
+                    accepted, address = await loop.sock_accept(door)
+                except OSError:  # it went before it was accepted, or there is no file descriptor left
+                    await self._clock.sleep(ACCEPT_AGAIN_SECONDS)
+                    continue
+                handshake = Handshake(place_of(str(address[0])))
+                if not self._bounds.enter(handshake):
+                    accepted.close()
+                    continue
+                shaken = loop.connect_accepted_socket(
+                    self._protocol, accepted, ssl=tls, ssl_handshake_timeout=self._seconds
+                )
+                task = handshake.shaking = asyncio.create_task(shaken)
+                shaking.add(task)
+                task.add_done_callback(shaking.discard)
+                task.add_done_callback(partial(self._shook, handshake, accepted))
+        finally:
+            for task in shaking:
+                task.cancel()
+
+    def _shook(self, handshake: Handshake, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
+        """End a handshake, also one that was cut before it began."""
+        self._bounds.leave(handshake)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            accepted.close()
+        if error is not None and not isinstance(error, OSError):  # which says that it is slow, gone, or no TLS
+            raise error
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return made(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
