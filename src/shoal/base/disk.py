@@ -12,7 +12,7 @@ PROBE_BYTES = 1_000_000
 
 
 def try_room(folder: Path, size: int = PROBE_BYTES) -> None:
-    """Raise OSError unless a file of this size can be written here. It really is written: nothing else shows a quota."""
+    """Raise OSError unless a file of this size can be written here. Only writing it shows a quota."""
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".room-{secrets.token_hex(8)}"
     try:
