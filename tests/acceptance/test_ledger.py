@@ -1,17 +1,21 @@
 """Crawls by real processes that are killed, stopped and told to go: afterwards the books are in order."""
 
+import json
 import shutil
 import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import ledger
 from tests.support.clocks import HOUR, SettableClock
+from tests.support.disk import stuff
 from tests.support.fleet import (
     FIFTH,
     PATIENCE_SECONDS,
@@ -25,7 +29,7 @@ from tests.support.fleet import (
     wait_for,
 )
 from tests.support.ledger import Expected
-from tests.support.servers import PostgresServer
+from tests.support.servers import PostgresServer, free_port
 from tests.support.site import Site, path_of
 from tests.support.storm import Storm, Work
 
@@ -364,6 +368,75 @@ def test_a_crawl_that_only_waits_survives_any_number_of_deaths(store_url: str, t
         assert [(job["attempts"], job["crash_count"]) for job in books.jobs] == [(0, 0)]
         assert [row["crashes"] for row in books.frontier] == [0] * len(books.frontier)
         assert fleet.crawl(crawl_id)["state"] == "running"
+
+
+def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_room(
+    store_url: str, tmp_path: Path, small_disk: Path
+) -> None:
+    """F33: the worker hands the crawl back, takes no other, says so, and recovers by itself."""
+    listen, stuffing = f"127.0.0.1:{free_port()}", small_disk / "stuffing"
+    env = FIFTH | {"SHOAL_BODIES": str(small_disk), "SHOAL_WORKER_LISTEN": listen, "SHOAL_PAGE_SPEED": "max"}
+    with Site(pages=40) as site, Fleet(tmp_path, store_url, **env) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        wait_for(lambda: ready(listen)[0] == 200, "a worker that is ready")
+        stuff(stuffing)
+        crawl_id = fleet.submit(site, keep_bodies=True)
+        wait_for(lambda: ready(listen)[0] == 503, "a worker that says that its disk is full")
+        told = ready(listen)[1]
+        assert (told["store"], told["bodies"]) == ("ok", "storage_full")
+        assert f"{small_disk} has no room left to write" in told["detail"]
+        wait_for(lambda: ends_of(fleet, crawl_id) == ["released"], "a crawl that was handed back")
+        pages = fleet.fetch([site.url(1), site.url(2)])  # what needs no room there goes on
+        wait_for(lambda: fleet.group(pages)["state"] == "completed", "the end of the page jobs")
+        assert ends_of(fleet, crawl_id) == ["released"]
+        stuffing.unlink()
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert ready(listen)[0] == 200
+        said = worker.said()
+        assert (said.count("kept bodies is full"), said.count("kept bodies has room again")) == (1, 1)
+
+
+def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+    """F33: leases run out while nobody can write, and nobody is blamed for it."""
+    listen, stuffing = f"127.0.0.1:{free_port()}", small_disk / "stuffing"
+    store_url = f"sqlite:///{small_disk}/shoal.db"
+    with Site(pages=60) as site, Fleet(tmp_path, store_url, SHOAL_WORKER_LISTEN=listen, **FIFTH) as fleet:
+        fleet.controller()
+        worker = fleet.worker()
+        site.allowed = 20
+        crawl_id = fleet.submit(site)
+        wait_for(lambda: site.pages_answered == 20, "twenty pages")
+        stuff(stuffing)
+        site.allowed = None
+        wait_for(lambda: "the store is full" in worker.said(), "a worker that says that its store is full")
+        wait_for(lambda: ready(listen)[0] == 503, "a worker that is not ready")
+        assert ready(listen)[1]["store"] == "storage_full"
+        wait_for(lambda: not holds_a_lease(ledger.read(store_url, crawl_id)), "the end of every lease")
+        stuffing.unlink()
+        fleet.wait_for_state(crawl_id, "completed", "failed")
+        books_in_order(fleet, crawl_id, site)
+        assert [job["crash_count"] for job in ledger.read(store_url, crawl_id).jobs] == [0]
+        said = worker.said()
+        assert (said.count("the store is full"), said.count("the store has room again")) == (1, 1)
+
+
+def holds_a_lease(books: ledger.Books) -> bool:
+    return any((job["lease_until"] or 0) > books.now for job in books.jobs)
+
+
+def ready(listen: str) -> tuple[int, dict[str, Any]]:
+    """What a worker answers to whoever asks whether it is ready; 0 while it does not."""
+    connection = HTTPConnection(listen, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    except OSError:
+        return 0, {}
+    finally:
+        connection.close()
 
 
 def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, *, in_a_commit: bool) -> float:

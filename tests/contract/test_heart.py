@@ -68,18 +68,7 @@ async def test_a_job_whose_child_heard_too_long_of_no_renewal_is_handed_back_at_
     job_id = await bench.enqueue(kind="crawl")
     says_so = ["/bin/sh", "-c", """read job; echo '{"say": "Done", "ending": "lease_lost"}'; read more"""]
     nursery = Nursery(SystemClock(), bench.signals, {}, command=says_so)
-    place = Workplace(
-        "n",
-        "n/1",
-        ["shared"],
-        ["crawl"],
-        bench.queue,
-        WorkSettings(),
-        SystemClock(),
-        bench.signals,
-        nursery,
-        bench.storage(),
-    )
+    place = place_of(bench, SystemClock(), nursery)
     freed = asyncio.Event()
     slots = RunSlots(place, freed.set)
     await slots.lease_more()
@@ -99,18 +88,7 @@ async def test_a_job_that_was_left_during_an_outage_is_handed_back_when_the_stor
     job_id = await bench.enqueue(kind="crawl")
     leaves = ["/bin/sh", "-c", """read job; read go; echo '{"say": "Done", "ending": "store_away"}'; read more"""]
     nursery = Remembering(SystemClock(), apart.signals, {}, command=leaves)
-    place = Workplace(
-        "n",
-        "n/1",
-        ["shared"],
-        ["crawl"],
-        apart.queue,
-        WorkSettings(),
-        SystemClock(),
-        apart.signals,
-        nursery,
-        apart.storage(),
-    )
+    place = place_of(apart, SystemClock(), nursery)
     slots = RunSlots(place, freed.set)
     await slots.lease_more()
     severed.writes = False
@@ -129,9 +107,7 @@ async def test_an_idle_child_that_fell_silent_is_given_no_job(sqlite_bench: Benc
     bench.signals.subscribe(lambda signal: spoke.set() if isinstance(signal, HoldsBegun) else None)
     speaks_once = """echo '{"say": "Held", "holds": {}}'; read job; echo '{"say": "Done", "ending": "x"}'"""
     nursery = Remembering(clock, bench.signals, {}, command=["/bin/sh", "-c", speaks_once])
-    place = Workplace(
-        "n", "n/1", ["shared"], ["crawl"], bench.queue, WorkSettings(), clock, bench.signals, nursery, bench.storage()
-    )
+    place = place_of(bench, clock, nursery)
     slots = RunSlots(place, freed.set)
     await slots.warm_up()
     await asyncio.wait_for(spoke.wait(), PATIENCE)

@@ -22,11 +22,12 @@ class Janitor:
     """Sweeps expired leases.
 
     A store that was out of reach, or full, kept every worker from extending its lease, so nothing expires within one
-    lease of the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not with it.
-    But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was extended of
-    late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever they hold
-    is left to them for `bot_grace` after the start. When the store's clock jumped, a lease says nothing of its holder
-    until that had the time to extend it: nothing expires within one lease of the jump, and bots get their grace again.
+    lease of the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not
+    with it. But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was
+    extended of late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever
+    they hold is left to them for `bot_grace` after the start. When the store's clock jumped, a lease says nothing of its
+    holder until that had the time to extend it: nothing expires within one lease of the jump, and bots get their grace
+    again.
     """
 
     name = "janitor"

@@ -1,4 +1,4 @@
-"""Storage that is full: what needs it is not taken until there is room again. The jobs that met it are handed back at no
+"""Storage that is full: what needs it is not taken until there is room again. Jobs that met it are handed back at no
 cost by the slots that had them."""
 
 import asyncio

@@ -1,0 +1,197 @@
+"""Storage without room: it costs no job an attempt, what needs it is not taken, and all goes on when there is room."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.base.clock import FakeClock, SystemClock
+from shoal.base.errors import BackendUnavailable, StorageFull
+from shoal.base.signals import Signals
+from shoal.crawl.crawls import KIND
+from shoal.queue.states import JobState
+from shoal.settings import WorkSettings
+from shoal.store.bodies.folder import FolderBodies
+from shoal.store.sql.sqlite import SqliteDatabase
+from shoal.work.nursery import Nursery
+from shoal.work.runs import RunSlots
+from shoal.work.storage import BODIES, LONGEST_PAUSE, STORE, StorageFilled, StorageFreed, StorageWatch
+from shoal.work.workplace import StoreOutOfReach, Workplace
+from tests.contract.conftest import PATIENCE, Bench, Severed
+from tests.support.disk import stuff
+
+
+class Full(Severed):
+    """A store that has no room while `writes` is off."""
+
+    def _check(self, reachable: bool) -> None:
+        if not reachable:
+            raise StorageFull("the store")
+
+
+class Disk:
+    """A storage to be tried: how often it was, and whether it has room."""
+
+    def __init__(self) -> None:
+        self.tries, self.has_room = 0, False
+
+    async def check(self) -> None:
+        self.tries += 1
+        if not self.has_room:
+            raise StorageFull("the disk", BODIES)
+
+
+def says_full(storage: str) -> list[str]:
+    """The command of a child that finds no room for its first job, and never ends the next."""
+    done = f'{{"say": "Done", "ending": "storage_full", "error": "no room", "storage": "{storage}"}}'
+    return ["/bin/sh", "-c", f"read job; echo '{done}'; cat > /dev/null"]
+
+
+def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: asyncio.Event) -> RunSlots:
+    clock, kinds = SystemClock(), ["crawl", "analysis"]
+    nursery = Nursery(clock, bench.signals, {}, command=child)
+    place = Workplace(
+        "n", "n/1", ["shared"], kinds, bench.queue, WorkSettings(), clock, bench.signals, nursery, storage
+    )
+    return RunSlots(place, freed.set)
+
+
+@pytest.mark.parametrize(("storage", "others"), [(BODIES, 1), (STORE, 0)])
+async def test_a_job_that_finds_no_room_is_handed_back_and_what_needs_it_is_not_taken(
+    bench: Bench, storage: str, others: int
+) -> None:
+    disk, freed = Disk(), asyncio.Event()
+    watch = bench.storage(**{BODIES: disk.check, STORE: disk.check})
+    slots = slots_of(bench, watch, says_full(storage), freed)
+    job_id = await bench.enqueue(kind="crawl")
+    for _ in range(2):  # once more than enough, if it counted
+        await slots.lease_more()
+        await asyncio.wait_for(freed.wait(), PATIENCE)
+    job = await bench.job(job_id)
+    assert (job.state, job.state_reason, job.attempts, job.crash_count) == (JobState.PENDING, "storage_full", 0, 0)
+    assert [grant["ended"] for grant in await bench.grants(job_id)] == ["released"]
+    assert dict(watch.full) == {storage: "no room"}
+    analysis = await bench.enqueue(kind="analysis")
+    await slots.lease_more()
+    assert (await bench.job(analysis)).lease_epoch == others
+    disk.has_room = True
+    await bench.clock.advance(1)
+    assert watch.allows("crawl")
+    await slots.lease_more()
+    assert (await bench.job(job_id)).lease_epoch == 2
+    await slots.end()
+    watch.close()
+    assert [type(signal) for signal in bench.told if isinstance(signal, StorageFilled | StorageFreed)][:2] == [
+        StorageFilled,
+        StorageFreed,
+    ]
+
+
+async def test_what_was_in_flight_when_there_was_no_room_is_not_under_suspicion(bench: Bench) -> None:
+    crawl = await bench.submit()
+    for _ in range(6):
+        walker = await bench.walker(crawl)
+        [task] = await walker.take()
+        assert (task.attempts, task.crashes) == (0, 0)
+        await bench.queue.release(walker.lease, "storage_full")
+    assert (await bench.job(walker.holder.job_id)).attempts == 0
+
+
+async def test_leases_that_ran_out_while_the_store_was_full_are_not_swept_at_once(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await walker.take()
+    full = Full(bench.database)
+    janitor = bench.over(full).janitor()
+    await janitor.run_once()
+    full.writes = False
+    await bench.jump(60)
+    with pytest.raises(StorageFull):
+        await janitor.run_once()
+    full.writes = True
+    await janitor.run_once()
+    await bench.jump(5)
+    assert (await bench.queue.extend([walker.holder])).kept == [walker.holder]
+    await bench.jump(6)
+    await janitor.run_once()
+    job = await bench.job(walker.holder.job_id)
+    assert (job.state, job.crash_count) == (JobState.LOCKED, 0)
+
+
+async def test_a_worker_tells_of_a_full_store_once_however_often_it_meets_it(sqlite_bench: Bench) -> None:
+    full = Full(sqlite_bench.database)
+    bench = sqlite_bench.over(full)
+    disk, freed = Disk(), asyncio.Event()
+    watch = bench.storage(**{STORE: disk.check})
+    slots = slots_of(bench, watch, says_full(STORE), freed)
+    full.writes = False
+    for _ in range(3):
+        await slots.lease_more()
+    slots._place.tell_unreachable("extending leases", StorageFull("the store"))
+    [told] = [signal for signal in bench.told if isinstance(signal, StorageFilled | StoreOutOfReach)]
+    assert isinstance(told, StorageFilled)
+    assert "has no room left to write" in told.error
+    watch.close()
+
+
+async def test_full_storage_is_tried_less_and_less_often_until_it_has_room_for_good() -> None:
+    clock, signals, disk = FakeClock(), Signals(), Disk()
+    watch = StorageWatch({BODIES: disk.check}, clock, signals)
+    watch.filled(BODIES, "no room")
+    watch.filled(BODIES, "no room")
+    await clock.advance(0)  # the watch begins to wait
+    await clock.advance(0.6)
+    assert disk.tries == 1
+    await clock.advance(60)
+    assert disk.tries < 10
+    disk.has_room = True
+    await clock.advance(LONGEST_PAUSE)
+    assert watch.allows(KIND)
+    tries, disk.has_room = disk.tries, False
+    watch.filled(BODIES, "full again at once")
+    await clock.advance(0)
+    await clock.advance(LONGEST_PAUSE - 1)
+    assert disk.tries == tries
+    disk.has_room = True
+    await clock.advance(2)
+    assert watch.allows(KIND)
+    await clock.advance(3 * LONGEST_PAUSE)
+    watch.filled(BODIES, "another day")
+    await clock.advance(0)
+    await clock.advance(0.6)
+    assert watch.allows(KIND)
+
+
+async def test_a_store_that_is_away_while_it_is_tried_is_tried_again() -> None:
+    clock, found = FakeClock(), [BackendUnavailable("the store", "it is away", "wait"), StorageFull("the store")]
+
+    async def check() -> None:
+        if found:
+            raise found.pop()
+
+    watch = StorageWatch({STORE: check}, clock, Signals())
+    watch.filled("something else", "no room")
+    await clock.advance(0)
+    await clock.advance(2)
+    assert (found, watch.allows("analysis")) == ([], False)
+    await clock.advance(2)
+    assert watch.allows("analysis")
+
+
+async def test_room_is_tried_by_writing(small_disk: Path) -> None:
+    clock, stuffing = FakeClock(), small_disk / "stuffing"
+    bodies, database = FolderBodies(small_disk / "bodies", clock), SqliteDatabase(small_disk / "shoal.db", clock)
+    await bodies.check_room()
+    await database.check_room()
+    stuff(stuffing)
+    with pytest.raises(StorageFull) as told:
+        await bodies.check_room()
+    assert told.value.storage == BODIES
+    with pytest.raises(StorageFull) as told:
+        await database.check_room()
+    assert told.value.storage == STORE
+    stuffing.unlink()
+    await bodies.check_room()
+    assert {path.name for path in os.scandir(small_disk)} == {"bodies"}
+    assert list(os.scandir(small_disk / "bodies")) == []
