@@ -252,6 +252,21 @@ async def test_five_days_without_one_success_disable_a_webhook_and_one_success_b
     assert (told.webhook_id, told.reason) == (webhook.id, "failing")
 
 
+async def test_a_controllers_clock_disables_no_webhook_and_ends_no_secret(post: Post) -> None:
+    webhook = await post.hook()
+    await post.webhooks.rotate(webhook.id)
+    post.server.answer("/hook", reply(500, b""))
+    for _ in range(2):
+        await post.happen("crawl.started")
+        await post.carry()
+        post.bench.clock.step(30 * 86_400)
+        await post.bench.jump(60)
+    found, _ = await post.webhooks.get(webhook.id)
+    assert found.enabled
+    now = await post.bench.database.read(post.store.now)
+    assert len(found.secrets(now)) == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
