@@ -149,7 +149,8 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_set_stops_no_crawl_and_ends_no_lease(store_url: str, tmp_path: Path, hours: int) -> None:
-    """Paced work goes on, a killed worker's is given back in time, and a worker that starts now is not taken for dead."""
+    """Paced work goes on, that of a killed worker is given back in time, and one that starts then is not taken for
+    dead."""
     clock = SettableClock(store_url, tmp_path)
     with (
         Site(pages=16) as site,

@@ -433,8 +433,12 @@ class ServerClock(FakeClock):
         return super().uptime() + SystemClock().uptime() - self._began
 
 
+def clock_for(url: str) -> FakeClock:
+    return FakeClock() if url.startswith("sqlite") else ServerClock()
+
+
 async def open_bench(url: str, clock: FakeClock | None = None) -> Bench:
-    clock = clock or (FakeClock() if url.startswith("sqlite") else ServerClock())
+    clock = clock or clock_for(url)
     database = database_at(url, clock)
     await database.open(upgrade=True)
     return Bench(url, database, clock, database.dialect)

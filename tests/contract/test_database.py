@@ -807,7 +807,7 @@ SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "fron
 # What reads all of something, and may: a table of one row or of a few, a partial index of just what is wanted, a
 # subquery that a limit or an index bounds, and counts that nobody asks for often.
 WHOLE = {
-    *("last_event", "set_last_event", "lock_event_number"),
+    *("last_event", "set_last_event", "lock_event_number", "clock", "anchor_machine_clock"),
     *(
         "webhooks",
         "due_webhooks",

@@ -207,7 +207,7 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(post: Post) -> None:
 
 async def test_who_rotates_twice_cuts_off_nobody_who_has_the_first_secret(post: Post) -> None:
     first = await post.hook()
-    now = post.bench.clock.micros()
+    now = await post.bench.database.read(post.store.now)
     second = await post.webhooks.rotate(first.id)
     third = await post.webhooks.rotate(first.id)
     assert third.secrets(now) == [third.secret, second.secret, first.secret]
@@ -250,6 +250,21 @@ async def test_five_days_without_one_success_disable_a_webhook_and_one_success_b
     assert (found.enabled, found.reason) == (False, "failing")
     [told] = [one for one in post.bench.told if isinstance(one, WebhookDisabled)]
     assert (told.webhook_id, told.reason) == (webhook.id, "failing")
+
+
+async def test_a_controllers_clock_disables_no_webhook_and_ends_no_secret(post: Post) -> None:
+    webhook = await post.hook()
+    await post.webhooks.rotate(webhook.id)
+    post.server.answer("/hook", reply(500, b""))
+    for _ in range(2):
+        await post.happen("crawl.started")
+        await post.carry()
+        post.bench.clock.step(30 * 86_400)
+        await post.bench.jump(60)
+    found, _ = await post.webhooks.get(webhook.id)
+    assert found.enabled
+    now = await post.bench.database.read(post.store.now)
+    assert len(found.secrets(now)) == 2
 
 
 @pytest.mark.parametrize(

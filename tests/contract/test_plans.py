@@ -20,7 +20,6 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.app import database_of
-from shoal.base.clock import FakeClock
 from shoal.base.database import Database, Rows, Tx, Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawl import Crawl
@@ -43,7 +42,7 @@ from shoal.settings import DatabaseSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
 from shoal.store.sql.queries import Query, load
-from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
+from tests.contract.conftest import SITE, Bench, Walker, clock_for, fetched, later, new_url
 
 T = TypeVar("T")
 Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
@@ -531,7 +530,7 @@ async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:
 
 @asynccontextmanager
 async def watched_bench(url: str, look: Look) -> AsyncIterator[tuple[Bench, Watched]]:
-    clock = FakeClock()
+    clock = clock_for(url)
     # One connection: a plan belongs to the connection that made it.
     database = database_of(DatabaseSettings(url=url, pool_size=1), clock)
     await database.open(upgrade=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
-from shoal.base.retry_after import wait_of
+from shoal.base.retry_after import asked_wait, wait_of
 from shoal.hosts.watch import MOST_HOSTS, Answer, HostNews, HostWatch
 from shoal.settings import HostSettings
 
@@ -33,6 +33,25 @@ def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
     assert wait_of(text, NOW, HOUR) == timedelta(seconds=seconds)
 
 
+@pytest.mark.parametrize(
+    ("text", "date", "seconds"),
+    [
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 11:59:30 GMT", 60),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 13:00:00 GMT", None),  # it was over when it was sent
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "today", 30),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", None, 30),
+        ("120", "Sun, 15 Nov 2026 11:59:30 GMT", 120),
+        ("soon", "Sun, 15 Nov 2026 11:59:30 GMT", None),
+        (None, "Sun, 15 Nov 2026 11:59:30 GMT", None),
+    ],
+)
+def test_a_date_is_counted_from_the_clock_of_who_says_it(
+    text: str | None, date: str | None, seconds: int | None
+) -> None:
+    asked = asked_wait({"retry-after": text, "date": date}.get)
+    assert wait_of(asked, NOW, HOUR) == (None if seconds is None else timedelta(seconds=seconds))
+
+
 PARTS = st.sampled_from(
     [
         *"0123456789 ,:;-+()",
@@ -55,8 +74,10 @@ PARTS = st.sampled_from(
 @settings(deadline=None)
 @given(st.lists(PARTS, max_size=14).map("".join) | st.lists(PARTS, max_size=9).map(" ".join) | st.text(max_size=40))
 def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
-    wait = wait_of(text, NOW, HOUR)
-    assert wait is None or timedelta(0) < wait <= HOUR
+    for asked in (text, asked_wait({"retry-after": text, "date": "Sun, 15 Nov 2026 11:59:30 GMT"}.get)):
+        wait = wait_of(asked, NOW, HOUR)
+        assert wait is None or timedelta(0) < wait <= HOUR
+    asked_wait({"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT", "date": text}.get)
 
 
 @pytest.mark.parametrize(

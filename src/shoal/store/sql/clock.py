@@ -8,9 +8,7 @@ The clock below is the server's on PostgreSQL. On SQLite it is the uptime of the
 clock was ahead of the uptime when it was last looked at. So a step does nothing there until a check absorbs it.
 """
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -29,6 +27,13 @@ def store_clock(dialect: str) -> StoreClock:
     return SqliteClock() if dialect == "sqlite" else PostgresClock()
 
 
+def store_time(below: int, at: int, since: int) -> int:
+    """What the store's clock shows when the one below it shows `below`."""
+    if at <= since:  # it is not ahead
+        return below
+    return max(below, at + 9 * (below - since) // 10)
+
+
 class Anchor(Struct, frozen=True):
     """The clock of a SQLite file. `jumped_at`: when it last went forward at a stroke. `untold`: a step that nobody was
     told of yet."""
@@ -41,9 +46,7 @@ class Anchor(Struct, frozen=True):
     untold: int = 0
 
     def now(self, uptime: int) -> int:
-        below = self.base + uptime
-        ahead = self.at + 9 * (below - self.since) // 10
-        return max(below, ahead)
+        return store_time(self.base + uptime, self.at, self.since)
 
 
 class Wall(Struct, frozen=True):
@@ -98,7 +101,7 @@ class SqliteClock:
             anchor, _ = await _read(tx)
             new, step = after_check(anchor, Wall.of(clock))
             if new != anchor or anchor.untold:
-                await tx.execute("set_clock", **asdict(replace(new, untold=0)))
+                await tx.execute("anchor_machine_clock", **asdict(replace(new, untold=0)))
             return new, [seen for seen in (new.untold, step) if seen], new.now(clock.uptime())
 
         new, steps, now = await database.run(absorb)
@@ -106,7 +109,7 @@ class SqliteClock:
 
 
 async def _read(tx: Tx) -> tuple[Anchor, int]:
-    row = await tx.one("clock")
+    [row] = await tx.all("clock")
     return Anchor(**{name: row[name] for name in Anchor.__struct_fields__}), row["now"]
 
 
@@ -130,7 +133,7 @@ class PostgresClock:
 
     async def check(self, database: Database, clock: Clock) -> ClockCheck:
         before = clock.uptime()
-        row: Mapping[str, Any] = await database.read(lambda tx: tx.one("clock"))
+        [row] = await database.read(lambda tx: tx.all("clock"))
         new = _Reading(row["server"], row["now"], row["since"], row["jumped_at"], before, clock.uptime())
         step, at = self._compare(new)
         is_old = new.server - new.since >= (MARK_AHEAD_EVERY if new.now > new.server else MARK_EVERY)
@@ -141,7 +144,7 @@ class PostgresClock:
         jumped_at = max(at, new.server) if step else new.jumped_at
         seen = {"seen_since": new.since, "seen_jumped_at": new.jumped_at}
         first = await database.run(
-            lambda tx: tx.execute("set_clock", at=at, since=new.server, jumped_at=jumped_at, **seen)
+            lambda tx: tx.execute("anchor_server_clock", at=at, since=new.server, jumped_at=jumped_at, **seen)
         )
         if not first:  # another process was: the next look tells whether it absorbed this step
             return _checked((), new.now, new.now if step else new.jumped_at)

@@ -25,7 +25,7 @@ from shoal.base.database import Rows, Tx, Work
 from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
-from shoal.store.sql.clock import Anchor, Wall, after_boot
+from shoal.store.sql.clock import Anchor, Wall, after_boot, store_time
 
 T = TypeVar("T")
 
@@ -90,11 +90,11 @@ class SqliteTx:
 class _Connection(sqlite3.Connection):
     """A connection that knows how the store's clock is anchored."""
 
-    anchor = Anchor()
+    base = at = since = 0
 
     def read_clock(self) -> None:
         """Learn, once in each transaction, whether another process anchored it anew."""
-        self.anchor = Anchor(*self.execute(_CLOCK).fetchone())
+        self.base, self.at, self.since = self.execute("SELECT base, at, since FROM store_clock").fetchone()
 
 
 class _Unit:
@@ -126,7 +126,7 @@ class SqliteDatabase:
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self._anchor = Anchor()
+        self._anchor = (0, 0, 0)  # of the store's clock, as it was when the file was opened
         self._writes: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -243,8 +243,10 @@ class SqliteDatabase:
         uptime = self._clock.uptime
         try:
             connection.row_factory = sqlite3.Row
-            connection.anchor = self._anchor
-            connection.create_function("shoal_now", 0, lambda: connection.anchor.now(uptime()))
+            connection.base, connection.at, connection.since = self._anchor
+            connection.create_function(
+                "shoal_now", 0, lambda: store_time(connection.base + uptime(), connection.at, connection.since)
+            )
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -257,21 +259,19 @@ class SqliteDatabase:
 
     def _start_clock(self, connection: _Connection) -> None:
         """Anchor the store's clock if the machine has started since, or is another one."""
-        connection.read_clock()
-        if after_boot(connection.anchor, Wall.of(self._clock)) is not None:
+        if after_boot(_anchor(connection), Wall.of(self._clock)) is not None:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                connection.read_clock()
-                if (anchor := after_boot(connection.anchor, Wall.of(self._clock))) is not None:
-                    query = queries.load("sqlite")["set_clock"]
+                if (anchor := after_boot(_anchor(connection), Wall.of(self._clock))) is not None:
+                    query = queries.load("sqlite")["anchor_machine_clock"]
                     connection.execute(query.sql, query.ordered(asdict(anchor)))
-                    connection.anchor = anchor
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        self._anchor = connection.anchor
+        connection.read_clock()
+        self._anchor = (connection.base, connection.at, connection.since)
 
     def _write_loop(self) -> None:
         connection = None
@@ -392,7 +392,6 @@ class SqliteDatabase:
 
 
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the log or its index could not be made, or grow
-_CLOCK = "SELECT boot, base, at, since, jumped_at, untold FROM store_clock"
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
 _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
 
@@ -419,6 +418,10 @@ def _deliver(units: list[_Unit]) -> None:
     for unit in units:
         with suppress(RuntimeError):  # its loop is closed: the asker has gone while we worked
             unit.loop.call_soon_threadsafe(unit.deliver)
+
+
+def _anchor(connection: sqlite3.Connection) -> Anchor:
+    return Anchor(*connection.execute("SELECT boot, base, at, since, jumped_at, untold FROM store_clock").fetchone())
 
 
 def _version(connection: _Connection) -> int:

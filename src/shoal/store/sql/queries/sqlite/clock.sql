@@ -2,7 +2,7 @@
 -- The anchor of the store's clock, and what it shows.
 SELECT boot, base, at, since, jumped_at, untold, shoal_now() AS now FROM store_clock;
 
--- name: set_clock
+-- name: anchor_machine_clock
 -- Anchor the store's clock anew.
 UPDATE store_clock
 SET boot = :boot, base = :base, at = :at, since = :since, jumped_at = :jumped_at, untold = :untold;
