@@ -110,13 +110,14 @@ async def working(app: App) -> AsyncIterator[None]:
                 await app.queue.extend(held)
             desk.renewed()
 
-    tasks = [asyncio.create_task(desk.run()), asyncio.create_task(extend())]
+    desking, extending = asyncio.create_task(desk.run()), asyncio.create_task(extend())
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        desk.leave(patient=False)
+        await desking
+        extending.cancel()
+        await asyncio.gather(extending, return_exceptions=True)
         work.close()
 
 

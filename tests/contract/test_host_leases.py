@@ -186,12 +186,18 @@ async def test_a_full_quota_hides_no_other_project(bench: Bench) -> None:
     assert ["h39"] in found
 
 
-async def test_a_thousand_notes_of_one_host_hide_no_other_and_end_as_one(bench: Bench) -> None:
+async def test_a_host_is_noted_once_for_jobs_that_come_one_after_the_other(bench: Bench) -> None:
+    for _ in range(5):
+        await add(bench, "a")
+    assert await bench.number("SELECT count(*) FROM job_host") == 1
+
+
+async def test_many_notes_of_one_host_hide_no_other_and_end_as_one(bench: Bench) -> None:
     await known(bench, "a", "b")
-    for _ in range(60):
-        await add(bench, "a", priority=90)
     await add(bench, "b")
-    assert await bench.number("SELECT count(*) FROM job_host") == 61
+    for priority in range(51, 91):
+        await add(bench, "a", priority=priority)
+    assert await bench.number("SELECT count(*) FROM job_host") == 41, "each is before all others"
     assert hosts_of(await take(bench, 2)) == ["a", "b"]
     assert await bench.number("SELECT count(*) FROM job_host") == 1
 

@@ -190,10 +190,12 @@ class PageDesk(Generic[R]):
         """Seconds until what has finished is to be settled."""
         if not self._results:
             return float("inf")
-        idle = not self._running and not self._ahead and not self._suspects  # who waits for a host is no company
+        settle_at = self._first_result_at + BATCH_SECONDS
+        coming = bool(self._waiting) and self._waiting[0][0] < settle_at
+        idle = not (self._running or self._ahead or self._suspects or coming)
         if idle or len(self._results) >= BATCH:
             return 0.0
-        return self._first_result_at + BATCH_SECONDS - self._clock.monotonic()
+        return settle_at - self._clock.monotonic()
 
     def _ask_in(self) -> float:
         """Seconds until it is time to ask for jobs: not while there are some for every slot."""

@@ -1,6 +1,6 @@
 """Jobs that are leased by host, on SQL: which hosts have jobs that wait, and which of these may be asked now.
 
-A commit that lets jobs wait adds a row for each of their hosts (`note_hosts`). A lease takes the rows of the hosts
+A commit that lets jobs wait sees to a row for each of their hosts (`note_hosts`). A lease takes the rows of the hosts
 whose best jobs rank best, asks their pace how many jobs each may have, and leaves a row for each at which jobs still
 wait: to be looked at at once, or when the host may be asked again. So hosts that are not due cost nothing until they
 are. First come the hosts that are free now; if the taker has room left, those that will be soon.

@@ -156,8 +156,8 @@ CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL 
 ALTER TABLE job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Hosts at which jobs wait, so that a lease looks only at hosts that may be asked now. `rank`: of the best of those jobs, or
--- better. `due` 1: to be looked at; 0: the host is not to be asked before `ready_at`. Each commit that lets a job wait adds a
--- row, and never waits for another commit; whoever looks at a host takes all its rows and leaves one, or none.
+-- better. `due` 1: to be looked at; 0: the host is not to be asked before `ready_at`. A commit that lets a job wait sees to it
+-- that there is a row, and never waits for another commit; whoever looks at a host takes all its rows and leaves one, or none.
 CREATE TABLE job_host (
     number     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     lane       TEXT NOT NULL,

@@ -137,8 +137,8 @@ CREATE INDEX job_dead ON job (id) WHERE state IN ('failed', 'expired');
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 
 -- Hosts at which jobs wait, so that a lease looks only at hosts that may be asked now. `rank`: of the best of those jobs, or
--- better. `due` 1: to be looked at; 0: the host is not to be asked before `ready_at`. Each commit that lets a job wait adds a
--- row, and never waits for another commit; whoever looks at a host takes all its rows and leaves one, or none.
+-- better. `due` 1: to be looked at; 0: the host is not to be asked before `ready_at`. A commit that lets a job wait sees to it
+-- that there is a row, and never waits for another commit; whoever looks at a host takes all its rows and leaves one, or none.
 CREATE TABLE job_host (
     number     INTEGER PRIMARY KEY,
     lane       TEXT NOT NULL,

@@ -1,9 +1,16 @@
 -- name: add_job_hosts
--- Note at which hosts these jobs wait. Adds rows and changes none: it waits for nobody.
+-- Note at which hosts these jobs wait, unless a row says so already: that one is kept from being taken until our commit, so
+-- that whoever takes it sees these jobs. A row that somebody else has just now does not count, and we wait for nobody.
 INSERT INTO job_host (lane, kind, capability, host, rank)
-SELECT lane, kind, capability, host, min(rank) FROM job
-WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' AND due = 1 THEN host IS NOT NULL ELSE FALSE END
-GROUP BY lane, kind, capability, host;
+SELECT n.lane, n.kind, n.capability, n.host, n.rank
+FROM (SELECT lane, kind, capability, host, min(rank) AS rank FROM job
+      WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' AND due = 1 THEN host IS NOT NULL ELSE FALSE END
+      GROUP BY lane, kind, capability, host) AS n
+LEFT JOIN LATERAL (SELECT h.number FROM job_host AS h
+                   WHERE h.lane = n.lane AND h.kind = n.kind AND h.capability = n.capability AND h.host = n.host
+                         AND h.rank <= n.rank
+                   LIMIT 1 FOR SHARE SKIP LOCKED) AS known ON TRUE
+WHERE known.number IS NULL;
 
 -- name: make_hosts_ready
 -- Hosts whose time has come, or comes within :ahead, are to be looked at; so are those whose time is further away than anybody sets it (:longest): a

@@ -1,9 +1,14 @@
 -- name: add_job_hosts
--- Note at which hosts these jobs wait.
+-- Note at which hosts these jobs wait, unless a row says so already.
 INSERT INTO job_host (lane, kind, capability, host, rank)
-SELECT j.lane, j.kind, j.capability, j.host, min(j.rank) FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value
-WHERE j.state = 'pending' AND j.due = 1 AND j.host IS NOT NULL
-GROUP BY j.lane, j.kind, j.capability, j.host;
+SELECT found.lane, found.kind, found.capability, found.host, found.rank
+FROM (SELECT j.lane, j.kind, j.capability, j.host, min(j.rank) AS rank
+      FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value
+      WHERE j.state = 'pending' AND j.due = 1 AND j.host IS NOT NULL
+      GROUP BY j.lane, j.kind, j.capability, j.host) AS found
+WHERE NOT EXISTS (SELECT 1 FROM job_host AS h INDEXED BY job_host_rows
+                  WHERE h.lane = found.lane AND h.kind = found.kind AND h.capability = found.capability
+                        AND h.host = found.host AND h.rank <= found.rank);
 
 -- name: make_hosts_ready
 -- Hosts whose time has come, or comes within :ahead, are to be looked at; so are those whose time is further away than anybody sets it (:longest): a
