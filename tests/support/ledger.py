@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 CLASSES = ("2xx", "3xx", "4xx", "5xx", "none")  # of responses
 COUNTED = ("opened", "settled", "pages", "errors", "bytes", *(f"responses_{kind}" for kind in CLASSES))
-OPEN, FETCHED, FAILED, QUARANTINED, FIRST_SKIP = 0, 1, 2, 3, 16
-DECIDED_WHEN_TAKEN = {20}  # skips of URLs that had been open: robots
+OPEN, FETCHED, FAILED, QUARANTINED, FETCHED_VIA, FIRST_SKIP = 0, 1, 2, 3, 4, 16
+COUNTED_AS_OPEN = {20}  # skips of URLs that belong to the crawl all the same: robots
 SKIPS = {
     16: "depth",
     17: "scope",
@@ -73,6 +73,7 @@ QUERIES = {
     " WHERE f.crawl = (SELECT number FROM crawl WHERE id = $1)",
     "pages": "SELECT * FROM page WHERE crawl = (SELECT number FROM crawl WHERE id = $1) ORDER BY number",
     "sitemaps": "SELECT * FROM sitemap WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
+    "targets": "SELECT * FROM redirect_target WHERE crawl = (SELECT number FROM crawl WHERE id = $1)",
     "jobs": "SELECT * FROM job WHERE run_id = $1 ORDER BY created_at, id",
     "grants": f"SELECT * FROM ({GRANTS}) AS g WHERE job_id IN (SELECT id FROM job WHERE run_id = $1)"
     " ORDER BY job_id, epoch",
@@ -104,6 +105,7 @@ class Books:
     frontier: list[Row]
     pages: list[Row]
     sitemaps: list[Row]
+    targets: list[Row]
     jobs: list[Row]
     grants: list[Row]
     live_keys: list[str]
@@ -156,6 +158,7 @@ def violations(books: Books, expected: Expected | None = None) -> list[str]:
         _jobs_have_their_history,
         _pages_are_stored_once,
         _sitemaps_are_settled,
+        _targets_of_redirects_are_whole,
         _frontier_is_what_is_open,
         _counters_equal_a_recount,
     ]
@@ -276,7 +279,7 @@ def _pages_are_stored_once(books: Books) -> Iterator[str]:
         wanted = FAILED if page["status"] is None else FETCHED
         if fates.get(key) != wanted:
             yield f"{page['url']} has the fate {fates.get(key)}, its page says {wanted}"
-    known = pages.keys() | {_key(sitemap) for sitemap in books.sitemaps}
+    known = pages.keys() | {_key(row) for row in (*books.sitemaps, *books.targets)}
     lost = [key for key, fate in fates.items() if fate in (FETCHED, FAILED) and key not in known]
     if lost:
         yield f"{len(lost)} URLs are settled as fetched or failed and have no page"
@@ -291,9 +294,30 @@ def _sitemaps_are_settled(books: Books) -> Iterator[str]:
             yield f"the sitemap {sitemap['url']} is stored, but has the fate {fates.get(_key(sitemap))}"
 
 
+def _targets_of_redirects_are_whole(books: Books) -> Iterator[str]:
+    """What was fetched via another URL says via which, and is stored nowhere else."""
+    fates = {_key(fate): fate["fate"] for fate in books.fates}
+    targets = {_key(target): target for target in books.targets}
+    pages = {_key(page) for page in books.pages}
+    sources = {page["url"] for page in books.pages} | {row["start"] for row in books.frontier}
+    for key, target in targets.items():
+        if key != key_of(target["url"], books.crawl["key_seed"]):
+            yield f"the target {target['url']} is stored under the key of another URL"
+        if fates.get(key) not in (OPEN, target["fate"]):
+            yield f"the target {target['url']} has the fate {fates.get(key)}, its redirect says {target['fate']}"
+        if key in pages:
+            yield f"{target['url']} was fetched via {target['via']}, and has a page of its own"
+        if target["via"] not in sources:
+            yield f"{target['url']} is fetched via {target['via']}, of which nothing is known"
+    if lost := [key for key, fate in fates.items() if fate == FETCHED_VIA and key not in targets]:
+        yield f"{len(lost)} URLs are settled as fetched via another, and nobody knows which"
+
+
 def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
     seed = books.crawl["key_seed"]
-    urls = [("sitemap:" if row["kind"] else "") + row["origin"] + row["path"] for row in books.frontier]
+    urls = [
+        ("sitemap:" if row["kind"] else "") + (row["start"] or row["origin"] + row["path"]) for row in books.frontier
+    ]
     waiting = Counter(key_of(url, seed) for url in urls)
     doubled = sum(count > 1 for count in waiting.values())
     if doubled:
@@ -326,7 +350,7 @@ def _counters_equal_a_recount(books: Books) -> Iterator[str]:
 
 def _recount(books: Books) -> dict[str, int]:
     by_fate = Counter(fate["fate"] for fate in books.fates)
-    ever_open = sum(count for fate, count in by_fate.items() if fate < FIRST_SKIP or fate in DECIDED_WHEN_TAKEN)
+    ever_open = sum(count for fate, count in by_fate.items() if fate < FIRST_SKIP or fate in COUNTED_AS_OPEN)
     return {
         "opened": ever_open,
         "settled": ever_open - by_fate[OPEN],

@@ -136,8 +136,15 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> Explanation:
         return Explanation(url, UrlState.SKIPPED, reason, said, facts)
     if waiting is not None and waiting.taken_by is not None:
         said = "A walker has it: it is being fetched, or comes back if that walker is lost."
-        return Explanation(url, UrlState.TAKEN, None, said, facts)
-    return Explanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), _waits(crawl, waiting), facts)
+        return Explanation(url, UrlState.TAKEN, None, _redirects(waiting) + said, facts)
+    said = _redirects(waiting) + _waits(crawl, waiting)
+    return Explanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), said, facts)
+
+
+def _redirects(waiting: Waiting | None) -> str:
+    """Where a page that is not settled yet redirects to, as far as that is known."""
+    target = None if waiting is None else waiting.kept.target
+    return f"It redirects to {target}, and is fetched there. " if target is not None else ""
 
 
 def _quarantined(url: Url, waiting: Waiting | None) -> Explanation:
@@ -190,6 +197,8 @@ def _open_facts(waiting: Waiting) -> dict[str, Any]:
         "due_at": moment(waiting.kept.due or None),
         "host_ready_at": moment(waiting.host_ready_at or None),
     }
+    if waiting.kept.target is not None:
+        facts["redirects_to"] = waiting.kept.target
     if waiting.held is not None:
         facts["host_held_until"], facts["host_status"] = moment(waiting.held.until), waiting.held.status
     if waiting.taken_by is not None:

@@ -181,24 +181,29 @@ def encodings() -> Bad:
 
 def redirects(canary: int) -> Bad:
     """Redirects that do not end or lead where nobody may go (B11, B15, B17, B34). `canary` is a port inside."""
+
+    def at(place: str) -> Callable[[Asked], str]:
+        """Another URL for each page that redirects: what several lead to is asked for once."""
+        return lambda asked: f"{place}:{canary}/redirected?{asked.target}"
+
     inside, scheme, endless = "address_not_public", "redirect_scheme", "too_many_redirects"
     return {
         "to-itself": ("redirect_loop", redirect("/bad/to-itself")),
         "circle": ("redirect_loop", redirect("/circle/1")),
         "chain": (endless, redirect("/chain/1")),
         "growing": (endless, redirect(lambda asked: f"/bad/growing?{'x' * (1 + len(asked.target) % 1000)}")),
-        "to-canary": (inside, redirect(f"http://127.0.0.1:{canary}/redirected")),
-        "to-canary-301": (inside, redirect(f"http://127.0.0.1:{canary}/redirected", 301)),
-        "to-canary-303": (inside, redirect(f"http://127.0.0.1:{canary}/redirected", 303)),
-        "to-canary-307": (inside, redirect(f"http://127.0.0.1:{canary}/redirected", 307)),
-        "to-canary-308": (inside, redirect(f"http://127.0.0.1:{canary}/redirected", 308)),
-        "to-canary-by-name": (inside, redirect(f"http://localhost:{canary}/redirected")),
-        "to-canary-by-number": (inside, redirect(f"http://2130706433:{canary}/redirected")),
-        "to-canary-in-hex": (inside, redirect(f"//0x7f.1:{canary}/redirected")),
-        "to-canary-mapped": (inside, redirect(f"http://[::ffff:127.0.0.1]:{canary}/redirected")),
-        "to-canary-by-zero": (inside, redirect(f"http://0:{canary}/redirected")),
-        "to-canary-twice": (inside, redirect("/bad/to-canary")),
-        "to-metadata": (inside, redirect("http://169.254.169.254/latest/meta-data/")),
+        "to-canary": (inside, redirect(at("http://127.0.0.1"))),
+        "to-canary-301": (inside, redirect(at("http://127.0.0.1"), 301)),
+        "to-canary-303": (inside, redirect(at("http://127.0.0.1"), 303)),
+        "to-canary-307": (inside, redirect(at("http://127.0.0.1"), 307)),
+        "to-canary-308": (inside, redirect(at("http://127.0.0.1"), 308)),
+        "to-canary-by-name": (inside, redirect(at("http://localhost"))),
+        "to-canary-by-number": (inside, redirect(at("http://2130706433"))),
+        "to-canary-in-hex": (inside, redirect(at("//0x7f.1"))),
+        "to-canary-mapped": (inside, redirect(at("http://[::ffff:127.0.0.1]"))),
+        "to-canary-by-zero": (inside, redirect(at("http://0"))),
+        "to-canary-twice": (inside, redirect("/bad/to-canary?twice")),
+        "to-metadata": (inside, redirect("http://169.254.169.254/latest/meta-data/?redirected")),
         "to-ssh": (inside, redirect("http://127.0.0.1:22/")),
         "to-file": (scheme, redirect("file:///etc/passwd")),
         "to-script": (scheme, redirect("javascript:alert(1)")),

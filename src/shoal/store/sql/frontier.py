@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 from msgspec.msgpack import encode
 
 from shoal.base.database import Conflict, Tx
@@ -37,6 +37,15 @@ class Added(Struct):
     opened: int
     hosts: set[int]  # at which something waits now
     skips: Counter[Fate]
+    settled: int = 0  # of what was opened: it belongs to the crawl, and needs no request of its own
+
+
+class Claims(Struct):
+    """Targets of redirects that were claimed."""
+
+    places: set[int] = field(default_factory=set)  # of the URLs that redirect there
+    opened: int = 0  # that did not wait: they count as opened and settled at once
+    reopened: Counter[Fate] = field(default_factory=Counter)  # why those of them had been skipped that were known
 
 
 class SqlFrontier:
@@ -52,7 +61,7 @@ class SqlFrontier:
     async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
         waiting = _waiting(urls)
         added = await self._add(tx, crawl, waiting, _skipped(urls), await self._numbers(tx, waiting))
-        await count(tx, crawl, holder, added.skips, opened=added.opened)
+        await count(tx, crawl, holder, added.skips, opened=added.opened, settled=added.settled)
         await self._wake(tx, crawl, added.hosts)
         return added.new
 
@@ -89,11 +98,13 @@ class SqlFrontier:
         leaving = await self._hosts_of(tx, crawl, holder) if leaves else []
         settled = (done.task.host for done in report.settled)
         await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
-        reopened = await self._lead_on(tx, crawl, holder, redirects, numbers) if redirects else Counter[Fate]()
+        claims = await self._lead_on(tx, crawl, holder, redirects, numbers) if redirects else Claims()
         closed, skipped = await self._close(tx, crawl, holder, report.settled)
         added = await self._add(tx, crawl, waiting, report.skipped + _skipped(report.found), numbers)
         added.skips.update(skipped)
-        added.skips.subtract(reopened)
+        added.skips.subtract(claims.reopened)
+        added.opened += claims.opened
+        added.settled += claims.opened
         onward = [done.onward.url for done in redirects if done.onward is not None and done.fate is Fate.OPEN]
         added.hosts.update(numbers[origin(url)] for url in onward)
         await self._count_settled(tx, crawl, holder, closed, added, walked)
@@ -204,7 +215,8 @@ class SqlFrontier:
         if len(opened) < len(fresh):
             await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = await _skip(tx, crawl, skipped)
-        added = Added(len(new) + skips.total(), len(opened), set(opened), skips)
+        denied = skips[Fate.SKIPPED_ROBOTS]
+        added = Added(len(new) + skips.total(), len(opened) + denied, set(opened), skips, denied)
         skips.subtract(reopened)
         return added
 
@@ -256,33 +268,31 @@ class SqlFrontier:
 
     async def _lead_on(
         self, tx: Tx, crawl: int, holder: Holder, redirects: list[Settled], numbers: dict[str, int]
-    ) -> Counter[Fate]:
+    ) -> Claims:
         """Let redirects wait at the hosts that they lead to, and claim their targets for them. Those whose targets are
-        somebody else's end. The answer: why targets had been skipped that are claimed now. The hosts are locked."""
+        somebody else's end. The hosts are locked."""
         mark = {"crawl": crawl, "job_id": holder.job_id, "epoch": holder.epoch}
         rows = await tx.all("held_among", **mark, places=sorted(done.task.seq for done in redirects))
         held = {row["seq"] for row in rows}
         ours = [done for done in redirects if done.task.seq in held]
         new = [done for done in ours if done.onward is not None and done.onward.is_new]
-        claimed, reopened = await self._claim(tx, crawl, new, numbers)
+        claims = await self._claim(tx, crawl, new, numbers)
         leading = []
         for done in ours:
             onward, task = done.onward, done.task
             assert onward is not None
-            if onward.is_new and task.seq not in claimed:
+            if onward.is_new and task.seq not in claims.places:
                 done.fate, done.page = Fate.FETCHED, onward.page
                 continue
             home = origin(onward.url)
             place = numbers[home], onward.url[len(home) :]
             leading.append((crawl, holder.job_id, holder.epoch, task.seq, *place, task.url, encode(onward.chain)))
         await tx.batch("lead_on", leading)
-        return reopened
+        return claims
 
-    async def _claim(
-        self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]
-    ) -> tuple[set[int], Counter[Fate]]:
-        """The places of those redirects whose targets nobody has fetched or is about to; their targets are theirs from
-        now on. A target that waits in line leaves it when its turn comes, so its own fate stays open until then."""
+    async def _claim(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> Claims:
+        """Claim those targets that nobody has fetched or is about to. One that waits in line leaves it when its turn
+        comes, so its own fate stays open until then."""
         wanted: dict[Key, Settled] = {}
         for done in redirects:
             assert done.onward is not None
@@ -290,6 +300,7 @@ class SqlFrontier:
         via = int(Fate.FETCHED_VIA)
         rows = await tx.batch("claim_fates", sorted((*key, crawl, via) for key in wanted))
         free = {(row["key"], row["chk"]) for row in rows}
+        opened = len(free)
         keys = sorted(wanted.keys() - free)
         known = await tx.all(
             "lock_targets", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys]
@@ -312,7 +323,7 @@ class SqlFrontier:
         ]
         await tx.batch("set_settled_fates", sorted((*key, crawl, via) for key, _, _ in claims))
         await tx.many("keep_targets", sorted((*key, crawl, via, target, url) for key, target, url in claims))
-        return {wanted[key].task.seq for key in free}, reopened
+        return Claims({wanted[key].task.seq for key in free}, opened + reopened.total(), reopened)
 
     async def _under_way(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> set[Key]:
         """The keys of those targets that a walker has, or that redirect themselves and are on their way."""
@@ -350,7 +361,7 @@ class SqlFrontier:
             holder.job_id,
             added.skips,
             opened=added.opened,
-            settled=len(final),
+            settled=len(final) + added.settled,
             pages=sum(page.status is not None for page in pages),
             errors=sum(page.error_code is not None for page in pages),
             bytes=sum(page.received for page in pages),
