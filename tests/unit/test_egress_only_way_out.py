@@ -88,6 +88,7 @@ ALLOWED = {
     "egress/local.py": {"socket"},
     "egress/resolver.py": {"socket"},
     "egress/slot.py": {"socket"},
+    "serve/connections.py": {"socket"},
     "settings.py": {"socket"},
     "store/": {"asyncpg", "redis"},
     "work/local.py": {"socket"},

@@ -1,6 +1,6 @@
 """Where the controllers of a store listen: announced by them, known to workers, so that no crawl reaches them."""
 
-import socket
+import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -13,6 +13,7 @@ from shoal.base.reading import Address
 from shoal.base.service import Pass
 from shoal.egress.address import Address as IpAddress
 from shoal.egress.address import literal
+from shoal.egress.local import known_addresses, machine
 
 ANNOUNCE_EVERY = timedelta(seconds=10)
 ANNOUNCED_FOR = timedelta(minutes=1)
@@ -48,9 +49,13 @@ class Announcer:
     def __init__(self, database: Database, store: ListenerStore, listen: Address) -> None:
         self._database = database
         self._store = store
-        self._listeners = [Listener(machine(), host, listen.port) for host in _hosts(listen.host)]
+        self._listen = listen
+        self._listeners: list[Listener] = []
 
     async def run_once(self) -> Pass:
+        if not self._listeners:
+            hosts = await asyncio.to_thread(_hosts, self._listen.host)  # the resolver may be slow
+            self._listeners = [Listener(machine(), host, self._listen.port) for host in hosts]
         await self._database.run(lambda tx: self._store.announce(tx, self._listeners, ANNOUNCED_FOR))
         return Pass()
 
@@ -80,17 +85,9 @@ class Listeners:
         return Pass()
 
 
-def machine() -> str:
-    """The name of this machine, or of this container, which has a loopback of its own."""
-    return socket.gethostname()
-
-
 def _hosts(host: str) -> list[str]:
     """Return a host, and if that means every address, those by which this machine is known to others."""
     address = literal(host)
     if address is not None and not address.is_unspecified:
         return [host]
-    found: set[str] = set()
-    with suppress(OSError, UnicodeError):
-        found = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(socket.gethostname(), None)}
-    return [str(address or IPv4Address(0)), *sorted(found)]
+    return [str(address or IPv4Address(0)), *known_addresses()]

@@ -103,8 +103,8 @@ WORDS: Mapping[str, Wording] = {
     "JobsScheduled": Wording(Level.DEBUG, "{made} jobs made for policies, {skipped} skipped"),
     "ConnectionsCut": Wording(
         Level.WARNING,
-        "{cut} connections without a credential were cut, the last for one from {peer}; {open} are open; see"
-        " SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS",
+        "too many connections without a credential, the last one from {peer}: those that wait longest are cut, {cut} so"
+        " far, and {open} are open; SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS set the limits",
     ),
     "CrawlEnded": Wording(Level.DEBUG, "a child's crawl {state}"),
     "CrawlChanged": Wording(Level.INFO, "crawl changed"),
