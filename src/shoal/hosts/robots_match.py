@@ -96,7 +96,9 @@ class RuleMatcher(Generic[Meaning]):
 
     def find(self, path: str) -> Meaning | None:
         """What decides on a path, which begins with `/` and ends with the query."""
-        forms = {_normal: _normal(path)} if "%" in path or not path.isascii() else {}
+        forms: dict[Callable[[str], str], str] = {}
+        if "%" in path or not path.isascii():
+            forms[_normal] = _normal(path)
         # Most paths begin with none of the plain rules, which one comparison tells for all of them.
         candidates = self._all if forms.get(_normal, path).startswith(self._prefixes) else self._special
         for pattern, _, rule in candidates:

@@ -55,7 +55,12 @@ def maps(site: str, canary: int) -> dict[str, Script]:
 
 def named(site: str, canary: int) -> bytes:
     """Lines of a robots.txt that name sitemaps."""
-    places = [f"{site}/maps/index.xml", f"http://127.0.0.1:{canary}/sitemap.xml", "file:///etc/passwd", "/never.xml"]
+    places = [
+        f"{site}/maps/index.xml",
+        f"http://127.0.0.1:{canary}/sitemap.xml",
+        "file:///etc/passwd",
+        "/maps/relative.xml",
+    ]
     return "".join(f"Sitemap: {place}\n" for place in places).encode()
 
 
