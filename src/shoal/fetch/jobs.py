@@ -97,7 +97,8 @@ class PageJobs:
         if self._watch.holds(task.host):
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
-        home = origin(Url(task.work.url))
+        url = Url(task.work.url)
+        home = origin(url)
         if await self._runner.ask_robots(task.work) and self._places.paced:
             return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
 
@@ -105,7 +106,7 @@ class PageJobs:
             self._pages[status_class(fetched.status)] += 1
             self._bytes[status_class(fetched.status)] += fetched.bytes
             if not fetched.redirects or fetched.final_url.startswith(f"{home}/"):  # else another host's answer
-                self._watch.hear(_answer(task, home, fetched))
+                self._watch.hear(_answer(task, url, home, fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
@@ -164,11 +165,11 @@ class PageJobs:
         return turn
 
 
-def _answer(task: Task, home: str, fetched: Fetched) -> Answer:
+def _answer(task: Task, url: str, home: str, fetched: Fetched) -> Answer:
     return Answer(
         origin=home,
         host=task.host,
-        page=xxhash.xxh3_64_intdigest(task.lease.holder.job_id.encode()),
+        page=xxhash.xxh3_64_intdigest(url.encode()),
         attempts=task.lease.attempts,
         status=fetched.status,
         seconds=fetched.seconds,
