@@ -100,7 +100,7 @@ def page_work_of(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobs":
         Places(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
         Connections(pace.connections, clock),
         HostWatch(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
-        PageRunner(Ways(way), agent, limits, settings.crawl.max_links, clock),
+        PageRunner(Ways(way), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after),
         clock,
         signals,
         lanes,

@@ -332,7 +332,9 @@ class HostSettings(Slice):
         "A Retry-After up to this holds the host; a longer one counts as absent.",
     )
     backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503 without a Retry-After."
+        "SHOAL_HOST_BACKOFF",
+        "2s",
+        "First pause for a host that is held (429, or 503 for several URLs) without a Retry-After.",
     )
     longest_backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a good answer."

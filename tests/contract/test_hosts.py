@@ -126,6 +126,66 @@ async def test_the_first_back_off_after_a_wish_of_the_host_is_as_long_as_any_fir
         await bench.jump(seconds + 0.5)
 
 
+def refused(*urls: int, hold: float = 0) -> HostNews:
+    """What a walker tells that heard 503 for these URLs, by their hashes."""
+    return HostNews(
+        SITE, hold=round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=not hold, refused=list(urls)
+    )
+
+
+async def test_one_url_that_is_refused_again_and_again_does_not_hold_its_host(bench: Bench) -> None:
+    host = await host_of(bench)
+    for _ in range(5):
+        assert await hear(bench, host, refused(1, hold=120)) is None
+        await bench.jump(1)
+    assert (await standing(bench, host)).held_for == 0
+
+
+async def test_three_urls_that_three_walkers_were_refused_within_a_minute_hold_their_host(bench: Bench) -> None:
+    host, other = await host_of(bench), await host_of(bench, "http://other.example")
+    assert await hear(bench, host, refused(1)) is None
+    await bench.jump(30)
+    assert await hear(bench, host, refused(2)) is None
+    assert await hear(bench, other, refused(3)) is None
+    await bench.jump(29)
+    assert await hear(bench, host, refused(3, hold=120)) == about(120)
+    assert (await standing(bench, host)).held_for == about(120)
+    assert (await standing(bench, other)).held_for == 0
+    [held] = await bench.sql(f"SELECT held_status FROM host WHERE number = {host}")
+    assert held["held_status"] == 503
+
+
+async def test_refusals_of_more_than_a_minute_ago_do_not_count(bench: Bench) -> None:
+    host = await host_of(bench)
+    for url in range(1, 8):
+        assert await hear(bench, host, refused(url)) is None
+        await bench.jump(31)
+
+
+async def test_a_host_that_goes_on_refusing_after_its_hold_is_held_for_longer(bench: Bench) -> None:
+    host = await host_of(bench)
+    assert await hear(bench, host, refused(1, 2, 3)) == about(2)
+    for seconds in (4, 8, 16):
+        await bench.jump(seconds / 2 + 0.1)
+        assert await hear(bench, host, refused(seconds)) == about(seconds)
+
+
+async def test_refusals_survive_a_restart(store_url: str) -> None:
+    first = await open_bench(store_url)
+    host = await host_of(first)
+    await hear(first, host, refused(1, 2))
+    await first.close()
+    second = await open_bench(store_url)
+    assert await hear(second, host, refused(3)) == about(2)
+    await second.close()
+
+
+async def test_walkers_that_are_refused_at_the_same_moment_all_count(bench: Bench) -> None:
+    host = await host_of(bench)
+    holds = await asyncio.gather(*[hear(bench, host, refused(url)) for url in (1, 2, 3)])
+    assert sorted(hold is not None for hold in holds) == [False, False, True]
+
+
 async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
     host = await host_of(bench)
     await hear(bench, host, throttled(60))

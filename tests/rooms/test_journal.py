@@ -30,13 +30,13 @@ async def test_a_host_that_asks_us_to_wait_is_told_once(crawler: Crawler) -> Non
 
     def busy(path: str) -> Answer:
         asked.append(path)
-        return (503, {"Retry-After": "1"}, "") if len(asked) == 1 else html(path)
+        return (429, {"Retry-After": "1"}, "") if len(asked) == 1 else html(path)
 
     async with serving(ScriptedSite(busy)) as site:
         seen = await crawler.crawl(site)
-    held = [line for line in await said(crawler, seen) if "answered 503" in line]
+    held = [line for line in await said(crawler, seen) if "answered 429" in line]
     assert len(held) == 1
-    assert held[0].startswith(f"{site.url} answered 503: not asked for ")
+    assert held[0].startswith(f"{site.url} answered 429: not asked for ")
 
 
 async def test_a_pattern_that_repeats_itself_is_told(crawler: Crawler) -> None:

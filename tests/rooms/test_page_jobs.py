@@ -109,6 +109,20 @@ async def test_a_failure_is_tried_again_only_if_that_may_help(app: App, answer: 
         assert site.times("/a") == tries
 
 
+async def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it_and_holds_nobody(app: App) -> None:
+    def busy(path: str) -> Answer:
+        is_first = path == "/busy" and site.times(path) == 1
+        return (503, {"Retry-After": "1"}, "") if is_first else html(path)
+
+    async with serving(ScriptedSite(busy)) as site:
+        results = await fetch(app, f"{site.url}/busy", *(f"{site.url}/{number}" for number in range(8)))
+    assert {result.status for result in results.values()} == {"success"}
+    first, second = [at for path, at in zip(site.asked, site.moments, strict=True) if path == "/busy"]
+    assert second - first >= 1.0
+    assert all(at < second for path, at in zip(site.asked, site.moments, strict=True) if path != "/busy")
+    assert (await app.database.read(lambda tx: tx.one("host_standings", numbers=[1])))["held_until"] == 0  # type: ignore[index]
+
+
 async def test_what_robots_forbid_is_not_fetched(app: App) -> None:
     robots = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
     async with serving(ScriptedSite(lambda path: html("x"), robots=robots)) as site:

@@ -58,8 +58,11 @@ async def polite(store_url: str, told: Heard) -> AsyncIterator[Crawler]:
 class Throttle:
     """A wide site that answers pages as long as it likes, and says when it did not."""
 
-    def __init__(self, refuses: Callable[[str, int], bool], retry_after: str | None = None, pages: int = 40) -> None:
+    def __init__(
+        self, refuses: Callable[[str, int], bool], retry_after: str | None = None, pages: int = 40, status: int = 429
+    ) -> None:
         self._refuses = refuses
+        self._status = status
         self._headers = {"Retry-After": retry_after} if retry_after else {}
         self._home = html("home", *(f"/{number}" for number in range(pages)))
         self.refused: list[float] = []
@@ -67,7 +70,7 @@ class Throttle:
     def __call__(self, path: str) -> Answer:
         if self._refuses(path, len(self.refused)):
             self.refused.append(CLOCK.monotonic())
-            return 429, self._headers, ""
+            return self._status, self._headers, ""
         return self._home if path == "/" else html(path)
 
 
@@ -167,6 +170,44 @@ async def test_a_page_that_always_refuses_is_told_and_the_others_are_there(polit
         "4": (429, attempts),
     }
     assert throttle.refused[-1] - throttle.refused[0] >= (attempts - 1) * BACKOFF  # never tried again without a wait
+
+
+async def test_a_page_that_answers_503_holds_nobody_else(polite: Crawler, told: Heard) -> None:
+    throttle = Throttle(lambda path, refused: path == "/3" and refused < 2, retry_after="1", status=503)
+    async with serving(ScriptedSite(throttle)) as site:
+        seen = await polite.crawl(site, concurrency=3)
+    assert seen.counts.pages == 41
+    assert told.holds() == []
+    first, second = throttle.refused
+    last = site.moments[len(site.asked) - 1 - site.asked[::-1].index("/3")]
+    assert (second - first >= 1.0, last - second >= 1.0) == (True, True)
+    others = [at for path, at in zip(site.asked, site.moments, strict=True) if path != "/3"]
+    assert max(others) < second, "everything else was crawled while the page waited"
+
+
+async def test_three_pages_that_answer_503_hold_their_host(polite: Crawler, told: Heard) -> None:
+    bad = {"/3", "/4", "/5"}
+    throttle = Throttle(lambda path, refused: path in bad and refused < 3, retry_after="1", status=503)
+    async with serving(ScriptedSite(throttle)) as site:
+        seen = await polite.crawl(site, concurrency=3)
+    assert seen.counts.pages == 41
+    [held] = told.holds()
+    assert (held.status, held.why, held.seconds) == (503, "retry_after", pytest.approx(1, abs=0.5))
+    assert silence(site, throttle.refused[2], 1.0)
+
+
+async def test_pages_of_several_crawls_that_answer_503_hold_their_host_together(polite: Crawler, told: Heard) -> None:
+    """Each crawl has one bad page: none of them knows enough by itself."""
+    bad = {"/a", "/b", "/c"}
+    throttle = Throttle(lambda path, refused: path in bad and refused < 3, retry_after="1", status=503)
+    async with serving(ScriptedSite(throttle)) as site:
+        for path in sorted(bad):
+            crawl = await polite.submit(site, path, robots="ignore")
+            walking = asyncio.create_task(polite.walk(crawl))
+            await site.until(lambda path=path: path in site.asked)  # type: ignore[misc]
+            await polite.app.crawls.pause(crawl.id)
+            await walking
+    assert [(held.status, held.why) for held in told.holds()] == [(503, "retry_after")]
 
 
 async def test_a_wait_outlives_its_walker(polite: Crawler) -> None:

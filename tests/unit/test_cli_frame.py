@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ import pytest
 from shoal import __version__
 from shoal.base import errors
 from shoal.cli import frame
-from shoal.cli.frame import COMMANDS, Lazy
+from shoal.cli.frame import COMMANDS, HARMFUL, Lazy, run, shoal
 from shoal.cli.main import main
 from shoal.cli.output import print_json, print_table
 
@@ -86,6 +87,140 @@ def test_help_names_every_command_and_imports_none(
     assert main([]) == 0
     said = capsys.readouterr().out
     assert all(name in said and lazy.says in said for name, lazy in COMMANDS.items())
+
+
+HARMLESS = {
+    *(
+        "crawl",
+        "serve",
+        "worker",
+        "bot",
+        "crawls",
+        "jobs",
+        "analyses",
+        "explain",
+        "robots",
+        "rules",
+        "policies",
+        "webhooks",
+    ),
+    *(
+        "tokens",
+        "db",
+        "config",
+        "demo",
+        "verify",
+        "ls",
+        "show",
+        "start",
+        "resume",
+        "retry",
+        "set",
+        "release",
+        "add",
+        "logs",
+    ),
+    *(
+        "pause",
+        "watch",
+        "wait",
+        "export",
+        "results",
+        "groups",
+        "quota",
+        "url",
+        "job",
+        "test",
+        "apply",
+        "diff",
+        "run",
+        "enable",
+    ),
+    *("import", "deliveries", "replay", "create", "log", "current", "upgrade"),
+}
+
+
+def groups_of(path: list[str], command: click.Command) -> Iterator[tuple[list[str], list[str]]]:
+    """Every group of commands, by what one writes to get there, with the names in it."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        names = command.list_commands(context)
+        yield path, names
+        for name in names:
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from groups_of([*path, name], found)
+
+
+GROUPS = list(groups_of([], shoal))
+
+
+def test_every_command_is_known_to_be_harmful_or_harmless() -> None:
+    names = {name for _, names in GROUPS for name in names}
+    assert names - HARMLESS - HARMFUL == set()
+    assert set() == HARMLESS & HARMFUL
+
+
+@pytest.mark.parametrize(("path", "names"), GROUPS, ids=[" ".join(path) or "shoal" for path, _ in GROUPS])
+def test_no_mistyped_command_is_answered_with_one_that_ends_or_removes_something(
+    path: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "open",
+        "shop",
+        "step",
+        "top",
+        "stops",
+        "sto",
+        "rmdir",
+        "r",
+        "rn",
+        "remove",
+        "delete",
+        "abort",
+        "kill",
+        "close",
+    ]
+    words += [
+        "finish",
+        "end",
+        "evoke",
+        "provoke",
+        "able",
+        "enabled",
+        "merge",
+        "surge",
+        "cause",
+        "phase",
+        "train",
+        "canal",
+    ]
+    for word in words:
+        if word not in names:
+            assert run([*path, word]) == 2
+            said = capsys.readouterr().err
+            named = said.rpartition('"')[0].rpartition(" ")[2]
+            assert named not in HARMFUL or (word, named) == ("evoke", "revoke"), said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["crawls", "open"], 'see "shoal crawls --help"'),
+        (["crawls", "stpo"], 'see "shoal crawls --help"'),
+        (["tokens", "revok"], 'the nearest one is "shoal tokens revoke"'),
+        (["tokens", "revo"], 'see "shoal tokens --help"'),
+        (["jobs", "cancel-gruop"], 'the nearest one is "shoal jobs cancel-group"'),
+        (["jobs", "cnacel"], 'the nearest one is "shoal jobs cancel"'),
+        (["crawls", "puase"], 'the nearest one is "shoal crawls pause"'),
+        (["crawls", "resum"], 'the nearest one is "shoal crawls resume"'),
+    ],
+)
+def test_a_harmful_command_is_suggested_only_for_a_slip_in_a_long_word(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert hint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

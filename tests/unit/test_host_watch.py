@@ -128,21 +128,84 @@ def test_good_answers_are_no_news() -> None:
     assert walk.news() is None
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_host_that_asks_us_to_wait_is_held_at_once(status: int) -> None:
+def test_a_host_that_asks_us_to_wait_is_held_at_once() -> None:
     walk = Walk()
-    assert walk.answer(status)
+    assert walk.answer(429)
     assert walk.watch.holds(HOST)
     news = walk.news()
     assert news is not None
-    assert (news.status, news.hold, news.grows, news.first, news.most) == (status, 0, True, 2_000_000, 60_000_000)
+    assert (news.status, news.hold, news.grows, news.first, news.most) == (429, 0, True, 2_000_000, 60_000_000)
     walk.clock.jump(2.1)
     assert not walk.watch.holds(HOST)
 
 
+def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
+    walk = Walk()
+    for attempts in range(5):
+        assert not walk.answer(503, attempts=attempts, retry_after="120")
+        assert not walk.watch.holds(HOST)
+        news = walk.news()
+        assert news is not None
+        assert (news.status, news.refused, news.hold) == (0, [1], 120_000_000)  # for the store, which hears others, too
+        walk.clock.jump(1)
+
+
+def test_three_pages_that_answer_503_within_a_minute_hold_their_host() -> None:
+    walk = Walk()
+    assert not walk.answer(503, page=1)
+    walk.clock.jump(30)
+    assert not walk.answer(503, page=2, retry_after="600")
+    walk.clock.jump(29)
+    assert walk.answer(503, page=3)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600_000_000)
+
+
+def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
+    walk = Walk()
+    for page in range(1, 9):
+        assert not walk.answer(503, page=page)
+        walk.clock.jump(31)
+    assert not walk.watch.holds(HOST)
+
+
+def test_what_answers_503_during_a_hold_lengthens_it_only_with_others() -> None:
+    walk = Walk()
+    walk.answer(429, retry_after="60")
+    walk.news()
+    assert not walk.answer(503, page=2, retry_after="600")
+    assert walk.watch.held_for(HOST) <= 60
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.refused) == (0, [2])
+
+
+def test_a_good_answer_before_what_is_refused_is_not_lost() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(503, page=2)
+    walk.answer(200, page=3)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.is_well, news.refused, news.first) == (0, True, [2], 2_000_000)
+
+
+def test_only_so_many_hosts_are_remembered_by_what_they_refused() -> None:
+    walk = Walk()
+    for host in range(MOST_HOSTS + 1):
+        for page in (1, 2):
+            walk.watch.hear(Answer(HOME, HOST + host, page, 0, 503, 0.1))
+    assert not walk.answer(503, page=3)  # the oldest host was forgotten
+    assert walk.watch.hear(Answer(HOME, HOST + MOST_HOSTS, 3, 0, 503, 0.1))
+
+
 def test_the_wait_that_it_asks_for_holds_it() -> None:
     walk = Walk()
-    walk.answer(503, retry_after="600")
+    walk.answer(429, retry_after="600")
     walk.clock.jump(599)
     assert walk.watch.holds(HOST)
     news = walk.news()
@@ -219,9 +282,9 @@ def test_a_host_that_the_store_calls_wary_is_well_after_a_good_answer() -> None:
 
 
 def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
-    """A page that always answers 503 says little about its host, which answers others."""
+    """A page that always answers 429 says little about its host, which answers others."""
     walk = Walk()
-    walk.answer(503, attempts=1)
+    walk.answer(429, attempts=1)
     news = walk.news()
     assert news is not None
     assert not news.grows
@@ -230,7 +293,7 @@ def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
 def test_a_page_that_keeps_failing_with_its_host_does() -> None:
     walk = Walk()
     for attempts in range(3):
-        walk.answer(503, attempts=attempts)
+        walk.answer(429, attempts=attempts)
         news = walk.news()
         assert news is not None
         assert news.grows
@@ -263,8 +326,10 @@ def test_what_did_not_arrive_is_told_again() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "status", "hold", "is_well"),
     [
-        ({"status": 429, "retry_after": "600"}, {"status": 503, "retry_after": "60"}, 503, 600, False),
+        ({"status": 429, "retry_after": "600"}, {"status": 503, "retry_after": "60"}, 429, 600, False),
         ({"status": 503, "retry_after": "60"}, {"status": 429, "retry_after": "600"}, 429, 600, False),
+        ({"status": 503, "retry_after": "600"}, {"status": 503, "page": 2}, 0, 600, False),
+        ({"status": 503, "retry_after": "600"}, {"status": 200}, 0, 600, False),
         ({"status": 429, "retry_after": "600"}, {"status": 200, "seconds": 9.0}, 429, 600, False),
         ({"status": 429}, {"status": 200, "later": 3.0}, 0, 0, True),
         ({"status": 200, "wary": True}, {"status": 429, "retry_after": "60"}, 429, 60, True),

@@ -44,6 +44,15 @@ def test_a_server_that_fails_is_asked_three_times_more(status: int) -> None:
     assert tries(answered(status)) == 4
 
 
+def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it() -> None:
+    asking = Retries(4, timedelta(seconds=1), jitter=lambda: 0, asked=lambda text: timedelta(seconds=int(text)))
+    refused = Fetched(URL, 0.1, status=503, retry_after="120")
+    assert asking.again_in(0, refused) == 120_000_000
+    assert asking.again_in(3, refused) is None
+    assert asking.again_in(2, Fetched(URL, 0.1, status=503, retry_after="2")) == 4_000_000  # our own wait is longer
+    assert asking.again_in(0, Fetched(URL, 0.1, status=429, retry_after="120")) == 1_000_000  # its host is held
+
+
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 405, 410, 418, 421, 451, 600, 999])
 def test_an_answer_is_an_answer(status: int) -> None:
     assert tries(answered(status)) == 1

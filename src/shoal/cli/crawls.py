@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from shoal.base.text import many
+from shoal.base.text import many, visible
 from shoal.cli.adding import add
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.exporting import export
@@ -162,7 +162,7 @@ def release(crawl_id: str, pattern: str, reach: Reach, as_json: bool) -> None:
         print_json(released)
     else:
         count = released["released"]
-        print(f"{many(count, 'URL')} of {pattern} {'waits' if count == 1 else 'wait'} again.")
+        print(f"{many(count, 'URL')} of {visible(pattern)} {'waits' if count == 1 else 'wait'} again.")
 
 
 @crawls.command()

@@ -29,6 +29,11 @@ FLAG_OF = {  # settings that a flag may give
 }
 
 
+HARMFUL = frozenset({"stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"})
+"""Commands that end, remove or invalidate something: never suggested for a word that may have meant anything."""
+SHORTEST_SLIP, LONG_WORD, LONGEST_COMMAND = 6, 8, 40  # letters
+
+
 @dataclass(frozen=True, slots=True)
 class Lazy:
     """Where a command lives, and the line that `shoal --help` says about it."""
@@ -201,7 +206,33 @@ def _to_stderr(text: str) -> None:
 
 
 def _hint(name: str, path: str, known: Iterable[str]) -> str:
+    """Advise on a command that there is not. A command that ends or removes something is named only if hardly anything
+    else can have been meant; then nothing else is, either."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f'the nearest one is "{path} {close[0]}"' if close else f'see "{path} --help" for all of them'
+    close = get_close_matches(name.lower()[:LONGEST_COMMAND], list(known), n=1, cutoff=0.5)
+    if not close or (close[0] in HARMFUL and not _is_slip(name.lower(), close[0])):
+        return f'see "{path} --help" for all of them'
+    return f'the nearest one is "{path} {close[0]}"'
+
+
+def _is_slip(written: str, meant: str) -> bool:
+    """Return whether a word is a slip of the finger away from a command: one letter, in a long word two. Short words
+    have too many neighbours: `shop` need not mean `stop`."""
+    if len(meant) < SHORTEST_SLIP or abs(len(written) - len(meant)) > 2:
+        return False
+    return _distance(written, meant) <= (1 if len(meant) < LONG_WORD else 2)
+
+
+def _distance(one: str, other: str) -> int:
+    """Return how many letters must be added, left out, replaced or swapped with their neighbour."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, target in enumerate(other, 1):
+            cost = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != target))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == target:
+                cost = min(cost, rows[-2][j - 2] + 1)
+            row.append(cost)
+        rows.append(row)
+    return rows[-1][-1]

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from shoal.access.scopes import ROLES, Scope
+from shoal.base.text import visible
 from shoal.cli.api import Api, Reach, at, reaching, run_on
 from shoal.cli.frame import Group
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
@@ -98,7 +99,7 @@ def revoke(token_id: str, yes: bool, reach: Reach, as_json: bool) -> None:
     if as_json:
         print_json(token)
     else:
-        print(f"{token['id']} ({token['name']}) is revoked.")
+        print(f"{token['id']} ({visible(token['name'])}) is revoked.")
 
 
 @tokens.command()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
+from xxhash import xxh3_64_intdigest
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost
@@ -299,6 +300,8 @@ class Engine:
         self._company.settled(report.settled)
         if report.hosts:
             self._watch.learn(turn.holds)
+            for host in turn.holds:  # it may take what others heard, too, to hold it
+                self._leave_alone(host)
             self._narrator.held(report.hosts, turn.holds)
             self._company.noticed(report.hosts, turn.holds)
         return turn
@@ -525,12 +528,16 @@ class Engine:
         if task.kind is Kind.SITEMAP and fetched.redirects and not fetched.final_url.startswith(f"{home}/"):
             return  # another host's answer
         error = fetched.failure.code if fetched.failure is not None else None
+        page = xxh3_64_intdigest(task.url.encode())
         answer = Answer(
-            home, task.host, task.key, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
+            home, task.host, page, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
         )
         if self._watch.hear(answer):
-            for waiting in self._lines.dissolve(task.host):
-                self._put_back(waiting)
+            self._leave_alone(task.host)
+
+    def _leave_alone(self, host: int) -> None:
+        for waiting in self._lines.dissolve(host):
+            self._put_back(waiting)
 
     def _put_back(self, task: Task) -> None:
         self._add(Settled(task, Fate.OPEN, untried=True))

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.fetch.fetch import Fetched
+from shoal.hosts.watch import REFUSED
 
 JITTER: Final = (
     0.3  # how much longer than its time a wait may be, so that what failed together does not return together
@@ -23,6 +24,9 @@ class Retries(Struct, frozen=True):
     attempts: int
     first: timedelta = timedelta(seconds=1)
     jitter: Callable[[], float] = random.random
+    asked: Callable[[str], timedelta | None] = lambda retry_after: (
+        None
+    )  # for how long a `Retry-After` asks, if we do it
 
     def again_in(self, failed_before: int, fetched: Fetched) -> int | None:
         """Microseconds until the next try; None if there is none."""
@@ -32,4 +36,9 @@ class Retries(Struct, frozen=True):
         if failed_before + 1 >= (min(self.attempts, AFTER_TIMEOUT) if timed_out else self.attempts):
             return None
         wait = min(span(self.first) * 2**failed_before, span(LONGEST))
-        return int(wait * (1 + JITTER * self.jitter()))
+        return max(int(wait * (1 + JITTER * self.jitter())), self._asked(fetched))
+
+    def _asked(self, fetched: Fetched) -> int:
+        """Microseconds that a page asks for by itself: a 503 holds its URL, and not always its host."""
+        asked = self.asked(fetched.retry_after) if fetched.status == REFUSED and fetched.retry_after else None
+        return 0 if asked is None else span(asked)

@@ -149,8 +149,8 @@ def depths_finished(before: int, upto: int) -> list[Line]:
 
 
 def held(news: HostNews, seconds: float) -> Line:
-    words = f"{news.origin} answered {news.status}: not asked for {seconds:.1f} s"
-    return Line("host_held", words, Level.WARNING, {"host": news.origin, "status": news.status, "seconds": seconds})
+    words = f"{news.origin} answered {news.answered}: not asked for {seconds:.1f} s"
+    return Line("host_held", words, Level.WARNING, {"host": news.origin, "status": news.answered, "seconds": seconds})
 
 
 def released(pattern: str, urls: int) -> Line:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError, StorageFull
+from shoal.base.retry_after import wait_of
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Canonicalizer
 from shoal.crawl.budget import Budget
@@ -315,7 +316,12 @@ class Walker:
         config, key_seed = self._crawl.config, self._crawl.key_seed
         urls = Canonicalizer(config.url_rules(self._settings.crawl.max_url_length))
         seeds = list(dict.fromkeys(seeds_of(config)))
-        retries = Retries(self._settings.crawl.page_attempts, self._settings.crawl.page_backoff)
+        longest = self._settings.hosts.longest_retry_after
+        retries = Retries(
+            self._settings.crawl.page_attempts,
+            self._settings.crawl.page_backoff,
+            asked=lambda retry_after: wait_of(retry_after, self._clock.now(), longest),
+        )
         pages = PageReader(
             key_seed,
             self._scope,

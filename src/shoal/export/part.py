@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from shoal.base.disk import NO_ROOM, sync_folder
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
+from shoal.base.text import escaped
 
 BUFFER = 1 << 18
 
@@ -86,7 +87,10 @@ class Stdout:
     def begin(self) -> None: ...
 
     def write(self, pieces: Iterable[bytes]) -> None:
+        """Write as it is; on a terminal, without what could fool it or its reader: pages say what they like."""
         try:
+            if sys.stdout.isatty():
+                pieces = [escaped(piece.decode("utf-8", "replace")).encode() for piece in pieces]
             sys.stdout.buffer.writelines(pieces)
             sys.stdout.buffer.flush()  # whoever reads the pipe gets each commit at once
         except OSError as error:

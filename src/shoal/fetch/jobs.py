@@ -111,7 +111,7 @@ class PageJobs:
             if fetched.chain is None:
                 self._pages[status_class(fetched.status)] += 1
                 self._bytes[status_class(fetched.status)] += fetched.bytes
-            self._watch.hear(_answer(task, origin(url), turns.hosts[origin(url)], fetched))
+            self._watch.hear(_answer(task, url, turns.hosts[origin(url)], fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
@@ -211,11 +211,11 @@ class _HostTurns:
         return self._connections.at(self.hosts[origin(url)])
 
 
-def _answer(task: Task, home: str, host: int, fetched: Fetched) -> Answer:
+def _answer(task: Task, url: Url, host: int, fetched: Fetched) -> Answer:
     return Answer(
-        origin=home,
+        origin=origin(url),
         host=host,
-        page=xxhash.xxh3_64_intdigest(task.lease.holder.job_id.encode()),
+        page=xxhash.xxh3_64_intdigest(url.encode()),
         attempts=task.lease.attempts,
         status=fetched.status,
         seconds=fetched.seconds,

@@ -12,6 +12,7 @@ from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
+from shoal.base.retry_after import wait_of
 from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
 from shoal.egress.given import split
@@ -21,6 +22,7 @@ from shoal.fetch.cookies import CookieJar
 from shoal.fetch.fetch import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.headers import CrawlHeaders, homes_of
 from shoal.hosts.robots import Rules, product_token
+from shoal.hosts.watch import REFUSED
 from shoal.pages.result import Result, Status
 from shoal.pages.work import PageWork
 
@@ -147,13 +149,22 @@ class Ways:
 class PageRunner:
     """Fetches pages for page jobs, each with its own headers, cookies, limits, rule set and way out."""
 
-    def __init__(self, ways: Ways, agent: str, limits: Limits, max_links: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        ways: Ways,
+        agent: str,
+        limits: Limits,
+        max_links: int,
+        clock: Clock,
+        longest_retry_after: timedelta = timedelta(hours=1),
+    ) -> None:
         self._ways = ways
         self._agent = agent
         self._limits = limits
         self._token = product_token(agent)
         self._options = ExtractOptions(max_links=max_links, agent=self._token)
         self._clock = clock
+        self._longest_retry_after = longest_retry_after
         self._readers: dict[bytes, FurtherReader] = {}
 
     async def ask_robots(self, work: PageWork) -> bool:
@@ -255,7 +266,16 @@ class PageRunner:
             html_hash=None if facts is None else facts.content_hash,
         )
         problem = _problem(fetched)
-        return result if problem is None else replace_fields(result, status=Status.FAIL, **_as_error(problem))
+        if problem is None:
+            return result
+        wait = self._asked_by(fetched)
+        return replace_fields(result, status=Status.FAIL, retry_after=wait, **_as_error(problem))
+
+    def _asked_by(self, fetched: Fetched) -> timedelta:
+        """For how long a page asks us to wait: a 503 holds its URL, and not always its host."""
+        if fetched.status != REFUSED:
+            return timedelta(0)
+        return wait_of(fetched.retry_after, self._clock.now(), self._longest_retry_after) or timedelta(0)
 
 
 async def _fetch(fetcher: PageFetcher, url: Url, chain: Chain | None) -> Fetched:

@@ -31,7 +31,8 @@ class HostStore(Protocol):
 
     async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
         """Note what hosts said: who asks us to wait, who is well again, who is slow; all in one statement, their rows
-        locked by number. For each host that asked us to wait: how many seconds it is held now."""
+        locked by number. URLs that answered 503 are added to what anybody brought within the last minute; enough
+        of them make a host that asks us to wait. For each of those: how many seconds it is held now."""
         ...
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:

@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from shoal.base.clock import Clock, span
 from shoal.base.retry_after import wait_of
 from shoal.base.signals import Signal, Signals
+from shoal.hosts.refusals import ENOUGH, WITHIN, with_refusals
 from shoal.settings import HostSettings
 
-THROTTLED = frozenset({429, 503})
+REFUSED = 503
+THROTTLED = frozenset({429, REFUSED})
 TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
 WEIGHT = 0.3  # of the newest answer in the smoothed latency
 TELLING = 1.5  # by this factor a latency changes before it is told again
@@ -35,8 +37,14 @@ class HostNews(Struct):
     first: int = 0  # the shortest back-off
     most: int = 0  # the longest
     grows: bool = False  # whether it doubles
+    refused: list[int] = field(default_factory=list)  # URLs, by their hashes, that answered 503
     is_well: bool = False  # it gave a good answer, before it asked us to wait if it did that, too
     latency: int | None = None
+
+    @property
+    def answered(self) -> int:
+        """The status that holds it."""
+        return self.status or REFUSED
 
 
 def throttle_news(origin: str, status: int, asked: timedelta | None, settings: HostSettings) -> HostNews:
@@ -46,7 +54,8 @@ def throttle_news(origin: str, status: int, asked: timedelta | None, settings: H
 
 
 class Answer(Struct, frozen=True):
-    """What the watch needs of one fetch. `attempts`: how often this page was tried before."""
+    """What the watch needs of one fetch. `page`: the hash of its URL, the same for everybody who asks for it;
+    `attempts`: how often it was tried before."""
 
     origin: str
     host: int
@@ -67,8 +76,8 @@ class _Bout(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostHeld(Signal):
-    """A host asked us to wait (429 or 503): nobody asks it for a while, as long as it said (`retry_after`) or for a
-    back-off of our own (`backoff`)."""
+    """A host asked us to wait (429, or 503 for several URLs): nobody asks it for a while, as long as it said
+    (`retry_after`) or for a back-off of our own (`backoff`)."""
 
     crawl_id: str | None
     origin: str
@@ -93,7 +102,7 @@ def tell_holds(
         told = news[host]
         why = "retry_after" if told.hold else "backoff"
         count[why] += 1
-        signals.emit(HostHeld(crawl_id=crawl_id, origin=told.origin, status=told.status, why=why, seconds=seconds))
+        signals.emit(HostHeld(crawl_id=crawl_id, origin=told.origin, status=told.answered, why=why, seconds=seconds))
     if count:
         signals.emit(HoldsBegun(holds=dict(count)))
 
@@ -109,6 +118,7 @@ class HostWatch:
         self._delay = delay
         self._slowest = settings.longest_slow_delay.total_seconds()
         self._bouts: dict[int, _Bout] = {}
+        self._refusals: dict[int, dict[int, float]] = {}  # of each host, the URLs that answered 503 lately, and when
         self._latency: dict[int, float] = {}
         self._told: dict[int, tuple[float, float]] = {}  # the latency that was told, and when
         self._news: dict[int, HostNews] = {}
@@ -122,6 +132,8 @@ class HostWatch:
 
     def hear(self, answer: Answer) -> bool:
         """Judge an answer; whether it begins a hold."""
+        if answer.status == REFUSED:
+            return self._refused(answer)
         if answer.status in THROTTLED:
             return self._throttled(answer)
         if answer.status is not None and answer.status < 500 and not self.holds(answer.host):
@@ -162,8 +174,31 @@ class HostWatch:
             before = self._news.get(host)
             self._news[host] = news if before is None else _both(before, news)
 
+    def _refused(self, answer: Answer) -> bool:
+        """Judge a 503: one URL is held by its own retry. Whether its host is, the store knows, for others may have
+        been refused as well; what we heard ourselves is enough to stop at once."""
+        asked = self._asked(answer)
+        if asked is None and self.holds(answer.host):
+            return False  # asked before the hold began: nothing new
+        before, now = self._refusals.pop(answer.host, {}), self._clock.monotonic()
+        refusals = self._refusals[answer.host] = with_refusals(before, [answer.page], now, float(WITHIN))
+        if len(self._refusals) > MOST_HOSTS:
+            del self._refusals[next(iter(self._refusals))]
+        begins = len(refusals) >= ENOUGH and self._throttled(answer)
+        news = self._tell(answer)
+        if not news.status:
+            might = throttle_news(answer.origin, 0, asked, self._settings)
+            news.hold, news.first, news.most = max(news.hold, might.hold), might.first, might.most
+            news.grows = news.grows or (might.grows and answer.attempts == 0)
+        if answer.page not in news.refused:
+            news.refused.append(answer.page)
+        return begins
+
+    def _asked(self, answer: Answer) -> timedelta | None:
+        return wait_of(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
+
     def _throttled(self, answer: Answer) -> bool:
-        asked = wait_of(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        asked = self._asked(answer)
         was_held = self.holds(answer.host)
         if was_held and asked is None:
             return False  # asked before the hold began: nothing new
@@ -177,13 +212,15 @@ class HostWatch:
         news = throttle_news(answer.origin, answer.status or 0, asked, self._settings)
         before = self._tell(answer)
         news.hold, news.latency, news.is_well = max(news.hold, before.hold), before.latency, before.is_well
+        news.refused = before.refused
         news.grows = before.grows if before.status else news.grows and is_new
         self._news[answer.host] = news
         return True
 
     def _well(self, answer: Answer) -> None:
         if self._bouts.pop(answer.host, None) is not None:
-            self._news[answer.host] = HostNews(answer.origin, is_well=True, latency=self._tell(answer).latency)
+            before = self._tell(answer)
+            self._news[answer.host] = _both(before, HostNews(answer.origin, is_well=True, latency=before.latency))
             self.is_attentive = self._ease > 0 or bool(self._bouts)
 
     def _time(self, answer: Answer) -> None:
@@ -215,13 +252,15 @@ def _both(before: HostNews, after: HostNews) -> HostNews:
     """One piece of news that says what two said, one after the other."""
     if after.latency is None:
         after.latency = before.latency
-    if after.is_well:
+    if after.is_well and before.status:
         return after  # whatever it asked for is over
+    after.refused = list(dict.fromkeys((*before.refused, *after.refused)))
     if before.status and not after.status:
-        return replace(before, latency=after.latency)
-    after.is_well = before.is_well
-    if before.status:
-        after.hold, after.grows = max(before.hold, after.hold), before.grows
+        return replace(before, latency=after.latency, refused=after.refused)
+    after.is_well = after.is_well or before.is_well
+    if before.status or before.refused:
+        after.hold, after.first, after.most = max(before.hold, after.hold), before.first, before.most
+        after.grows = before.grows if before.status else after.grows or before.grows
     return after
 
 

@@ -146,7 +146,8 @@ class Ingest:
             failed.reason = result.error_code
             return failed
         if job.attempts + 1 < job.max_attempts:
-            return states.retry(job.id, job.epoch, error, self._queue.backoff(job.attempts + 1))
+            wait = max(self._queue.backoff(job.attempts + 1), result.retry_after)
+            return states.retry(job.id, job.epoch, error, wait)
         return states.fail(job.id, job.epoch, error)
 
     async def _carry_out(

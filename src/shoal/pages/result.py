@@ -1,6 +1,7 @@
 """What a page job gave, whoever fetched it: a value that can be compared, stored and told."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ class Result(Struct, frozen=True):
     error_message: str | None = None
     html_hash: str | None = None
     retryable: bool = True  # whether another try may give more
+    retry_after: timedelta = timedelta(0)  # and not before that time
 
     @property
     def error(self) -> dict[str, str | None] | None:

@@ -7,8 +7,9 @@ from typing import Any
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
+from shoal.hosts.refusals import ENOUGH, WITHIN, from_text, to_text, with_refusals
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.watch import HostNews
+from shoal.hosts.watch import REFUSED, HostNews
 
 FORGET = 600_000_000  # microseconds after which an old back-off, or an old latency, means nothing
 
@@ -46,8 +47,25 @@ class SqlHostStore:
         return {row["number"]: Grant(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
 
     async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
-        rows = await tx.batch("hear_hosts", [_row(host, one) for host, one in sorted(news.items())])
-        return {row["number"]: row["held_for"] / 1e6 for row in rows if news[row["number"]].status}
+        statuses = {host: one.status for host, one in news.items()} | await self._refused(tx, news)
+        rows = await tx.batch("hear_hosts", [_row(host, one, statuses[host]) for host, one in sorted(news.items())])
+        return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
+
+    async def _refused(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, int]:
+        """Add the URLs that answered 503 to those of everybody else; the hosts that are to be held for it, with that
+        status. All rows of the news are locked, in their order."""
+        if not any(one.refused for one in news.values()):
+            return {}
+        rows = await tx.all("lock_refusals", numbers=sorted(news))
+        kept = {
+            row["number"]: with_refusals(
+                from_text(row["refusals"]), news[row["number"]].refused, row["now"], WITHIN * 1_000_000
+            )
+            for row in rows
+            if news[row["number"]].refused
+        }
+        await tx.many("keep_refusals", [{"number": host, "refusals": to_text(urls)} for host, urls in kept.items()])
+        return {host: REFUSED for host, urls in kept.items() if len(urls) >= ENOUGH}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
         row = await tx.one("host_robots", origin=origin)
@@ -79,10 +97,10 @@ def standing(row: Any) -> Standing:
     )
 
 
-def _row(host: int, news: HostNews) -> dict[str, Any]:
+def _row(host: int, news: HostNews, status: int) -> dict[str, Any]:
     return {
         "number": host,
-        "status": news.status,
+        "status": status,
         "hold": news.hold,
         "first": news.first,
         "most": news.most,

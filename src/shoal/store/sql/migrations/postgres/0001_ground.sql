@@ -269,6 +269,7 @@ CREATE TABLE host (
     held_until   BIGINT NOT NULL DEFAULT 0,
     held_status  SMALLINT,
     backoff      BIGINT NOT NULL DEFAULT 0,
+    refusals     TEXT NOT NULL DEFAULT '',  -- the last URLs that answered 503, by their hashes, and when
     latency      BIGINT NOT NULL DEFAULT 0,
     latency_at   BIGINT NOT NULL DEFAULT 0,
     robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),

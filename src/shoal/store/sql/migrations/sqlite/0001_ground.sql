@@ -250,6 +250,7 @@ CREATE TABLE host (
     held_until   INTEGER NOT NULL DEFAULT 0,
     held_status  INTEGER,
     backoff      INTEGER NOT NULL DEFAULT 0,
+    refusals     TEXT NOT NULL DEFAULT '',  -- the last URLs that answered 503, by their hashes, and when
     latency      INTEGER NOT NULL DEFAULT 0,
     latency_at   INTEGER NOT NULL DEFAULT 0,
     robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
