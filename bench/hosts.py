@@ -37,8 +37,8 @@ PRIORITIES = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
     f"{POLICIES:,} due policies on {HOSTS} hosts, each of which is asked once a second, through the page slots of one "
     "worker. A grant is a lease of a job: one that was released unused is one too many; the first page of a host has "
-    "two, because robots.txt had the slot of its first. Then commits that lease 50 jobs each, of many that wait on many "
-    "hosts, with priorities that differ by host."
+    "two, because robots.txt had the slot of its first. Then commits that lease 50 jobs each, of many that wait on "
+    "many hosts, with priorities that differ by host."
 )
 
 
