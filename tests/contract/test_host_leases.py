@@ -14,6 +14,7 @@ from shoal.fetch.slots import SlotLeases
 from shoal.hosts.places import Places
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.watch import HostNews
+from shoal.pages.work import host_of
 from shoal.queue import states
 from shoal.queue.book import JobFilter
 from shoal.queue.job import Lease, NewJob, Taker, Turned
@@ -265,3 +266,13 @@ async def test_a_large_group_of_one_host_is_had_in_its_turn(bench: Bench) -> Non
 async def test_a_host_whose_robots_are_unknown_gets_one_job_at_a_time(bench: Bench, delay: timedelta) -> None:
     await add(bench, "a", 5)
     assert len(await take(bench, 5, delay)) == 1
+
+
+@pytest.mark.parametrize("page", ["http://a.example", "HTTP://A.example:80/x"])
+async def test_a_url_that_was_not_written_canonically_keeps_the_pace_of_its_host(bench: Bench, page: str) -> None:
+    await known(bench, "a")
+    await add(bench, "a", 5)
+    job = NewJob(JobId(new_id("job")), "page", None, f'{{"url": "{page}"}}', priority=90, host=host_of(page))
+    await bench.queue.enqueue([job])
+    [lease] = await take(bench, 5, LONG)
+    assert lease.holder.job_id == job.id
