@@ -22,12 +22,13 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.crawls import KIND, Crawls
 from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, Task, Turn, key_of
+from shoal.crawl.frontier import Kind, NewUrl, Onward, Report, Settled, Task, Turn, key_of
 from shoal.crawl.journal import Journal
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import Pace
 from shoal.crawl.walk import Ask, Walk
 from shoal.egress.address import AddressRule
+from shoal.fetch.chain import Chain, Step
 from shoal.pages.ending import LastWords
 from shoal.pages.groups import Groups
 from shoal.pages.ingest import Ingest
@@ -289,6 +290,15 @@ def page_of(task: Task, **facts: Any) -> Page:
 
 def fetched(task: Task, size: int = 10) -> Settled:
     return Settled(task, Fate.FETCHED, page_of(task, status=200, bytes=size))
+
+
+def redirected(crawl: Crawl, task: Task, url: str) -> Settled:
+    """A taken URL was answered with a redirect to another one."""
+    target = new_url(crawl, url)
+    steps = () if task.chain is None else task.chain.steps
+    chain = Chain((*steps, Step(task.at, 302, 1)), target.key, target.chk)
+    page = page_of(task, status=302)
+    return Settled(task, Fate.OPEN, onward=Onward(target.url, target.url, chain, page))
 
 
 def failed(task: Task) -> Settled:

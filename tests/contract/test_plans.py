@@ -42,7 +42,7 @@ from shoal.settings import DatabaseSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
 from shoal.store.sql.queries import Query, load
-from tests.contract.conftest import SITE, Bench, Walker, clock_for, fetched, later, new_url
+from tests.contract.conftest import SITE, Bench, Walker, clock_for, failed, fetched, later, new_url, redirected
 
 T = TypeVar("T")
 Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
@@ -62,7 +62,7 @@ TABLES = {
         "host",
         "policy",
     ),
-    *("outbox", "delivery"),
+    *("outbox", "delivery", "redirect_target"),
 }
 THEN = 1_000_000_000_000_000  # when the first event happened
 MOST_ROWS = 4 * LINKS  # that a step of a plan may read
@@ -97,6 +97,11 @@ FILL = (
     " SELECT {crawl}, {host} + 1 + i % 20, 1099511727776 + i, 0, '/' || i FROM n WHERE i <= 200",
     "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or for much later
     " SELECT {crawl}, {host}, 1099511827776 + i, 4611686018427387904 - i % 2, 7919 * i, 0, '/trap/' || i FROM n",
+    "INSERT INTO redirect_target (crawl, key, chk, fate, url, via)"
+    " SELECT {crawl}, i * 7919, i, 4, 'http://example.org/' || i, 'http://example.org/via/' || i FROM n",
+    "INSERT INTO frontier_touched (crawl, host, seq, due, kind, path, start, chain)"
+    " SELECT {crawl}, {host}, 1099512827776 + i, 4611686018427387903, 0, '/to/' || i, 'http://example.org/f/' || i, ''"
+    " FROM n",
     "INSERT INTO frontier_host (crawl, host, ready_at) SELECT {crawl}, {host} + i, 1 FROM n WHERE i <= 20",
     "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes)"
     " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100 FROM n",
@@ -287,7 +292,8 @@ def _literal(value: Any) -> str:
 
 
 def _element(value: Any) -> str:
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return "NULL" if value is None else f'"{escaped}"'
 
 
@@ -330,6 +336,7 @@ async def crawl_on(bench: Bench, crawl: Crawl) -> None:
     await other.turn(want=100)
     await walker.turn(want=LINKS)  # more than some hosts have
     await trap(bench, crawl, walker)
+    await redirect(bench, crawl, walker)
     await walker.walk.seeds_landed()
     await walker.walk.hand_back(Report(), "draining")
     slow = await bench.walker(crawl, pace=SLOW)
@@ -348,6 +355,14 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
     await walker.turn(Settled(task, Fate.QUARANTINED), found=[new_url(crawl, "/trap", fate=Fate.QUARANTINED)])
     await bench.database.read(lambda tx: bench.frontier.traps(tx, crawl.number))
     await bench.database.run(lambda tx: bench.frontier.free(tx, crawl.number, pattern))
+
+
+async def redirect(bench: Bench, crawl: Crawl, walker: Walker) -> None:
+    """Let what a walker holds redirect to URLs that are new, that wait, and that were skipped; then fail there."""
+    places = [f"/target/{number}" for number in range(30)] + [f"/link/{LINKS - 1 - number}" for number in range(20)]
+    tasks = walker.held[: len(places)]
+    await walker.turn(*[redirected(crawl, *pair) for pair in zip(tasks, [*places, "/out"], strict=False)], want=100)
+    await walker.turn(*[failed(task) for task in walker.held if task.chain is not None], want=100)
 
 
 async def end_many(bench: Bench) -> None:

@@ -301,7 +301,7 @@ class SqlFrontier:
         rows = await tx.batch("claim_fates", sorted((*key, crawl, via) for key in wanted))
         free = {(row["key"], row["chk"]) for row in rows}
         opened = len(free)
-        keys = sorted(wanted.keys() - free)
+        keys = sorted(wanted.keys() - free, key=lambda key: (key[1], key[0]))
         known = await tx.all(
             "lock_targets", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys]
         )

@@ -41,3 +41,12 @@ INSERT INTO frontier_host (crawl, host, ready_at)
 SELECT * FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[]) AS g (crawl, host, ready_at) ORDER BY crawl, host
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
+
+-- name: add_redirected
+-- Add URLs that are on their way to where they redirect to. `seq` brings the depth.
+-- rows: crawl host seq due attempts crashes parent kind path start chain
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
+SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path, start, chain
+FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attempts::smallint[], :crashes::smallint[],
+            :parent::bigint[], :kind::smallint[], :path::text[], :start::text[], :chain::bytea[])
+     AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);

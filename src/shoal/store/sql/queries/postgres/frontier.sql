@@ -274,7 +274,9 @@ WHERE f.final_url <> f.url AND f.content_hash IS NOT NULL;
 
 -- name: targets_among
 -- Those of these keys that another URL redirects to, with what becomes of them.
-SELECT key, chk, fate FROM redirect_target WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+SELECT r.key, r.chk, r.fate FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM redirect_target AS t
+                    WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r;
 
 -- name: prepare_hosts
 -- Make rows for hosts that the crawl may not have met yet, so that they can be locked.
@@ -299,13 +301,14 @@ ON CONFLICT (crawl, chk, key) DO NOTHING
 RETURNING key, chk;
 
 -- name: lock_targets
--- What became of URLs, and which URL redirects to them: nobody changes that before this commit ends.
+-- What became of URLs, and which URL redirects to them: nobody changes that before this commit ends. They are locked as they
+-- are given, by check and key.
 SELECT f.key, f.chk, f.fate, r.via
 FROM unnest(:keys::bigint[], :checks::int[]) AS g (key, chk)
-JOIN fate AS f ON f.crawl = :crawl AND f.chk = g.chk AND f.key = g.key
-LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk
-ORDER BY f.chk, f.key
-FOR NO KEY UPDATE OF f;
+CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
+                    WHERE t.crawl = :crawl AND t.chk = g.chk AND t.key = g.key LIMIT 1 FOR NO KEY UPDATE) AS f
+LEFT JOIN LATERAL (SELECT t.via FROM redirect_target AS t
+                   WHERE t.crawl = :crawl AND t.key = f.key AND t.chk = f.chk LIMIT 1) AS r ON TRUE;
 
 -- name: taken_pages_at
 -- The pages of these hosts that a walker has just now, by where they are asked for.
@@ -350,12 +353,3 @@ FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :h
             :chain::bytea[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain)
 WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
 RETURNING f.seq;
-
--- name: add_redirected
--- Add URLs that are on their way to where they redirect to. `seq` brings the depth.
--- rows: crawl host seq due attempts crashes parent kind path start chain
-INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
-SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path, start, chain
-FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attempts::smallint[], :crashes::smallint[],
-            :parent::bigint[], :kind::smallint[], :path::text[], :start::text[], :chain::bytea[])
-     AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);

@@ -47,4 +47,7 @@ SELECT key, chk, detail FROM page_detail WHERE crawl = :crawl AND key = ANY(:key
 -- The URLs of the pages with these keys, and of those that pages redirect to.
 SELECT key, url FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[])
 UNION ALL
-SELECT key, url FROM redirect_target WHERE crawl = :crawl AND key = ANY(:keys::bigint[]) AND fate = 4;
+SELECT r.key, r.url FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT t.key, t.url, t.fate FROM redirect_target AS t
+                    WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r
+WHERE r.fate = 4;
