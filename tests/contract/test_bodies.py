@@ -181,6 +181,19 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
     bodies.close()
 
 
+async def test_an_object_store_without_room_says_so_at_once(objects: ObjectStore) -> None:
+    bodies = s3(objects, clock=Hurried())
+    await bodies.check_room()
+    assert objects.objects == {}
+    objects.refusing["PUT"] = 507
+    for write in (keep(bodies, "crl_1", b"not kept"), bodies.check_room()):
+        with pytest.raises(StorageFull) as told:
+            await write
+        assert told.value.storage == "bodies"
+    assert objects.requests == 4
+    bodies.close()
+
+
 async def test_a_key_that_is_refused_and_a_bucket_that_is_missing_are_the_operators_business(
     objects: ObjectStore,
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import orjson
 import pytest
@@ -134,6 +135,21 @@ async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: 
         await desk.until_state(JobState.DONE, *good)
         [job] = await desk.until_state(JobState.PENDING, broken)
         assert (job.attempts, job.crash_count, job.error) == (1, 0, "RuntimeError: no such thing")
+
+
+async def test_a_job_that_finds_no_room_is_handed_back_and_done_when_there_is(app: App, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.touch()
+    async with at_work(app) as desk:
+        [job_id] = await desk.enqueue({"full": str(full), "sleep": 0.05})
+
+        async def tried_thrice() -> bool:
+            return (await desk.job(job_id)).lease_epoch > 2
+
+        await desk.until(tried_thrice)
+        full.unlink()
+        [job] = await desk.until_state(JobState.DONE, job_id)
+        assert (job.attempts, job.crash_count) == (0, 0)
 
 
 async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) -> None:

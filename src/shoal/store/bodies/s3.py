@@ -4,12 +4,13 @@ Requests go out through an egress of their own, which reaches the endpoint that 
 """
 
 import re
+import secrets
 from datetime import timedelta
 from html import unescape
 from urllib.parse import quote
 
 from shoal.base.clock import Clock
-from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound
+from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
 from shoal.base.signals import Signals
 from shoal.base.url import Refusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
@@ -24,6 +25,7 @@ WARC: HeaderPairs = (("Content-Type", "application/warc"),)
 _KEY = re.compile(r"<Key>([^<]+)</Key>")
 _REFUSED = (401, 403)
 _NOT_THERE = (404, 416)
+_FULL = 507
 _REMOVED = (200, 204, 404)
 
 
@@ -58,7 +60,9 @@ class S3Bodies:
                 self._expect(await self._ask("DELETE", key), *_REMOVED)
 
     async def check_room(self) -> None:
-        """An object store does not say that it is full: it refuses what it is sent, and that is another error."""
+        probe = f".room-{secrets.token_hex(8)}"
+        await self.put(probe, b"room")
+        self._expect(await self._ask("DELETE", self._key(probe)), *_REMOVED)
 
     def close(self) -> None:
         if self._egress is not None:
@@ -94,6 +98,8 @@ class S3Bodies:
             outcome = await self._way_out().fetch(request)
             if isinstance(outcome, Response) and outcome.status < 500 and outcome.status != 429:
                 return self._admitted(outcome)
+            if isinstance(outcome, Response) and outcome.status == _FULL:
+                raise StorageFull(f"the body store {self._base}", "bodies")
             why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
             if not left or (isinstance(outcome, Failure) and not outcome.retryable):
                 raise self._unavailable(why)
