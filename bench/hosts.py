@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from urllib.parse import urlsplit
@@ -18,14 +18,14 @@ from bench.report import Cell, Report
 from shoal.app import App, opened
 from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
-from shoal.crew import page_work_of
-from shoal.loading import load
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
-from shoal.queue.job import Holder, NewJob
+from shoal.queue.job import Fence, NewJob
+from shoal.runners import page_job_runner
 from shoal.settings import Settings
+from shoal.settings_loader import load
 from shoal.store.sql.policies import SqlPolicies
-from shoal.work.pages import PageDesk
+from shoal.work.page_job_loop import PageJobLoop
 from tests.support.programs import ServerUnavailable
 
 HOSTS, POLICIES = 100, 4_000
@@ -33,7 +33,7 @@ SECONDS, FEW_SECONDS = 24, 8
 MANY_HOSTS, JOBS, FEW_JOBS, COMMITS = 10_000, 1_000_000, 20_000, 100
 FIRST_SECONDS = 4  # that are not counted: robots.txt has the first slot of every host
 EXTEND_EVERY = 2.0
-PRIORITIES = {"equal": lambda host: 50, "by host": lambda host: host % 101}
+PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
     f"{POLICIES:,} due policies on {HOSTS} hosts, each of which is asked once a second, through the page slots of one "
     "worker. A grant is a lease of a job: one that was released unused is one too many; the first page of a host has "
@@ -81,7 +81,7 @@ async def leased(store: Store, count: int) -> list[Cell]:
     async with opened(settings_of(store), upgrade=True) as app:
         for first in range(0, count, 10_000):
             await app.queue.enqueue([job_at(place) for place in range(first, first + 10_000)])
-        work = page_work_of(app)
+        work = page_job_runner(app)
         times, found = [], 0
         for _ in range(COMMITS):
             begun = time.perf_counter()
@@ -103,7 +103,7 @@ async def grants_of_done(tx: Tx) -> float:
     found = await tx.all(
         "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
     )
-    return sum(row["lease_epoch"] for row in found) / max(1, len(found))
+    return float(sum(row["lease_epoch"] for row in found)) / max(1, len(found))
 
 
 async def make_policies(app: App, site: "Site", priorities: str) -> None:
@@ -124,18 +124,18 @@ async def make_policies(app: App, site: "Site", priorities: str) -> None:
 @asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
     """The page slots of a worker, with their leases extended."""
-    work = page_work_of(app)
+    work = page_job_runner(app)
     slots = app.settings.crawl.max_concurrent_curl
 
     def trouble(doing: str, error: Exception) -> None:
         print(f"{doing}: {error}")
 
-    desk = PageDesk(work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble)
+    desk = PageJobLoop(work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble)
 
     async def extend() -> None:
         while True:
             await asyncio.sleep(EXTEND_EVERY)
-            held: list[Holder] = desk.held
+            held: list[Fence] = desk.held
             if held:
                 await app.queue.extend(held)
             desk.renewed()

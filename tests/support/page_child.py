@@ -14,7 +14,7 @@ from shoal.app import App
 from shoal.base.clock import SystemClock
 from shoal.base.errors import StorageFull
 from shoal.queue import states
-from shoal.queue.job import Lease, Taker
+from shoal.queue.job import Lease, LeaseRequest
 from shoal.queue.queue import Queue
 
 CLOCK = SystemClock()
@@ -34,7 +34,7 @@ class PlainPages:
 
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
         moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
-        turned = await self._queue.finish_and_lease(moves, Taker(holder, ["page"], self._lanes), want)
+        turned = await self._queue.finish_and_lease(moves, LeaseRequest(holder, ["page"], self._lanes), want)
         self.commits.append(len(results))
         return turned.leases
 

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.crawl.retries import JITTER, LONGEST, Retries
+from shoal.crawl.engine.retries import JITTER, LONGEST, Retries
 from shoal.egress import Failure, Headers, Response
-from shoal.egress.address import Refusal
+from shoal.egress.address import AddressRefusal
+from shoal.egress.curl_errors import explain, refused
 from shoal.egress.exchange import Outcome
-from shoal.egress.fault import explain, refused
-from shoal.fetch.fetch import Fetched, may_be_html
+from shoal.fetch.page_fetcher import Fetched, may_be_html
 
 URL = "http://a.example/"
 FOUR = Retries(4, timedelta(seconds=1), jitter=lambda: 0)
@@ -86,9 +86,9 @@ def test_a_page_that_takes_all_its_time_gets_one_more_chance() -> None:
 @pytest.mark.parametrize(
     "fetched",
     [
-        failed(refused(Refusal("address_not_public", "10.0.0.1"), URL)),
-        failed(refused(Refusal("self_connection", "here"), URL)),
-        failed(refused(Refusal("port_not_allowed", "22"), URL)),
+        failed(refused(AddressRefusal("address_not_public", "10.0.0.1"), URL)),
+        failed(refused(AddressRefusal("self_connection", "here"), URL)),
+        failed(refused(AddressRefusal("port_not_allowed", "22"), URL)),
         curl_said(60, "certificate", 10),
         curl_said(60, "certificate", 18),
         curl_said(60, "certificate", 20),

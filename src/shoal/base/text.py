@@ -151,6 +151,6 @@ def redact_url(url: str) -> str:
     return f"{head}://{user}{':' + HIDDEN if colon else ''}{at}{redact(address)}"
 
 
-def many(count: int, noun: str, plural: str | None = None) -> str:
+def plural(count: int, noun: str, plural: str | None = None) -> str:
     """`1 page`, `2 pages`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import brotli
 from backports import zstd
 
-from tests.support.badserver import Asked, Line, Script, reply
+from tests.support.bad_http_server import Asked, Line, Script, reply
 
 DECODED_LIMIT = 30_000_000
 HTML = ("Content-Type", "text/html")

@@ -2,7 +2,7 @@
 
 import gzip
 
-from tests.support.badserver import Script, reply
+from tests.support.bad_http_server import Script, reply
 from tests.support.hostile.answers import repeat, send
 
 XML = ("Content-Type", "application/xml")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import brotli
 from backports import zstd
 
-from tests.support.badserver import Script, reply
+from tests.support.bad_http_server import Script, reply
 from tests.support.hostile.answers import CHUNKED, HTML, OK, encoded, raw_deflate, redirect, send, send_and_close
 
 LONGEST_URL = 2_083

@@ -12,11 +12,11 @@ from urllib.parse import quote
 from shoal.base.clock import Clock
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
 from shoal.base.signals import Signals
-from shoal.base.url import Refusal, canonical
+from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
-from shoal.pages.bodies import BodyStoreStumbled, Place
+from shoal.pages.bodies import BodyLocation, BodyStoreFailed
 from shoal.settings import BodySettings
-from shoal.store.bodies.names import folder_of, is_safe, new_file
+from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 TRIES = 6
 FIRST_PAUSE = 0.5  # seconds; doubled each time: half a minute in all, then whoever writes decides
@@ -43,7 +43,7 @@ class S3Bodies:
     def writer(self, crawl_id: str) -> "S3Writer":
         return S3Writer(self, crawl_id, self._clock)
 
-    async def read(self, place: Place) -> bytes:
+    async def read(self, place: BodyLocation) -> bytes:
         if is_safe(place):
             piece = (("Range", f"bytes={place.offset}-{place.offset + place.length - 1}"),)
             answer = await self._ask("GET", self._key(place.file), headers=piece)
@@ -103,7 +103,7 @@ class S3Bodies:
             why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
             if not left or (isinstance(outcome, Failure) and not outcome.retryable):
                 raise self._unavailable(why)
-            self._signals.emit(BodyStoreStumbled(store=self._base, error=why, retry_in_seconds=pause))
+            self._signals.emit(BodyStoreFailed(store=self._base, error=why, retry_in_seconds=pause))
             await self._clock.sleep(pause)
             pause *= 2
         raise AssertionError("unreachable")
@@ -117,7 +117,7 @@ class S3Bodies:
     def _way_out(self) -> Egress:
         if self._egress is None:
             url = canonical(self._base)
-            if isinstance(url, Refusal):
+            if isinstance(url, UrlRefusal):
                 raise BadConfig("SHOAL_S3_ENDPOINT", url.problem, "write it as https://host")
             rule = AddressRule(named=frozenset([endpoint(url)]))
             self._egress = Egress(rule, LIMITS, clock=self._clock)
@@ -135,12 +135,12 @@ class S3Writer:
         self._crawl_id = crawl_id
         self._clock = clock
 
-    async def append(self, data: bytes) -> Place:
-        from shoal.store.bodies.opening import opening
+    async def append(self, data: bytes) -> BodyLocation:
+        from shoal.store.bodies.warc_header import opening
 
         file = new_file(self._crawl_id)
         start = opening(file, self._crawl_id, self._clock.micros())
         await self._store.put(file, start + data)
-        return Place(file, len(start), len(data))
+        return BodyLocation(file, len(start), len(data))
 
     async def close(self) -> None: ...

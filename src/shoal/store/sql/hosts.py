@@ -6,10 +6,10 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
+from shoal.hosts.rate import AHEAD, HostStanding, SlotRequest, SlotsGranted
 from shoal.hosts.refusals import ENOUGH, WITHIN, from_text, to_text, with_refusals
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.watch import REFUSED, HostNews
+from shoal.hosts.throttle import REFUSED, HostNews
 
 FORGET = 600_000_000  # microseconds after which an old back-off, or an old latency, means nothing
 
@@ -25,18 +25,18 @@ class SqlHostStore:
             found |= await self._known(tx, new)
         return found
 
-    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, Standing]:
+    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostStanding]:
         rows = await tx.all("host_standings", numbers=sorted(set(hosts)))
         return {row["number"]: standing(row) for row in rows}
 
-    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, Standing]]:
+    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostStanding]]:
         rows = await tx.all("hosts_at_origins", origins=origins)
         if len(rows) < len(origins):
             await self.numbers(tx, origins)
             rows = await tx.all("hosts_at_origins", origins=origins)
         return {row["origin"]: (row["number"], standing(row)) for row in rows}
 
-    async def reserve(self, tx: Tx, wishes: list[Wish], ahead: float = AHEAD) -> dict[int, Grant]:
+    async def reserve(self, tx: Tx, wishes: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
         micros = round(ahead * 1e6)
         wanted = [
             {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": micros}
@@ -44,7 +44,7 @@ class SqlHostStore:
             if wish.slots > 0
         ]
         rows = await tx.batch("reserve_slots", wanted)
-        return {row["number"]: Grant(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
+        return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
 
     async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
         statuses = {host: one.status for host, one in news.items()} | await self._refused(tx, news)
@@ -84,10 +84,10 @@ class SqlHostStore:
         return {row["origin"]: row["number"] for row in rows}
 
 
-def standing(row: Any) -> Standing:
+def standing(row: Any) -> HostStanding:
     """How a host stands, from a row that has its columns and `now`."""
     now, held_until = row["now"], row["held_until"]
-    return Standing(
+    return HostStanding(
         busy_for=max(0, row["next_at"] - now, held_until - now) / 1e6,
         held_for=max(0, held_until - now) / 1e6,
         crawl_delay=row["delay"] / 1e6,
