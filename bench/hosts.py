@@ -103,7 +103,8 @@ async def grants_of_done(tx: Tx) -> float:
     found = await tx.all(
         "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
     )
-    return float(sum(row["lease_epoch"] for row in found)) / max(1, len(found))
+    grants: int = sum(row["lease_epoch"] for row in found)
+    return grants / max(1, len(found))
 
 
 async def make_policies(app: App, site: "Site", priorities: str) -> None:

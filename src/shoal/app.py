@@ -390,7 +390,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     if url.startswith(("postgresql://", "postgres://")):
         from shoal.store.sql.postgres import PostgresDatabase
 
-        return PostgresDatabase(settings)
+        return PostgresDatabase(settings, clock)
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
 

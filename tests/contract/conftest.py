@@ -2,11 +2,13 @@
 statements of a commit. Which store it is, `store_url` decides; servers are tests/conftest.py's business."""
 
 import asyncio
+import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -50,6 +52,7 @@ from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.results import SqlResultStore
 from shoal.work.storage_watch import Check, StorageWatch
+from tests.support.servers import Service, ask_postgres
 
 T = TypeVar("T")
 
@@ -468,6 +471,16 @@ async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
     bench = await open_bench(postgres_url)
     yield bench
     await bench.close()
+
+
+@pytest.fixture
+def own_database(postgres: Service) -> Iterator[str]:
+    """A PostgreSQL database for one test alone, without a table. Making or dropping a schema, as other tests do all the
+    time, lets every connection to that database plan its statements again: here nobody does."""
+    name = f"t_{secrets.token_hex(8)}"
+    ask_postgres(postgres.url, f"CREATE DATABASE {name} TEMPLATE template0")
+    yield urlsplit(postgres.url)._replace(path=f"/{name}").geturl()
+    ask_postgres(postgres.url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

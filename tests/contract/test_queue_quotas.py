@@ -317,8 +317,8 @@ class Counted:
 
 
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
-    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope meanwhile,
-    then let both go on. Neither may have been part of a deadlock."""
+    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
+    that goes, then let both go on. Nobody may have waited in a circle."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))

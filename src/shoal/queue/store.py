@@ -150,13 +150,13 @@ class JobStore(Protocol):
         ...
 
     async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        """The next scopes with parked jobs that have room now. Each call continues where the last one ended, and starts
-        again after the end."""
+        """Of the next so many scopes in which jobs found no room, those where there is some now. Each call continues
+        where the last one ended, and begins again after the end."""
         ...
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Return parked jobs of a scope to their lane, as many as there is room for; how many. Call it in a commit of
-        its own: it takes the lock of the scope, after which only hosts may be waited for."""
+        """Let as many jobs of a scope stand in line as there is room; how many. In a commit of its own: it takes the
+        lock of the scope, and a commit that has one may only wait for hosts."""
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:

@@ -30,8 +30,8 @@ class QuotaCounts:
         waits: bool = True,
     ) -> tuple[list[Any], int]:
         """The jobs in `left` leave their seats in the scopes `freed`; of those granted, the ones that find room take
-        seats and are given, the others are parked, and counted. A request that does not wait finds no room in a scope
-        that somebody else is counting; the sweep lets those jobs in.
+        seats and are given, the others are parked, and counted. A taker that does not wait finds no room in a scope
+        that somebody else counts just now; the sweep lets those jobs in.
 
         Only a grant needs the lock of a scope, and takes it after its jobs and before hosts. Leaving a seat needs none:
         a lease that counts meanwhile sees one too many. The jobs that wait for the room are let in by a commit of its
