@@ -26,14 +26,14 @@ from shoal.app import App, opened
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.crawls import KIND
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Settled, Task, key_of
-from shoal.crawl.frontier import Report as Brought
-from shoal.crawl.store import Pace
-from shoal.loading import load
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, Settled, key_of
+from shoal.crawl.frontier.values import WalkerBatch as Brought
+from shoal.crawl.lifecycle.crawls import KIND
+from shoal.crawl.store import HostRate
 from shoal.pages.page import Page
-from shoal.queue.job import Holder
+from shoal.queue.job import Fence
+from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
 from tests.support.servers import PostgresServer, Servers, ask_postgres
 
@@ -48,7 +48,7 @@ KNOWN = 0.8  # of the links of an add
 ROUND = 100  # URLs of one take or settle
 ROUNDS = 100
 BROAD = 1_000  # hosts of the crawl that is not of one site
-NO_DELAY = Pace(timedelta(0))
+NO_DELAY = HostRate(timedelta(0))
 ABOUT = (
     "The frontier through its real store, every call a commit that waits for the disk. `add`: batches of 1,000 links, "
     "80 % of them known; `take` and `settle`: 100 URLs at a time; `turn`: settle 100 with pages, add 1,000 links and "
@@ -107,7 +107,7 @@ def depth_of(number: int) -> int:
 class Rig:
     """One store under measurement: the rooms on it, a crawl in it, and somebody who holds its job."""
 
-    def __init__(self, app: App, crowd: Crowd, holder: Holder, server: ServerCpu | None) -> None:
+    def __init__(self, app: App, crowd: Crowd, holder: Fence, server: ServerCpu | None) -> None:
         self._app = app
         self._crowd = crowd
         self._holder = holder
@@ -140,13 +140,13 @@ class Rig:
     async def _add(self, tx: Tx, urls: list[NewUrl]) -> int:
         return await self._app.frontier.add(tx, self._crowd.crawl.number, self._holder.job_id, urls)
 
-    async def _take(self, tx: Tx) -> list[Task]:
+    async def _take(self, tx: Tx) -> list[FrontierTask]:
         return await self._app.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
 
     async def _settle(self, tx: Tx, brought: Brought) -> None:
         await self._app.frontier.settle(tx, self._crowd.crawl.number, self._holder, brought)
 
-    async def _turn(self, tx: Tx, brought: Brought) -> list[Task]:
+    async def _turn(self, tx: Tx, brought: Brought) -> list[FrontierTask]:
         await self._settle(tx, brought)
         return await self._take(tx)
 
@@ -164,11 +164,11 @@ class Rig:
         return self._server.seconds() if self._server else 0.0
 
 
-def settled(task: Task, *, paged: bool) -> Settled:
+def settled(task: FrontierTask, *, paged: bool) -> Settled:
     return Settled(task, Fate.FETCHED, page_of(task) if paged else None)
 
 
-def page_of(task: Task) -> Page:
+def page_of(task: FrontierTask) -> Page:
     words = f"A page about number {task.seq}, which is one of many of its kind"
     return Page(
         url=task.url, depth=task.depth, fetched_at=task.seq, attempt=1, status=200, parent=task.parent,

@@ -3,8 +3,10 @@ differs from host to host. Every host is asked once a second, so that as many pa
 that may be had."""
 
 import asyncio
+import statistics
+import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from urllib.parse import urlsplit
@@ -15,25 +17,28 @@ from bench.frontier import Store, opened_store
 from bench.report import Cell, Report
 from shoal.app import App, opened
 from shoal.base.database import Tx
-from shoal.crew import page_work_of
-from shoal.loading import load
+from shoal.base.ids import JobId, new_id
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
-from shoal.queue.job import Holder
+from shoal.queue.job import Fence, NewJob
+from shoal.runners import page_job_runner
 from shoal.settings import Settings
+from shoal.settings_loader import load
 from shoal.store.sql.policies import SqlPolicies
-from shoal.work.pages import PageDesk
+from shoal.work.page_job_loop import PageJobLoop
 from tests.support.programs import ServerUnavailable
 
 HOSTS, POLICIES = 100, 4_000
 SECONDS, FEW_SECONDS = 24, 8
+MANY_HOSTS, JOBS, FEW_JOBS, COMMITS = 10_000, 1_000_000, 20_000, 100
 FIRST_SECONDS = 4  # that are not counted: robots.txt has the first slot of every host
 EXTEND_EVERY = 2.0
-PRIORITIES = {"equal": lambda host: 50, "by host": lambda host: host % 101}
+PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
     f"{POLICIES:,} due policies on {HOSTS} hosts, each of which is asked once a second, through the page slots of one "
-    "worker. A grant is a lease of a job: one that was released unused is one too many. CPU is of this process, the "
-    "site included."
+    "worker. A grant is a lease of a job: one that was released unused is one too many; the first page of a host has "
+    "two, because robots.txt had the slot of its first. Then commits that lease 50 jobs each, of many that wait on "
+    "many hosts, with priorities that differ by host."
 )
 
 
@@ -43,6 +48,7 @@ def run(options: Namespace) -> Report:
     table = report.table(
         "Policies on many hosts", "store", "priorities", "pages per second", "grants for each page", "hosts asked"
     )
+    leases = report.table("Leases among many hosts", "store", "waiting jobs", "hosts", "ms a commit", "jobs a commit")
     seconds = FEW_SECONDS if options.short else SECONDS
     for driver in options.drivers:
         for priorities in PRIORITIES:
@@ -52,6 +58,8 @@ def run(options: Namespace) -> Report:
                     table.rows.append([store.name, priorities, *uvloop.run(measured(store, priorities, seconds))])
             except ServerUnavailable as error:
                 print(f"{driver} is not measured: {error}")
+        with suppress(ServerUnavailable), opened_store(driver) as store:
+            leases.rows.append([store.name, *uvloop.run(leased(store, FEW_JOBS if options.short else JOBS))])
     return report
 
 
@@ -68,12 +76,35 @@ async def measured(store: Store, priorities: str, seconds: int) -> list[Cell]:
     return [sum(counted.values()) / (seconds - FIRST_SECONDS), grants, asked]
 
 
+async def leased(store: Store, count: int) -> list[Cell]:
+    """Lease again and again; nothing is fetched, so each host is asked for as many slots as it has."""
+    async with opened(settings_of(store), upgrade=True) as app:
+        for first in range(0, count, 10_000):
+            await app.queue.enqueue([job_at(place) for place in range(first, first + 10_000)])
+        work = page_job_runner(app)
+        times, found = [], 0
+        for _ in range(COMMITS):
+            begun = time.perf_counter()
+            found += len(await work.settle([], "bench/pages/1", 50))
+            times.append(time.perf_counter() - begun)
+        work.close()
+    return [count, MANY_HOSTS, statistics.median(times) * 1e3, found / COMMITS]
+
+
+def job_at(place: int) -> NewJob:
+    host = place % MANY_HOSTS
+    named = {"host": f"http://h{host}.example"} if "host" in NewJob.__slots__ else {}
+    payload = f'{{"url": "http://h{host}.example/{place}"}}'
+    return NewJob(JobId(new_id("job")), "page", None, payload, priority=host % 101, **named)  # type: ignore[arg-type]
+
+
 async def grants_of_done(tx: Tx) -> float:
     """How often a finished job was leased, on average."""
     found = await tx.all(
         "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
     )
-    return sum(row["lease_epoch"] for row in found) / max(1, len(found))
+    grants: int = sum(row["lease_epoch"] for row in found)
+    return grants / max(1, len(found))
 
 
 async def make_policies(app: App, site: "Site", priorities: str) -> None:
@@ -94,18 +125,18 @@ async def make_policies(app: App, site: "Site", priorities: str) -> None:
 @asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
     """The page slots of a worker, with their leases extended."""
-    work = page_work_of(app)
+    work = page_job_runner(app)
     slots = app.settings.crawl.max_concurrent_curl
 
     def trouble(doing: str, error: Exception) -> None:
         print(f"{doing}: {error}")
 
-    desk = PageDesk(work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble)
+    desk = PageJobLoop(work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble)
 
     async def extend() -> None:
         while True:
             await asyncio.sleep(EXTEND_EVERY)
-            held: list[Holder] = desk.held
+            held: list[Fence] = desk.held
             if held:
                 await app.queue.extend(held)
             desk.renewed()

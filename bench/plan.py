@@ -22,15 +22,15 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.service import Chore
 from shoal.events.event import Event
 from shoal.events.webhook import NewWebhook
-from shoal.loading import load
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.queue.job import NewJob
 from shoal.settings import Settings
+from shoal.settings_loader import load
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.policies import SqlPolicies
 from tests.support.api import listening
-from tests.support.badserver import bad_server, reply
+from tests.support.bad_http_server import bad_server, reply
 from tests.support.programs import ServerUnavailable
 
 Post = Callable[[str, object], Awaitable[dict[str, Any]]]

@@ -27,10 +27,10 @@ from bench.report import Report, Table
 from shoal.app import App, opened
 from shoal.base.signals import Signals
 from shoal.cli.worker import workers_of
-from shoal.loading import load
 from shoal.queue import states
-from shoal.queue.job import Lease, Taker
+from shoal.queue.job import Lease, LeaseRequest
 from shoal.settings import Settings
+from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
 
 ADAPTER = Path(jobs.__file__).resolve()
@@ -42,7 +42,7 @@ PICKED, FEW_PICKED = 200, 40
 SLOW_SECONDS = 60.0
 SLOW_JOBS = 8
 PATIENCE_SECONDS = 120.0
-TAKER = Taker("bench", ["page"])
+TAKER = LeaseRequest("bench", ["page"])
 ABOUT = (
     "No-op jobs through `shoal worker` and its page child; the same store calls without a worker, `finish_and_lease` "
     "of as many jobs as the batch says, every call a commit that waits for the disk; how soon an idle worker begins a "

@@ -19,18 +19,18 @@ from types import ModuleType
 import click
 from msgspec import UNSET, to_builtins
 
-from shoal.base import errors, params
-from shoal.base.form import Form, fields_of
-from shoal.base.reading import show
-from shoal.cli.frame import COMMANDS, Lazy, shoal
+from shoal.base import errors, query_params
+from shoal.base.parsing import show
+from shoal.base.request_form import Form, fields_of
+from shoal.cli.root import COMMANDS, LazyCommands, shoal
 from shoal.events.event import TYPES
-from shoal.fetch.codes import PAGE_ERRORS
-from shoal.loading import CATALOGUE, ROOMS, Entry
+from shoal.fetch.error_codes import PAGE_ERRORS
 from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_lines
 from shoal.serve.openapi import problems_of, tag_of
 from shoal.settings import SPEEDS
+from shoal.settings_loader import CATALOGUE, ROOMS, SettingEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
@@ -64,11 +64,11 @@ def env_example() -> str:
     for room in ROOMS:
         lines += ["", f"# {_about(room)}"]
         for entry in _entries(room):
-            lines += ["", f"# {entry.says}{_not_yet(entry)}", f"#{entry.env}={_example(entry)}"]
+            lines += ["", f"# {entry.description}{_not_yet(entry)}", f"#{entry.env}={_example(entry)}"]
     return "\n".join(lines) + "\n"
 
 
-def _example(entry: Entry) -> str:
+def _example(entry: SettingEntry) -> str:
     """A default as a shell or a compose file can read it; one that is made at start-up is left open."""
     if entry.default.startswith(("$", "sqlite:///$", "the ")) or "VERSION" in entry.default:
         return ""
@@ -114,12 +114,12 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _setting_row(entry: Entry) -> str:
+def _setting_row(entry: SettingEntry) -> str:
     default = f"`{entry.default}`" if entry.default else "empty"
     form = f" Write {entry.form}." if entry.kind in SPELT_OUT else ""
     limits = f" Takes {entry.limits}." if entry.limits else ""
-    says = f"{entry.says}{form}{limits}{_not_yet(entry)}"
-    return _row(f"`{entry.env}`", entry.kind + (", secret" if entry.secret else ""), default, says)
+    summary = f"{entry.description}{form}{limits}{_not_yet(entry)}"
+    return _row(f"`{entry.env}`", entry.kind + (", secret" if entry.secret else ""), default, summary)
 
 
 def _speed_table() -> list[str]:
@@ -128,7 +128,7 @@ def _speed_table() -> list[str]:
     return ["", head, "", "| speed | connections per host | delay |", "|---|---|---|", *rows]
 
 
-def _not_yet(entry: Entry) -> str:
+def _not_yet(entry: SettingEntry) -> str:
     return " (Accepted; nothing uses it yet.)" if entry.planned else ""
 
 
@@ -136,7 +136,7 @@ def _about(room: str) -> str:
     return _first_line(ROOMS[room])
 
 
-def _entries(room: str) -> list[Entry]:
+def _entries(room: str) -> list[SettingEntry]:
     return [entry for entry in CATALOGUE.values() if entry.room == room]
 
 
@@ -144,30 +144,30 @@ def parameters_page() -> str:
     lines = [
         "# Parameters that make no other page",
         "",
-        NOTICE.format("src/shoal/base/params.py"),
+        NOTICE.format("src/shoal/base/query_params.py"),
         "",
         "The built-in lists behind `SHOAL_TRACKING_PARAMS` and `SHOAL_SESSION_PARAMS`. Case makes no difference; a",
-        "final `*` stands for any rest. [Normalize URLs](../guides/normalize-urls.md) says how they are used and how to",
-        "change them.",
+        "final `*` stands for any rest. [Normalize URLs](../guides/normalize-urls.md) says how they are used and how",
+        "to change them.",
         "",
         "## Tracking",
         "",
         "They say where a visitor came from. They go out of the query.",
         "",
-        *_names(params.TRACKING),
+        *_names(query_params.TRACKING),
         "",
         "## Session",
         "",
         "They name a visit. They go out of the query, and out of the path where they stand as `;name=value`.",
         "",
-        *_names(params.SESSION),
+        *_names(query_params.SESSION),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _names(names: tuple[str, ...]) -> list[str]:
     """One row per name, with the comment beside it."""
-    said = dict(re.findall(r'^    "([^"]+)",  # (.+)$', inspect.getsource(params), flags=re.MULTILINE))
+    said = dict(re.findall(r'^    "([^"]+)",  # (.+)$', inspect.getsource(query_params), flags=re.MULTILINE))
     return ["| name | of |", "|---|---|", *(_row(f"`{name}`", said.get(name, "")) for name in names)]
 
 
@@ -198,7 +198,7 @@ def page_errors_page() -> str:
     lines = [
         "# Errors of pages",
         "",
-        NOTICE.format("src/shoal/fetch/codes.py"),
+        NOTICE.format("src/shoal/fetch/error_codes.py"),
         "",
         "What `error.code` of [a page's record](record.md) can be. A status such as 404 is no error: the server",
         "answered. A page that may be tried again is asked for several times, see `SHOAL_PAGE_ATTEMPTS`.",
@@ -207,7 +207,7 @@ def page_errors_page() -> str:
         "|---|---|---|",
     ]
     for code, meaning in PAGE_ERRORS.items():
-        lines.append(_row(f"`{code}`", meaning.says, "yes" if meaning.tried_again else ""))
+        lines.append(_row(f"`{code}`", meaning.description, "yes" if meaning.tried_again else ""))
     return "\n".join(lines) + "\n"
 
 
@@ -228,7 +228,7 @@ def metrics_page() -> str:
     ]
     for one in Metrics().told:
         name = f"`{one.name}_total`" if one.kind == "counter" else f"`{one.name}`"
-        lines.append(_row(name, one.kind, ", ".join(f"`{label}`" for label in one.labels), one.says))
+        lines.append(_row(name, one.kind, ", ".join(f"`{label}`" for label in one.labels), one.description))
     return "\n".join(lines) + "\n"
 
 
@@ -245,7 +245,7 @@ def events_page() -> str:
         "|---|---|---|",
     ]
     for name, kind in TYPES.items():
-        when = f"{kind.says} (not sent yet)" if kind.planned else kind.says
+        when = f"{kind.description} (not sent yet)" if kind.planned else kind.description
         lines.append(_row(f"`{name}`", when, ", ".join(f"`{one}`" for one in kind.data)))
     return "\n".join(lines) + "\n"
 
@@ -259,7 +259,7 @@ def cli_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _loaded(lazy: Lazy) -> click.Command | None:
+def _loaded(lazy: LazyCommands) -> click.Command | None:
     """The command, or None while its module is not written yet; any other fault of it is raised."""
     module = lazy.where.partition(":")[0]
     path = PACKAGE.parent.joinpath(*module.split("."))
@@ -309,18 +309,18 @@ def _endpoint_part(line: Endpoint, first: Endpoint) -> Iterator[str]:
     yield from ("", f"### {line.method} {line.path}", "")
     scope = f"Scope `{line.scope}`." if line.scope else "No token needed."
     once = ["Honours `Idempotency-Key`."] if line.once else []
-    yield " ".join([line.says, *line.about.split(), scope, *once])
+    yield " ".join([line.summary, *line.about.split(), scope, *once])
     yield from _fields("query", line.query)
     yield from _fields("body", line.body)
-    if line.asks is not None:
-        yield from ("", "```json", _json(line.asks), "```")
+    if line.request_example is not None:
+        yield from ("", "```json", _json(line.request_example), "```")
     yield from ("", _answers(line, first))
-    if line.answers is not None and line is first:
-        yield from ("", "```json", _json(line.answers), "```")
+    if line.response_example is not None and line is first:
+        yield from ("", "```json", _json(line.response_example), "```")
 
 
 def _answers(line: Endpoint, first: Endpoint) -> str:
-    like = f", as {first.method} {first.path}" if line is not first and line.answers is not None else ""
+    like = f", as {first.method} {first.path}" if line is not first and line.response_example is not None else ""
     kind = "" if line.answer is None else f" ({line.media_type}{like})"
     codes = ", ".join(f"`{one.code}`" for one in problems_of(line))
     return f"Answers {line.status}{kind}" + f"; {codes}." * bool(codes)
@@ -331,7 +331,7 @@ def _fields(where: str, form: type[Form]) -> list[str]:
     if not fields:
         return []
     rows = [
-        _row(f"`{one.name}`", one.says, one.accepts, "needed" if one.required else _default(one.default))
+        _row(f"`{one.name}`", one.description, one.accepts, "needed" if one.required else _default(one.default))
         for one in fields
     ]
     return ["", f"| {where} | meaning | takes | default |", "|---|---|---|---|", *rows]

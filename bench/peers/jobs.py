@@ -23,12 +23,12 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.service import Service
 from shoal.base.signals import Signals
 from shoal.cli.child import main as serve_parent
-from shoal.cli.watching import on_stop
+from shoal.cli.long_running import on_stop
 from shoal.cli.worker import workers_of
-from shoal.loading import load
 from shoal.queue import states
-from shoal.queue.job import Lease, NewJob, Taker
+from shoal.queue.job import Lease, LeaseRequest, NewJob
 from shoal.queue.queue import Queue
+from shoal.settings_loader import load
 
 CHILD = (sys.executable, str(Path(__file__).resolve()), "child")
 KIND = "page"
@@ -54,7 +54,7 @@ class NoPages:
 
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
         moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
-        return (await self._queue.finish_and_lease(moves, Taker(holder, [KIND], self._lanes), want)).leases
+        return (await self._queue.finish_and_lease(moves, LeaseRequest(holder, [KIND], self._lanes), want)).leases
 
     def close(self) -> None:
         os.close(self._log)

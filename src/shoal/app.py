@@ -1,4 +1,4 @@
-"""The composition root: the only place that names a driver and wires the rooms. What runs in them is `shoal.crew`'s."""
+"""The composition root, the only place that names a driver. Factories for the jobs of workers are in `shoal.runners`."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,30 +12,30 @@ from shoal.base.database import Tx
 from shoal.base.disk import readable_by_others
 from shoal.base.errors import BadConfig, NotFound
 from shoal.base.ids import JobId
-from shoal.base.reading import Address
+from shoal.base.parsing import Address
 from shoal.base.signals import Signals
-from shoal.crawl.crawls import KIND, Crawls
-from shoal.crawl.journal import Journal
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.store import FrontierStore
 from shoal.egress import AddressRule, Egress, Endpoint, Proxies, is_local, listening
 from shoal.egress.address import Address as IpAddress
-from shoal.hosts.listeners import Announcer, Listeners
+from shoal.hosts.controller_addresses import AddressAnnouncer, ControllerAddresses
 from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
 from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import Holder, LostJob, RunKeeper
+from shoal.queue.job import Fence, LostJob, RunListener
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 from shoal.queue.wake import QuietWake, Wake, announcing
-from shoal.settings import DatabaseSettings, Pace, Settings
+from shoal.settings import DatabaseSettings, Settings, SpeedProfile
 from shoal.store.bodies.folder import FolderBodies
+from shoal.store.sql.controller_addresses import SqlListeners
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.journal import SqlJournalStore
-from shoal.store.sql.listeners import SqlListeners
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.sqlite import SqliteDatabase
@@ -44,27 +44,27 @@ from shoal.store.sql.sqlite import SqliteDatabase
 if TYPE_CHECKING:
     import asyncpg
 
-    from shoal.access.acts import Acts
-    from shoal.access.once import Once
+    from shoal.access.audit_log import AuditLog
+    from shoal.access.idempotency import Idempotency
     from shoal.access.tokens import Tokens
     from shoal.audit.analyses import Analyses
     from shoal.base.service import Chore
-    from shoal.crawl.archive import FrontierArchive
-    from shoal.crawl.archivist import Archivist
-    from shoal.crawl.carrier import Carrier
-    from shoal.crawl.filer import Filer
+    from shoal.crawl.dump.dump import CrawlDump
+    from shoal.crawl.frontier.admin import FrontierAdmin
+    from shoal.crawl.frontier.admin_store import FrontierAdminStore
+    from shoal.crawl.journal.files import JournalFiles
     from shoal.events.webhooks import Webhooks
-    from shoal.fetch.bots import Bots
-    from shoal.fetch.slots import Task
-    from shoal.fetch.waiting import WaitingRoom
-    from shoal.pages.groups import Groups
-    from shoal.pages.history import History
-    from shoal.pages.ingest import Ingest
-    from shoal.plan.intake import Intake
+    from shoal.page_jobs.bots import Bots
+    from shoal.page_jobs.groups import Groups
+    from shoal.page_jobs.history import History
+    from shoal.page_jobs.ingest import Ingest
+    from shoal.page_jobs.leasing import PageTask
+    from shoal.page_jobs.long_poll import LongPoll
+    from shoal.plan.importer import PolicyImporter
     from shoal.plan.policies import Policies
-    from shoal.plan.priority import Rule
-    from shoal.queue.jobs import Jobs
-    from shoal.serve.live import Live
+    from shoal.plan.priority import PriorityRule
+    from shoal.queue.job_admin import JobAdmin
+    from shoal.serve.crawl_feed import CrawlFeeds
     from shoal.store.sql.postgres import PostgresDatabase
 
     SqlDatabase = SqliteDatabase | PostgresDatabase
@@ -85,7 +85,7 @@ class App:
     pages: PageStore
     bodies: BodyStore
     wake: Wake
-    listeners: Listeners  # where controllers are, as far as this process learned of them
+    listeners: ControllerAddresses  # where controllers are, as far as this process learned of them
 
     def janitor(self) -> Janitor:
         return Janitor(self.database, self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
@@ -96,49 +96,49 @@ class App:
         return None if isinstance(self.database, SqliteDatabase) else self.queue.clock_watch(self.clock)
 
     @property
-    def jobs(self) -> "Jobs":
-        from shoal.queue.jobs import Jobs
-        from shoal.store.sql.jobbook import SqlJobBook
+    def jobs(self) -> "JobAdmin":
+        from shoal.queue.job_admin import JobAdmin
+        from shoal.store.sql.job_admin import SqlJobAdmin
 
-        return Jobs(self.database, self.queue, SqlJobBook(self.settings.queue.ageing))
+        return JobAdmin(self.database, self.queue, SqlJobAdmin(self.settings.queue.ageing))
 
     def announcer(self) -> "Chore":
         """The chore that tells workers where this controller listens."""
-        return Announcer(self.database, SqlListeners(), self.settings.serve.listen)
+        return AddressAnnouncer(self.database, SqlListeners(), self.settings.serve.listen)
 
     def pruner(self, holder: str) -> "Chore":
         """The chore that removes what is old, on one controller at a time."""
-        from shoal.base.leader import Led
-        from shoal.events.old import OldEvents
-        from shoal.observe.hours import OldHours
-        from shoal.pages.shelf import OldGroups, OldResults
-        from shoal.plan.old import OldSignals
-        from shoal.queue.pruner import Pruner, job_shelves
+        from shoal.base.leader import LeaderOnly
+        from shoal.events.retention import EventRetention
+        from shoal.observe.hourly_stats import HourlyStatsRetention
+        from shoal.page_jobs.retention import GroupRetention, ResultRetention
+        from shoal.plan.retention import BoostRetention
+        from shoal.queue.pruner import Pruner, job_retention
         from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.groups import SqlGroupStore
-        from shoal.store.sql.hours import SqlHours
-        from shoal.store.sql.jobbook import SqlJobBook
+        from shoal.store.sql.hourly_stats import SqlHourlyStats
+        from shoal.store.sql.job_admin import SqlJobAdmin
         from shoal.store.sql.leader import SqlLeaderStore
         from shoal.store.sql.policies import SqlPolicies
         from shoal.store.sql.results import SqlResultStore
 
-        shelves = job_shelves(SqlJobBook(self.settings.queue.ageing), self.settings.queue)
-        shelves.append(OldEvents(SqlEvents(), self.settings.events, self.signals))
-        shelves.append(OldGroups(self.settings.queue.keep_dead, SqlGroupStore()))
-        shelves.append(OldHours(self.settings.queue.keep_hours, SqlHours()))
-        shelves.append(OldResults(self.settings.pages.keep_results, SqlResultStore()))
-        shelves.append(OldSignals(self.settings.plan.keep_signals, SqlPolicies()))
-        return Led(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
+        shelves = job_retention(SqlJobAdmin(self.settings.queue.ageing), self.settings.queue)
+        shelves.append(EventRetention(SqlEvents(), self.settings.events, self.signals))
+        shelves.append(GroupRetention(self.settings.queue.keep_dead, SqlGroupStore()))
+        shelves.append(HourlyStatsRetention(self.settings.queue.keep_hours, SqlHourlyStats()))
+        shelves.append(ResultRetention(self.settings.pages.keep_results, SqlResultStore()))
+        shelves.append(BoostRetention(self.settings.plan.keep_signals, SqlPolicies()))
+        return LeaderOnly(Pruner(self.database, shelves), self.database, SqlLeaderStore(), holder)
 
     @property
-    def archive(self) -> "FrontierArchive":
-        from shoal.store.sql.archive import SqlArchive
+    def archive(self) -> "FrontierAdminStore":
+        from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 
-        return SqlArchive(self.database.dialect, self.hosts, self.pages)
+        return SqlFrontierAdmin(self.database.dialect, self.hosts, self.pages)
 
     @property
     def groups(self) -> "Groups":
-        from shoal.pages.groups import Groups
+        from shoal.page_jobs.groups import Groups
         from shoal.store.sql.groups import SqlGroupStore
         from shoal.store.sql.results import SqlResultStore
 
@@ -162,33 +162,33 @@ class App:
 
     @property
     def ingest(self) -> "Ingest":
-        from shoal.pages.ingest import Ingest
+        from shoal.page_jobs.ingest import Ingest
         from shoal.store.sql.results import SqlResultStore
 
         return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox(), self.groups, self.signals)
 
     def hour_keeper(self) -> "Chore":
         """The chore that adds up what happened in each hour; from now on it hears the signals of this process."""
-        from shoal.observe.hours import HourKeeper
-        from shoal.store.sql.hours import SqlHours
+        from shoal.observe.hourly_stats import HourlyStatsWriter
+        from shoal.store.sql.hourly_stats import SqlHourlyStats
 
-        return HourKeeper(self.database, SqlHours(), self.signals)
+        return HourlyStatsWriter(self.database, SqlHourlyStats(), self.signals)
 
-    def archivist(self) -> "Archivist":
-        from shoal.crawl.archivist import Archivist
+    def archivist(self) -> "FrontierAdmin":
+        from shoal.crawl.frontier.admin import FrontierAdmin
 
-        return Archivist(self.database, self.crawls, self.queue, self.archive, self.bodies)
+        return FrontierAdmin(self.database, self.crawls, self.queue, self.archive, self.bodies)
 
-    def carrier(self) -> "Carrier":
-        from shoal.crawl.carrier import Carrier
+    def carrier(self) -> "CrawlDump":
+        from shoal.crawl.dump.dump import CrawlDump
 
-        return Carrier(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())
+        return CrawlDump(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())
 
-    def acts(self) -> "Acts":
-        from shoal.access.acts import Acts
-        from shoal.store.sql.tokens import SqlActStore
+    def acts(self) -> "AuditLog":
+        from shoal.access.audit_log import AuditLog
+        from shoal.store.sql.tokens import SqlAuditLogStore
 
-        return Acts(self.database, SqlActStore())
+        return AuditLog(self.database, SqlAuditLogStore())
 
     def tokens(self) -> "Tokens":
         """The verbs of tokens. Whoever verifies and whoever revokes share one, so that a revoke holds at once."""
@@ -197,57 +197,57 @@ class App:
 
         return Tokens(self.database, SqlTokenStore(), self.acts(), self.clock, self.signals)
 
-    def waiting_room(self) -> "WaitingRoom[Task]":
-        from shoal.fetch.waiting import WaitingRoom
+    def waiting_room(self) -> "LongPoll[PageTask]":
+        from shoal.page_jobs.long_poll import LongPoll
 
-        return WaitingRoom(self.wake, self.clock, self.settings.queue.poll_every)
+        return LongPoll(self.wake, self.clock, self.settings.queue.poll_every)
 
-    def bots(self, room: "WaitingRoom[Task] | None" = None) -> "Bots":
+    def bots(self, room: "LongPoll[PageTask] | None" = None) -> "Bots":
         """The verbs of bots. Those who wait for jobs wait in `room`."""
-        from shoal.fetch.bots import Bots
-        from shoal.fetch.slots import SlotLeases
-        from shoal.hosts.places import Places
+        from shoal.hosts.rate_limiter import RateLimiter
+        from shoal.page_jobs.bots import Bots
+        from shoal.page_jobs.leasing import PageLeases
 
         settings, pace = self.settings, self.settings.pages.pace
-        places = Places(self.hosts, pace.delay, ease_of(pace), settings.hosts.longest_slow_delay, at_once=True)
-        slots = SlotLeases(self.queue, self.groups.store, places)
+        places = RateLimiter(self.hosts, pace.delay, ease_of(pace), settings.hosts.longest_slow_delay, at_once=True)
+        slots = PageLeases(self.queue, self.groups.store, places)
         room = room or self.waiting_room()
         return Bots(self.database, self.queue, self.ingest, slots, room, settings.bots, self.clock, self.signals)
 
     def api(
         self,
         tokens: "Tokens | None" = None,
-        live: "Live | None" = None,
-        room: "WaitingRoom[Task] | None" = None,
+        live: "CrawlFeeds | None" = None,
+        room: "LongPoll[PageTask] | None" = None,
     ) -> list[object]:
         """The groups of REST endpoints over these rooms. Who stops serving closes `live` and `room`, which ends what
         goes on and on."""
         from shoal.serve.analyses import AnalysisApi
         from shoal.serve.api import GROUPS
         from shoal.serve.bots import BotApi
+        from shoal.serve.crawl_feed import CrawlFeeds
         from shoal.serve.crawls import CrawlApi
         from shoal.serve.docs import DocsApi
         from shoal.serve.groups import GroupApi
         from shoal.serve.jobs import JobApi, QuotaApi
         from shoal.serve.journal import JournalApi
-        from shoal.serve.live import Live
         from shoal.serve.pages import PageApi
         from shoal.serve.policies import PolicyApi
         from shoal.serve.results import ResultApi
         from shoal.serve.stats import StatsApi
         from shoal.serve.tokens import AuditApi, TokenApi
         from shoal.serve.webhooks import WebhookApi
-        from shoal.store.sql.hours import SqlHours
+        from shoal.store.sql.hourly_stats import SqlHourlyStats
 
         return [
             BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),  # asked most often: found first
             CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
             PageApi(self.crawls, self.database, self.pages),
-            JournalApi(self.crawls, live or Live(self.crawls, self.clock)),
+            JournalApi(self.crawls, live or CrawlFeeds(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),
             JobApi(self.jobs),
             QuotaApi(self.jobs),
-            StatsApi(self.crawls, self.jobs, self.database, SqlHours(), self.clock),
+            StatsApi(self.crawls, self.jobs, self.database, SqlHourlyStats(), self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
             ResultApi(self.policies(), self.history()),
@@ -257,11 +257,11 @@ class App:
             DocsApi(GROUPS),
         ]
 
-    def once(self) -> "Once":
-        from shoal.access.once import Once
-        from shoal.store.sql.once import SqlKeyStore
+    def once(self) -> "Idempotency":
+        from shoal.access.idempotency import Idempotency
+        from shoal.store.sql.idempotency import SqlIdempotencyStore
 
-        return Once(self.database, SqlKeyStore())
+        return Idempotency(self.database, SqlIdempotencyStore())
 
     def webhooks(self) -> "Webhooks":
         from shoal.events.webhooks import Webhooks
@@ -270,7 +270,7 @@ class App:
         return Webhooks(self.database, SqlWebhooks(), SqlEvents(), lambda: rule_of(self.settings))
 
     def policies(self) -> "Policies":
-        from shoal.crawl.again import Again
+        from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
         from shoal.plan.policies import Policies
         from shoal.store.sql.policies import SqlPolicies
 
@@ -278,50 +278,50 @@ class App:
             self.database,
             SqlPolicies(),
             self.queue,
-            Again(self.crawls),
+            PolicyCrawls(self.crawls),
             cache(lambda: rule_of(self.settings)),
             self.priority_rules(),
             Proxies(self.settings.egress.proxies),
         )
 
-    def priority_rules(self) -> "tuple[Rule, ...]":
-        from shoal.plan.rulebook import rules_in
+    def priority_rules(self) -> "tuple[PriorityRule, ...]":
+        from shoal.plan.priority_rules import read_priority_rules
 
-        return rules_in(self.settings.plan.rules)
+        return read_priority_rules(self.settings.plan.rules)
 
     def history(self) -> "History":
-        from shoal.pages.history import History
+        from shoal.page_jobs.history import History
         from shoal.store.sql.results import SqlResultStore
 
         return History(self.database, SqlResultStore())
 
-    def intake(self) -> "Intake":
-        from shoal.plan.intake import Intake
+    def intake(self) -> "PolicyImporter":
+        from shoal.plan.importer import PolicyImporter
         from shoal.store.sql.policies import SqlPolicies
 
-        return Intake(self.database, SqlPolicies(), self.policies())
+        return PolicyImporter(self.database, SqlPolicies(), self.policies())
 
     def planners(self) -> "list[Chore]":
         """The chores that make the jobs and crawls of policies, and note how they went."""
-        from shoal.crawl.again import Again
-        from shoal.plan.bookkeeper import Bookkeeper
+        from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
+        from shoal.plan.run_recorder import RunRecorder
         from shoal.plan.scheduler import Scheduler
-        from shoal.plan.sites import SiteScheduler
+        from shoal.plan.site_scheduler import SiteScheduler
         from shoal.store.sql.events import SqlEvents
         from shoal.store.sql.policies import SqlPolicies
 
         store, backlog, rules = SqlPolicies(), self.settings.plan.backlog, self.priority_rules()
         return [
             Scheduler(self.database, store, self.queue, self.jobs, self.signals, backlog, rules),
-            SiteScheduler(self.database, store, Again(self.crawls), self.signals, rules),
-            Bookkeeper(self.database, SqlEvents(), store),
+            SiteScheduler(self.database, store, PolicyCrawls(self.crawls), self.signals, rules),
+            RunRecorder(self.database, SqlEvents(), store),
         ]
 
     def messengers(self, holder: str) -> "list[Chore]":
         """The chores that number events and bring them to whoever wants them."""
-        from shoal.base.leader import Led
+        from shoal.base.leader import LeaderOnly
         from shoal.events.courier import Courier
-        from shoal.events.eventfile import EventFile
+        from shoal.events.event_file import EventFile
         from shoal.events.forwarder import Forwarder
         from shoal.store.sql.events import SqlEvents, SqlWebhooks
         from shoal.store.sql.leader import SqlLeaderStore
@@ -334,7 +334,7 @@ class App:
         ]
         if path is not None:
             file = EventFile(self.database, events, path)
-            chores.append(Led(file, self.database, SqlLeaderStore(), holder, lead=file.sink))
+            chores.append(LeaderOnly(file, self.database, SqlLeaderStore(), holder, lead=file.sink))
         return chores
 
     @property
@@ -360,13 +360,13 @@ class App:
     def _log_folder(self) -> Path:
         return self.settings.log.project_logs or _beside_the_store(self.settings.database) / "logs"
 
-    def filer(self) -> "Filer":
-        from shoal.crawl.filer import Filer
-        from shoal.observe.files import ProjectLogs
+    def filer(self) -> "JournalFiles":
+        from shoal.crawl.journal.files import JournalFiles
+        from shoal.observe.project_logs import ProjectLogs
 
         log = self.settings.log
         files = ProjectLogs(self._log_folder, log.project_log_size, log.project_logs_kept)
-        return Filer(self.database, self.crawls.journal.store, files.append)
+        return JournalFiles(self.database, self.crawls.journal.store, files.append)
 
     async def check_store(self) -> None:
         """Raise unless the store can be read and written: one that is full still answers what it is asked."""
@@ -390,7 +390,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     if url.startswith(("postgresql://", "postgres://")):
         from shoal.store.sql.postgres import PostgresDatabase
 
-        return PostgresDatabase(settings)
+        return PostgresDatabase(settings, clock)
     raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
 
 
@@ -439,7 +439,7 @@ async def apart(app: App) -> AsyncIterator[Queue]:
     await database.open()
     try:
         heart = Queue(database, app.queue.store, settings.queue, app.signals)
-        await heart.extend([Holder(JobId("none"), 0)])  # the statement is prepared before a lease depends on it
+        await heart.extend([Fence(JobId("none"), 0)])  # the statement is prepared before a lease depends on it
         yield heart
     finally:
         await database.close()
@@ -490,7 +490,7 @@ def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
 class _Later:
     """The keeper of a kind of runs that most processes never meet: made when the first of its jobs moves."""
 
-    def __init__(self, make: Callable[[], RunKeeper]) -> None:
+    def __init__(self, make: Callable[[], RunListener]) -> None:
         self._make = make
 
     async def lock(self, tx: Tx, run_id: str) -> None:
@@ -510,10 +510,10 @@ class _LastWords:
     """Who tells of page jobs that are dead letters: made when there is one."""
 
     async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
-        from shoal.pages.ending import LastWords
+        from shoal.page_jobs.dead_letter_event import DeadLetterEvents
         from shoal.store.sql.results import SqlResultStore
 
-        await LastWords(SqlResultStore(), SqlOutbox()).buried(tx, moves)
+        await DeadLetterEvents(SqlResultStore(), SqlOutbox()).buried(tx, moves)
 
 
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None) -> App:
@@ -536,7 +536,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
         settings.crawl,
         Proxies(settings.egress.proxies),
     )
-    keepers: dict[str, RunKeeper] = {
+    keepers: dict[str, RunListener] = {
         KIND: crawls,
         "page": _Later(lambda: app.groups),
         "analysis": _Later(lambda: app.analyses),
@@ -544,7 +544,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     queue.register(keepers, {"page": _LastWords()})
     crawls.followed_by(lambda: app.analyses)
     bodies = bodies_of(settings, clock, signals)
-    listeners = Listeners(database, SqlListeners())
+    listeners = ControllerAddresses(database, SqlListeners())
     app = App(settings, clock, signals, database, queue, crawls, frontier, hosts, pages, bodies, wake, listeners)
     return app
 
@@ -557,23 +557,23 @@ def on_database(settings: Settings, database: "SqlDatabase") -> App:
 async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> App:
     """The wired rooms on an open database of ours, or on the PostgreSQL behind somebody else's pool; an empty one is
     initialised."""
-    from shoal.store.sql.pooled import PooledPostgres
+    from shoal.store.sql.borrowed_pool import BorrowedPoolPostgres
     from shoal.store.sql.postgres import PostgresDatabase
 
     if isinstance(given, SqliteDatabase | PostgresDatabase):
         return on_database(settings, given)
-    database = PooledPostgres(settings.database, given)
+    database = BorrowedPoolPostgres(settings.database, given)
     await database.open()
     return on_database(settings, database)
 
 
-def ease_of(pace: Pace) -> float:
+def ease_of(pace: SpeedProfile) -> float:
     """Seconds of delay for each second that a slow host takes to answer."""
     return 2 / pace.connections if pace.delay else 0.0
 
 
 def rule_of(
-    settings: Settings, named: frozenset[Endpoint] = frozenset(), listeners: Listeners | None = None
+    settings: Settings, named: frozenset[Endpoint] = frozenset(), listeners: ControllerAddresses | None = None
 ) -> AddressRule:
     """What crawls may reach: never a controller or a worker that runs with these settings, unless a person at this
     machine named it; then something else may be listening there. Nor one of the `listeners`."""

@@ -8,12 +8,12 @@ from typing import Any, Self
 from shoal.app import opened
 from shoal.base.errors import Interrupted, InvalidInput, NothingCrawled
 from shoal.crawl.crawl import Counts
-from shoal.crawl.crawls import Seen
+from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import CrawlState
-from shoal.here.crawl import CrawlHere
-from shoal.here.wish import Wish, read_config, read_id
-from shoal.loading import load
+from shoal.local.crawl_request import CrawlRequest, read_config, read_id
+from shoal.local.local_crawl import LocalCrawl
 from shoal.pages.page import Page
+from shoal.settings_loader import load
 
 
 def crawl(
@@ -35,11 +35,11 @@ def crawl(
     if resume is not None:
         if seeds or options or id is not None:
             raise InvalidInput("resume", "stands beside seeds or options", "give it alone: the stored ones apply")
-        return CrawlRun(Wish(resume=resume), store)
+        return CrawlRun(CrawlRequest(resume=resume), store)
     if not seeds:
         raise InvalidInput("seeds", "are missing", "name at least one URL")
     config = read_config({"seeds": list(seeds), **options})
-    return CrawlRun(Wish(config, None if id is None else read_id(id, "id"), trusted=trust_seeds), store)
+    return CrawlRun(CrawlRequest(config, None if id is None else read_id(id, "id"), trusted=trust_seeds), store)
 
 
 class CrawlRun:
@@ -49,7 +49,7 @@ class CrawlRun:
     the crawl; `async with` and `aclose` also wait until it is paused. If something else ends it, that is raised.
     """
 
-    def __init__(self, wish: Wish, store: str | None) -> None:
+    def __init__(self, wish: CrawlRequest, store: str | None) -> None:
         self._keeper = _Keeper(wish, store)
         self._pages: Iterator[Page] = iter(())
 
@@ -104,17 +104,17 @@ class _Keeper:
     """Holds the crawl in a task of its own, which knows nothing of the iterator: however that goes away, by `break`, by
     an error, or with the whole event loop, the crawl is paused."""
 
-    def __init__(self, wish: Wish, store: str | None) -> None:
+    def __init__(self, wish: CrawlRequest, store: str | None) -> None:
         self._wish = wish
         self._store = store
-        self.here: CrawlHere | None = None
-        self.seen: Seen | None = None
+        self.here: LocalCrawl | None = None
+        self.seen: CrawlStatus | None = None
         self._begun = asyncio.Event()
         self._left = asyncio.Event()
-        self._task: asyncio.Task[Seen] | None = None
+        self._task: asyncio.Task[CrawlStatus] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def begin(self) -> CrawlHere:
+    async def begin(self) -> LocalCrawl:
         """The crawl, ours; raises what kept it from beginning."""
         if self._task is None:
             self._loop = asyncio.get_running_loop()
@@ -135,7 +135,7 @@ class _Keeper:
             await self.end()
             raise
 
-    async def end(self) -> Seen | None:
+    async def end(self) -> CrawlStatus | None:
         """Leave the crawl, paused if it has not ended; what it came to. None if it never began."""
         self._left.set()
         if self._task is not None and self.here is not None:
@@ -147,10 +147,10 @@ class _Keeper:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._left.set)
 
-    async def _keep(self) -> Seen:
+    async def _keep(self) -> CrawlStatus:
         try:
             async with opened(load({"DATABASE_URL": self._store}).settings) as app:
-                async with CrawlHere(app, await self._wish.find(app)) as here:
+                async with LocalCrawl(app, await self._wish.find(app)) as here:
                     self.here = here
                     self._begun.set()
                     await self._left.wait()
@@ -159,10 +159,10 @@ class _Keeper:
             self._begun.set()
 
 
-_KEPT: set[asyncio.Task[Seen]] = set()  # asyncio itself holds its tasks only weakly
+_KEPT: set[asyncio.Task[CrawlStatus]] = set()  # asyncio itself holds its tasks only weakly
 
 
-def _check(seen: Seen | None) -> None:
+def _check(seen: CrawlStatus | None) -> None:
     """Raise unless the crawl came to its own end."""
     if seen is not None and seen.crawl.state is CrawlState.FAILED:
         raise NothingCrawled(seen.crawl.id, seen.error_message)

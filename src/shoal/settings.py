@@ -1,7 +1,7 @@
 """Every setting: type, default, environment name, one sentence; one slice per room; and the rules between them.
 
-Rooms get their slice in the constructor and never look anything up here. Where values come from is `shoal.loading`'s;
-whether a listen address may be opened, or a store reached, is left to whoever opens it.
+Packages get their section in the constructor and never look anything up here. `shoal.settings_loader` reads the values;
+whether a listen address may be opened, or a store reached, is checked by whoever opens it.
 """
 
 import os
@@ -16,7 +16,10 @@ from typing import Any, Literal
 
 from shoal import __version__
 from shoal.base.errors import BadConfig
-from shoal.base.kinds import (
+from shoal.base.parsing import show_duration, show_size
+from shoal.base.query_params import SESSION, TRACKING
+from shoal.base.setting import SettingsSection, setting
+from shoal.base.setting_kinds import (
     BodyPlace,
     Duration,
     FilePath,
@@ -38,9 +41,6 @@ from shoal.base.kinds import (
     Tracking,
     Whole,
 )
-from shoal.base.params import SESSION, TRACKING
-from shoal.base.reading import show_duration, show_size
-from shoal.base.setting import Slice, setting
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
@@ -60,7 +60,7 @@ def store_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'shoal.db'}"
 
 
-class DatabaseSettings(Slice):
+class DatabaseSettings(SettingsSection):
     """The database of record."""
 
     data_dir: Folder = setting(
@@ -87,13 +87,13 @@ class DatabaseSettings(Slice):
     )
 
 
-class RedisSettings(Slice):
+class RedisSettings(SettingsSection):
     """Redis, which carries lanes and frontiers for a fleet."""
 
     url: RedisUrl = setting("REDIS_URL", "", "The Redis server.", secret=True, planned=True)
 
 
-class QueueSettings(Slice):
+class QueueSettings(SettingsSection):
     """Jobs: leases, retries, dead letters."""
 
     lease: Duration = setting("SHOAL_LEASE", "10s", "How long a worker may keep a job without extending its lease.")
@@ -156,7 +156,7 @@ class QueueSettings(Slice):
     lanes: Backend = setting("SHOAL_LANES", "sql", "What carries the lanes that workers take jobs from.")
 
 
-class WorkSettings(Slice):
+class WorkSettings(SettingsSection):
     """The worker process and its children."""
 
     concurrency: Whole = setting(
@@ -196,7 +196,7 @@ Speed = Literal["slow", "normal", "fast", "max"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SpeedProfile:
     """How hard one host may be asked."""
 
     connections: int
@@ -211,7 +211,7 @@ SPEEDS: Mapping[Speed, tuple[int | None, timedelta]] = {
 }
 
 
-class CrawlSettings(Slice):
+class CrawlSettings(SettingsSection):
     """A site crawl: its window, its commits, its slices."""
 
     max_concurrent_curl: Whole = setting(
@@ -270,17 +270,17 @@ class CrawlSettings(Slice):
         shown="the built-in list",
     )
 
-    def pace(self, speed: Speed, concurrency: int | None = None) -> Pace:
+    def pace(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
         """The connections and delay of a profile; a number that somebody set beats the profile's."""
         connections, delay = SPEEDS[speed]
         if concurrency is not None:
-            return Pace(concurrency, delay)
+            return SpeedProfile(concurrency, delay)
         if connections is None or "max_concurrent_curl" in self.given:
-            return Pace(self.max_concurrent_curl, delay)
-        return Pace(min(connections, self.max_concurrent_curl), delay)
+            return SpeedProfile(self.max_concurrent_curl, delay)
+        return SpeedProfile(min(connections, self.max_concurrent_curl), delay)
 
 
-class PageSettings(Slice):
+class PageSettings(SettingsSection):
     """Page jobs: single URLs that anybody may ask for."""
 
     speed: Speed = setting("SHOAL_PAGE_SPEED", "normal", "How hard page jobs ask one host.")
@@ -289,13 +289,13 @@ class PageSettings(Slice):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SpeedProfile:
         """The connections and the delay of the profile."""
         connections, delay = SPEEDS[self.speed]
-        return Pace(connections or 1000, delay)
+        return SpeedProfile(connections or 1000, delay)
 
 
-class BotSettings(Slice):
+class BotSettings(SettingsSection):
     """Bots of others that pull page jobs and push results."""
 
     lock_ttl: Duration = setting(
@@ -318,7 +318,7 @@ class BotSettings(Slice):
     )
 
 
-class HostSettings(Slice):
+class HostSettings(SettingsSection):
     """Politeness towards one host, shared by everybody who asks it."""
 
     longest_crawl_delay: Duration = setting(
@@ -332,7 +332,9 @@ class HostSettings(Slice):
         "A Retry-After up to this holds the host; a longer one counts as absent.",
     )
     backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF", "2s", "First pause for a host that answers 429 or 503 without a Retry-After."
+        "SHOAL_HOST_BACKOFF",
+        "2s",
+        "First pause for a host that is held (429, or 503 for several URLs) without a Retry-After.",
     )
     longest_backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a good answer."
@@ -345,7 +347,7 @@ class HostSettings(Slice):
     robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "How long a robots.txt is used before it is asked again.")
 
 
-class EgressSettings(Slice):
+class EgressSettings(SettingsSection):
     """The only way out: where to, as whom, how much."""
 
     proxies: Proxies = setting(
@@ -378,7 +380,7 @@ class EgressSettings(Slice):
     max_encodings: Whole = setting("SHOAL_MAX_ENCODINGS", 3, "Content encodings on top of each other.", ge=1, le=10)
 
 
-class BodySettings(Slice):
+class BodySettings(SettingsSection):
     """Where answers are kept as they were sent, for crawls that ask for it."""
 
     place: BodyPlace = setting(
@@ -395,7 +397,7 @@ class BodySettings(Slice):
     secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "The key for the object store.", secret=True)
 
 
-class PlanSettings(Slice):
+class PlanSettings(SettingsSection):
     """Policies and the jobs that they make."""
 
     schedule_every: Duration = setting(
@@ -423,7 +425,7 @@ class PlanSettings(Slice):
     )
 
 
-class EventSettings(Slice):
+class EventSettings(SettingsSection):
     """Events and those who are told of them."""
 
     forward_every: Duration = setting(
@@ -447,7 +449,7 @@ class EventSettings(Slice):
     )
 
 
-class RenderSettings(Slice):
+class RenderSettings(SettingsSection):
     """The render service."""
 
     url: HttpUrl = setting("RENDERER_URL", "", "The renderer that opens pages in a browser.", secret=True, planned=True)
@@ -459,7 +461,7 @@ def most_connections(_: Mapping[str, Any]) -> int:
     return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(16, min(files * 3 // 4, MOST_CONNECTIONS))
 
 
-class ServeSettings(Slice):
+class ServeSettings(SettingsSection):
     """The controller's HTTP side."""
 
     listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
@@ -502,7 +504,7 @@ class ServeSettings(Slice):
     )
 
 
-class ClientSettings(Slice):
+class ClientSettings(SettingsSection):
     """Commands that talk to a controller instead of a store."""
 
     server: HttpUrl = setting("SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.")
@@ -515,7 +517,7 @@ def host_as_node_id(_: Mapping[str, Any]) -> str:
     return name or "node"
 
 
-class GrpcSettings(Slice):
+class GrpcSettings(SettingsSection):
     """The control plane between controllers and nodes."""
 
     enabled: Switch = setting("GRPC_ENABLED", False, "Serve the control plane.", planned=True, shown="false")
@@ -535,7 +537,7 @@ class GrpcSettings(Slice):
     )
 
 
-class LogSettings(Slice):
+class LogSettings(SettingsSection):
     """Log lines on stderr."""
 
     level: LogLevel = setting("SHOAL_LOG_LEVEL", "info", "The least important lines that are written.")

@@ -18,8 +18,8 @@ from shoal.app import database_of, opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.compat import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
-from shoal.crawl.crawls import Seen
-from shoal.loading import load
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.settings_loader import load
 
 ROOT = Path(__file__).parents[2]
 SITE = "http://example.org"
@@ -124,8 +124,8 @@ async def rest_of_async(queue: DatabaseUrlQueueManager) -> list[str]:
     return given
 
 
-def seen_in(store: str, scan_id: str = "scan-1") -> Seen:
-    async def look() -> Seen:
+def seen_in(store: str, scan_id: str = "scan-1") -> CrawlStatus:
+    async def look() -> CrawlStatus:
         async with opened(load({"DATABASE_URL": store}).settings) as app:
             return await app.crawls.get(scan_id)
 

@@ -17,8 +17,8 @@ import pytest
 
 from shoal.cli.main import main
 from tests.support import ledger
-from tests.support.disk import stuff
 from tests.support.fleet import LONG_LEASE, clean_environment
+from tests.support.full_disk import stuff
 from tests.support.ledger import Expected
 from tests.support.servers import free_port
 from tests.support.site import PAGES, Site

@@ -15,7 +15,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.events.signature import new_secret, sign
 from shoal.extract.rules import read_rules
-from shoal.pages.group import GroupConfig
+from shoal.page_jobs.group import GroupConfig
 from tests.support.fleet import Fleet, clean_environment
 from tests.support.site import Site
 

@@ -35,7 +35,7 @@ def test_every_page_comes_to_what_it_must_and_nothing_inside_is_touched(tmp_path
             *itertools.chain(*(("--output", out) for out in OUTPUTS)),
         ]
         done = subprocess.run(
-            [sys.executable, "-m", "tests.support.peak", "peak", sys.executable, "-m", "shoal", *crawl, *how],
+            [sys.executable, "-m", "tests.support.peak_memory", "peak", sys.executable, "-m", "shoal", *crawl, *how],
             cwd=tmp_path,
             env=clean_environment(tmp_path) | site.settings | LONG_LEASE | {"PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -77,7 +77,7 @@ def test_several_of_the_largest_sitemaps_fit_into_memory(tmp_path: Path, sqlite_
         crawl = ["crawl", site.address, "--id", "large", "--store", sqlite_url, "--json", "--speed", "max"]
         crawl += ["--sitemap", "only", "--max-pages-per-host", "20"]
         done = subprocess.run(
-            [sys.executable, "-m", "tests.support.peak", "peak", sys.executable, "-m", "shoal", *crawl],
+            [sys.executable, "-m", "tests.support.peak_memory", "peak", sys.executable, "-m", "shoal", *crawl],
             cwd=tmp_path,
             env=clean_environment(tmp_path) | LONG_LEASE | {"PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -16,7 +16,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tests.support import ledger
 from tests.support.fleet import clean_environment
-from tests.support.objects import ACCESS_KEY, REGION, SECRET_KEY, object_store
+from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, object_store
 from tests.support.site import Site
 
 PAGES = 400

@@ -23,15 +23,15 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.ids import JobId, new_id
-from shoal.loading import load
 from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
-from shoal.work.leftovers import claim
+from shoal.settings_loader import load
+from shoal.work.pidfile import claim_name
 from shoal.work.process import started
 from tests.support import ledger
 from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
-from tests.support.lag import lagging
 from tests.support.site import Site, path_of
+from tests.support.slow_network import lagging
 
 T = TypeVar("T")
 
@@ -324,14 +324,14 @@ def _has_done(url: str, count: int) -> bool:
 
 async def test_further_workers_of_a_machine_get_names_of_their_own(tmp_path: Path) -> None:
     clock = SystemClock()
-    first = await claim("host", tmp_path, clock, given=False)
-    second = await claim("host", tmp_path, clock, given=False)
+    first = await claim_name("host", tmp_path, clock, given=False)
+    second = await claim_name("host", tmp_path, clock, given=False)
     assert (first.node_id, second.node_id) == ("host", "host-2")
     first.close()
-    third = await claim("host", tmp_path, clock, given=False)
+    third = await claim_name("host", tmp_path, clock, given=False)
     assert third.node_id == "host"
     with pytest.raises(BadConfig, match="another worker of this machine runs"):
-        await claim("host-2", tmp_path, clock, given=True)
+        await claim_name("host-2", tmp_path, clock, given=True)
     second.close()
     third.close()
 
@@ -339,7 +339,7 @@ async def test_further_workers_of_a_machine_get_names_of_their_own(tmp_path: Pat
 async def test_a_worker_that_may_write_nowhere_has_its_name_all_the_same(tmp_path: Path) -> None:
     nowhere = tmp_path / "file"
     nowhere.write_text("")
-    book = await claim("host", nowhere, SystemClock(), given=False)
+    book = await claim_name("host", nowhere, SystemClock(), given=False)
     assert book.node_id == "host"
     book.add(os.getpid())
     assert book.reap() == []
@@ -353,13 +353,13 @@ async def test_a_worker_ends_what_the_last_one_of_its_name_left_behind_and_nothi
     clock = SystemClock()
     left, other = sleeping_process(), sleeping_process()
     try:
-        book = await claim("host", tmp_path, clock, given=False)
+        book = await claim_name("host", tmp_path, clock, given=False)
         book.add(left.pid)
         with closing(book):
             pass  # its worker is gone, in some odd way
         written = tmp_path / "workers" / "host"
         written.write_text(f"{written.read_text()}{other.pid} 1\n999999999 5\nrubbish\n")
-        with closing(await claim("host", tmp_path, clock, given=False)) as book:
+        with closing(await claim_name("host", tmp_path, clock, given=False)) as book:
             assert book.reap() == [left.pid]
         assert left.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         assert other.poll() is None

@@ -10,19 +10,19 @@ import orjson
 from starlette.types import ASGIApp, Message
 
 from shoal.access.caller import Caller
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.ids import JobId
-from shoal.fetch.bots import Bots
-from shoal.fetch.slots import SlotLeases
-from shoal.fetch.waiting import WaitingRoom
-from shoal.hosts.places import Places
-from shoal.pages.result import Delivery, Result, Status
-from shoal.queue.job import Holder
+from shoal.hosts.rate_limiter import RateLimiter
+from shoal.page_jobs.bots import Bots
+from shoal.page_jobs.leasing import PageLeases
+from shoal.page_jobs.long_poll import LongPoll
+from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.queue.job import Fence
 from shoal.queue.wake import QuietWake
+from shoal.serve.application import application
+from shoal.serve.authentication import InProcessAuthenticator
 from shoal.serve.bots import MOST_JOBS, BotApi
 from shoal.serve.endpoint import routes_of
-from shoal.serve.keeper import Inside
-from shoal.serve.site import site
 from shoal.settings import BotSettings
 from shoal.store.sql.groups import SqlGroupStore
 from tests.contract.conftest import Bench
@@ -36,16 +36,16 @@ AWAY = 503
 def bots_of(bench: Bench) -> BotApi:
     """The bot API over these rooms. Hosts may be asked as often as one likes."""
     clock, settings = bench.clock, BotSettings()
-    places = Places(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
-    slots = SlotLeases(bench.queue, SqlGroupStore(), places)
-    room = WaitingRoom[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
+    places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
+    slots = PageLeases(bench.queue, SqlGroupStore(), places)
+    room = LongPoll[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
     bots = Bots(bench.database, bench.queue, bench.ingest, slots, room, settings, clock, bench.signals)
     return BotApi(bots, clock, settings.max_result_bytes)
 
 
 def door_of(bench: Bench, api: BotApi, token: str) -> ASGIApp:
-    caller = Caller(who=token, scopes=frozenset({Scope.BOT}))
-    return site(routes_of([api], api.max_body), bench.clock, bench.signals, Inside(caller))
+    caller = Caller(who=token, scopes=frozenset({TokenScope.BOT}))
+    return application(routes_of([api], api.max_body), bench.clock, bench.signals, InProcessAuthenticator(caller))
 
 
 async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
@@ -67,7 +67,7 @@ async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
 class Kept:
     """A grant in a bot's hands."""
 
-    holder: Holder
+    holder: Fence
     until: int
 
 
@@ -102,7 +102,7 @@ class Bot:
         self.days.accepted += [one for one, state in zip(answers, states, strict=True) if state is not None]
         self.days.lost += sum(state is None for state in states)
 
-    async def send(self, answers: list[Delivery], *, surely: bool = False) -> list[str | None] | None:
+    async def send(self, answers: list[ResultDelivery], *, surely: bool = False) -> list[str | None] | None:
         door, states = self.sure_door if surely else self.door, list[str | None]()
         for first in range(0, len(answers), MOST_JOBS):
             results = [_item(one) for one in answers[first : first + MOST_JOBS]]
@@ -113,7 +113,7 @@ class Bot:
             states += [_state(one) for one in said["results"]]
         return states
 
-    async def beat(self, holder: Holder) -> bool:
+    async def beat(self, holder: Fence) -> bool:
         """Whether it was believed."""
         path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
         status, said = await post(self.sure_door, path, {"epoch": holder.epoch})
@@ -145,9 +145,9 @@ class Liar(Bot):
 
     async def push(self) -> None:
         mine = list(self.kept)
-        await self._lie([Holder(one.holder.job_id, epoch) for one in mine for epoch in self._wrong(one.holder.epoch)])
+        await self._lie([Fence(one.holder.job_id, epoch) for one in mine for epoch in self._wrong(one.holder.epoch)])
         await self._lie([one.holder for bot in self.days.bots for one in bot.kept if bot is not self])
-        await self._lie([Holder(JobId("job_nobody"), 1), Holder(JobId("' OR 1=1 --"), 1), Holder(JobId("."), 0)])
+        await self._lie([Fence(JobId("job_nobody"), 1), Fence(JobId("' OR 1=1 --"), 1), Fence(JobId("."), 0)])
         await super().push()
         await self._lie([one.holder for one in mine])
         beats = [await self.beat(one.holder) for one in mine]
@@ -156,8 +156,8 @@ class Liar(Bot):
     def _wrong(self, epoch: int) -> Iterator[int]:
         yield from (epoch - 1, epoch + 1, -epoch, 2**62)
 
-    async def _lie(self, holders: list[Holder]) -> None:
-        lies = [Delivery(one, result_of(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in holders]
+    async def _lie(self, holders: list[Fence]) -> None:
+        lies = [ResultDelivery(one, result_of(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in holders]
         states = await self.send(lies, surely=True)
         assert states is not None
         self.days.lies += len(lies)
@@ -176,10 +176,10 @@ def _parts(count: int) -> Iterator[int]:
 
 def _kept(job: dict[str, Any], now: int) -> Kept:
     lease = job["lease"]
-    return Kept(Holder(JobId(job["job_id"]), lease["epoch"]), now + round(lease["ttl_seconds"] * 1e6))
+    return Kept(Fence(JobId(job["job_id"]), lease["epoch"]), now + round(lease["ttl_seconds"] * 1e6))
 
 
-def _item(one: Delivery) -> dict[str, Any]:
+def _item(one: ResultDelivery) -> dict[str, Any]:
     told = one.result.told()
     meta = told["meta"]
     return {

@@ -2,11 +2,13 @@
 statements of a commit. Which store it is, `store_url` decides; servers are tests/conftest.py's business."""
 
 import asyncio
+import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -20,21 +22,22 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.crawls import KIND, Crawls
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, NewUrl, Report, Settled, Task, Turn, key_of
-from shoal.crawl.journal import Journal
+from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, Turn, UrlKind, WalkerBatch, key_of
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.states import CrawlState
-from shoal.crawl.store import Pace
-from shoal.crawl.walk import Ask, Walk
+from shoal.crawl.store import HostRate
 from shoal.egress.address import AddressRule
-from shoal.pages.ending import LastWords
-from shoal.pages.groups import Groups
-from shoal.pages.ingest import Ingest
+from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
+from shoal.page_jobs.dead_letter_event import DeadLetterEvents
+from shoal.page_jobs.groups import Groups
+from shoal.page_jobs.ingest import Ingest
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import Holder, Job, Lease, NewJob
-from shoal.queue.jobs import Jobs
+from shoal.queue.job import Fence, Job, Lease, NewJob
+from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
 from shoal.settings import CrawlSettings, DatabaseSettings, QueueSettings
 from shoal.store.sql.analyses import SqlAnalysisStore
@@ -42,19 +45,20 @@ from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.groups import SqlGroupStore
 from shoal.store.sql.hosts import SqlHostStore
-from shoal.store.sql.jobbook import SqlJobBook
+from shoal.store.sql.job_admin import SqlJobAdmin
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.journal import SqlJournalStore
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.results import SqlResultStore
-from shoal.work.storage import Check, StorageWatch
+from shoal.work.storage_watch import Check, StorageWatch
+from tests.support.servers import Service, ask_postgres
 
 T = TypeVar("T")
 
 SITE = "http://example.org"
 PATIENCE = 60.0  # seconds: for what happens at once, unless it never happens
-FREE = Pace(timedelta(0))
+FREE = HostRate(timedelta(0))
 
 
 def database_at(url: str, clock: FakeClock) -> Database:
@@ -83,8 +87,8 @@ class Bench:
         self.queue = Queue(self.database, self.jobs, self.settings, signals)
         crawls = SqlCrawlStore()
         self.journal = Journal(self.database, SqlJournalStore(), crawls, CrawlSettings().journal_lines)
-        self.book = SqlJobBook(self.settings.ageing)
-        self.desk = Jobs(self.database, self.queue, self.book)
+        self.book = SqlJobAdmin(self.settings.ageing)
+        self.desk = JobAdmin(self.database, self.queue, self.book)
         self.crawls = Crawls(
             self.database, crawls, self.frontier, self.queue, SqlOutbox(), AddressRule(), signals, self.journal
         )
@@ -100,7 +104,7 @@ class Bench:
             signals,
         )
         self.analyses = Analyses(self.database, SqlAnalysisStore(), self.queue, SqlOutbox(), signals)
-        last_words = LastWords(self.results, SqlOutbox())
+        last_words = DeadLetterEvents(self.results, SqlOutbox())
         self.queue.register({"page": self.groups, "analysis": self.analyses}, {"page": last_words})
         self.crawls.followed_by(lambda: self.analyses)
         self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox(), self.groups, signals)
@@ -192,7 +196,7 @@ class Bench:
         """The history of a job, the grant that it has now included."""
         return [asdict(grant) for grant in await self.database.read(lambda tx: self.jobs.history(tx, JobId(job_id)))]
 
-    async def settle_something(self, holder: Holder) -> None:
+    async def settle_something(self, holder: Fence) -> None:
         await self.database.run(lambda tx: self.jobs.mark_settled(tx, holder))
 
     async def lose(self, seconds: float = 10.5) -> None:
@@ -218,7 +222,7 @@ class Bench:
         """How many of the crawl's jobs are pending, and how many locked."""
         return await self.database.read(lambda tx: self.jobs.live_of_run(tx, crawl.id))
 
-    async def walker(self, crawl: Crawl, holder: str = "w1", *, pace: Pace = FREE) -> "Walker":
+    async def walker(self, crawl: Crawl, holder: str = "w1", *, pace: HostRate = FREE) -> "Walker":
         """Lease a walker's job of the crawl and attach."""
         walker = Walker(self, crawl, await self.lease(holder, KIND), pace)
         await walker.attach()
@@ -235,14 +239,14 @@ class Bench:
 class Walker:
     """A walker without an engine: it fetches nothing, and settles what a test says."""
 
-    def __init__(self, bench: Bench, crawl: Crawl, lease: Lease, pace: Pace = FREE) -> None:
+    def __init__(self, bench: Bench, crawl: Crawl, lease: Lease, pace: HostRate = FREE) -> None:
         self.bench = bench
         self.crawl = crawl
         self.lease = lease
         self.holder = lease.holder
-        self.held: list[Task] = []
+        self.held: list[FrontierTask] = []
         self.attached = False
-        self.walk = Walk(
+        self.walk = WalkerCommits(
             bench.database, bench.crawls, bench.frontier, bench.hosts, bench.queue, crawl, lease.holder, pace
         )
 
@@ -254,11 +258,11 @@ class Walker:
     async def turn(self, *settled: Settled, found: Iterable[NewUrl] = (), want: int = 10) -> Turn:
         """One commit: settle these, add those, take more."""
         left = [task for task in self.held if task not in [done.task for done in settled]]
-        turn = await self.walk.turn(Report(list(settled), list(found)), Ask(want, len(left)))
+        turn = await self.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(want, len(left)))
         self.held = left + turn.work
         return turn
 
-    async def take(self, want: int = 10) -> list[Task]:
+    async def take(self, want: int = 10) -> list[FrontierTask]:
         return (await self.turn(want=want)).work
 
     async def fetch_all(self, *found: NewUrl, want: int = 10) -> Turn:
@@ -269,7 +273,7 @@ class Walker:
         return new_url(self.crawl, url, depth, fate)
 
 
-def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind: Kind = Kind.PAGE) -> NewUrl:
+def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind: UrlKind = UrlKind.PAGE) -> NewUrl:
     address = Url(url if "://" in url else SITE + url)
     return NewUrl(*key_of(address, crawl.key_seed, kind), address, depth, fate, kind=kind)
 
@@ -283,19 +287,28 @@ async def suspected(bench: Bench, which: str = "TRUE") -> None:
     await bench.sql(f"DELETE FROM frontier WHERE {which}")
 
 
-def page_of(task: Task, **facts: Any) -> Page:
+def page_of(task: FrontierTask, **facts: Any) -> Page:
     return Page(url=task.url, depth=task.depth, fetched_at=1, attempt=task.attempts + 1, parent=task.parent, **facts)
 
 
-def fetched(task: Task, size: int = 10) -> Settled:
+def fetched(task: FrontierTask, size: int = 10) -> Settled:
     return Settled(task, Fate.FETCHED, page_of(task, status=200, bytes=size))
 
 
-def failed(task: Task) -> Settled:
+def redirected(crawl: Crawl, task: FrontierTask, url: str) -> Settled:
+    """A taken URL was answered with a redirect to another one."""
+    target = new_url(crawl, url)
+    steps = () if task.chain is None else task.chain.steps
+    chain = RedirectChain((*steps, RedirectStep(task.at, 302, 1)), target.key, target.chk)
+    page = page_of(task, status=302)
+    return Settled(task, Fate.OPEN, onward=Onward(target.url, target.url, chain, page))
+
+
+def failed(task: FrontierTask) -> Settled:
     return Settled(task, Fate.FAILED, page_of(task, error_code="connect", error_message="refused"))
 
 
-def later(task: Task, seconds: float) -> Settled:
+def later(task: FrontierTask, seconds: float) -> Settled:
     return Settled(task, Fate.OPEN, retry_in=round(seconds * 1e6))
 
 
@@ -458,6 +471,16 @@ async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
     bench = await open_bench(postgres_url)
     yield bench
     await bench.close()
+
+
+@pytest.fixture
+def own_database(postgres: Service) -> Iterator[str]:
+    """A PostgreSQL database for one test alone, without a table. Making or dropping a schema, as other tests do all the
+    time, lets every connection to that database plan its statements again: here nobody does."""
+    name = f"t_{secrets.token_hex(8)}"
+    ask_postgres(postgres.url, f"CREATE DATABASE {name} TEMPLATE template0")
+    yield urlsplit(postgres.url)._replace(path=f"/{name}").geturl()
+    ask_postgres(postgres.url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

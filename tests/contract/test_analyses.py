@@ -17,7 +17,7 @@ from shoal.base.errors import LeaseLost, NotFound
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import CrawlState
 from shoal.events.event import TYPES
-from shoal.observe.words import worded
+from shoal.observe.log_messages import log_line
 from shoal.pages.page import Page
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState
@@ -167,7 +167,7 @@ async def test_the_lines_of_the_log_are_those_of_its_design(bench: Bench) -> Non
     await try_and_fail(bench)
     await bench.jump(6)
     await try_and_fail(bench)
-    lines = [worded(one) for one in bench.told if isinstance(one, AnalysisAttempted | AnalysisMoved)]
+    lines = [log_line(one) for one in bench.told if isinstance(one, AnalysisAttempted | AnalysisMoved)]
     assert [line.message for line in lines] == [
         "Processing analysis job",
         "Retrying analysis job",

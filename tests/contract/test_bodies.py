@@ -11,12 +11,12 @@ import pytest
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
 from shoal.base.signals import Signal, Signals
-from shoal.pages.bodies import BodyStore, BodyStoreStumbled, Place
+from shoal.pages.bodies import BodyLocation, BodyStore, BodyStoreFailed
 from shoal.pages.warc import read_first
 from shoal.settings import BodySettings
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.bodies.s3 import TRIES, S3Bodies
-from tests.support.objects import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, object_store, signature
+from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, object_store, signature
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BodyStore
     store.close()
 
 
-async def keep(bodies: BodyStore, crawl_id: str, data: bytes) -> Place:
+async def keep(bodies: BodyStore, crawl_id: str, data: bytes) -> BodyLocation:
     """Kept by a writer of its own."""
     writer = bodies.writer(crawl_id)
     try:
@@ -66,12 +66,12 @@ async def test_what_was_appended_is_read_back_from_its_place(bodies: BodyStore) 
 
 async def test_a_piece_in_the_middle_of_a_batch_is_read_alone(bodies: BodyStore) -> None:
     place = await keep(bodies, "crl_1", b"one two three")
-    assert await bodies.read(Place(place.file, place.offset + 4, 3)) == b"two"
+    assert await bodies.read(BodyLocation(place.file, place.offset + 4, 3)) == b"two"
 
 
 async def test_each_file_begins_with_a_record_that_says_what_it_is(bodies: BodyStore) -> None:
     place = await keep(bodies, "crl_1", b"x")
-    record = read_first(await bodies.read(Place(place.file, 0, place.offset)))
+    record = read_first(await bodies.read(BodyLocation(place.file, 0, place.offset)))
     assert record.fields["warc-type"] == "warcinfo"
     assert b"isPartOf: crl_1\r\n" in record.block
 
@@ -104,13 +104,13 @@ async def test_any_id_that_a_crawl_may_have_is_a_name_that_a_store_can_take(bodi
 @pytest.mark.parametrize("file", ["/etc/passwd", "../shoal.db", "crawl-a/../../x.warc.gz", "crawl-a/.warc.gz", ""])
 async def test_a_place_that_no_writer_gave_out_is_not_read(bodies: BodyStore, file: str) -> None:
     with pytest.raises(NotFound):
-        await bodies.read(Place(file, 0, 1))
+        await bodies.read(BodyLocation(file, 0, 1))
 
 
 async def test_a_piece_that_reaches_past_the_end_is_not_there(bodies: BodyStore) -> None:
     place = await keep(bodies, "crl_1", b"short")
     with pytest.raises(NotFound, match="SHOAL_BODIES"):
-        await bodies.read(Place(place.file, place.offset, 6))
+        await bodies.read(BodyLocation(place.file, place.offset, 6))
 
 
 async def test_a_folder_begins_another_segment_when_one_is_large(tmp_path: Path) -> None:
@@ -172,12 +172,25 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
     place = await keep(bodies, "crl_1", b"kept")
     assert clock.slept == [0.5, 1.0]
     assert told == [
-        BodyStoreStumbled(store=objects.url, error="it answers 503", retry_in_seconds=pause) for pause in (0.5, 1.0)
+        BodyStoreFailed(store=objects.url, error="it answers 503", retry_in_seconds=pause) for pause in (0.5, 1.0)
     ]
     assert list(objects.objects) == [f"some/prefix/{place.file}"]
     objects.failing = TRIES
     with pytest.raises(BodiesUnavailable, match="answers 503"):
         await keep(bodies, "crl_1", b"not kept")
+    bodies.close()
+
+
+async def test_an_object_store_without_room_says_so_at_once(objects: ObjectStore) -> None:
+    bodies = s3(objects, clock=Hurried())
+    await bodies.check_room()
+    assert objects.objects == {}
+    objects.refusing["PUT"] = 507
+    for write in (keep(bodies, "crl_1", b"not kept"), bodies.check_room()):
+        with pytest.raises(StorageFull) as told:
+            await write
+        assert told.value.storage == "bodies"
+    assert objects.requests == 4
     bodies.close()
 
 

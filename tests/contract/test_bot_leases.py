@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from shoal.base.errors import LeaseLost
-from shoal.pages.result import Delivery, Result, Status
-from shoal.queue.job import Holder, Lease, Taker, bot_holder, owner_of
+from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.queue.job import Fence, Lease, LeaseRequest, bot_holder, owner_of
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench
 
@@ -17,7 +17,7 @@ PAYLOAD = '{"url": "http://example.org/a", "policy": "pol_1", "labels": {"team":
 
 
 async def lease(bench: Bench, holder: str = OURS) -> Lease:
-    taker = Taker(holder, ["page"], lock_ttl=TEN_MINUTES)
+    taker = LeaseRequest(holder, ["page"], lock_ttl=TEN_MINUTES)
     turned = await bench.queue.finish_and_lease([], taker, 1)
     [lease] = turned.leases
     return lease
@@ -74,7 +74,7 @@ async def test_a_heartbeat_with_another_epoch_is_refused_and_changes_nothing(ben
     before = await bench.job(job_id)
     await bench.jump(5)
     with pytest.raises(LeaseLost):
-        await bench.queue.beat(owner_of(OURS), Holder(leased.holder.job_id, epoch), TEN_MINUTES)
+        await bench.queue.beat(owner_of(OURS), Fence(leased.holder.job_id, epoch), TEN_MINUTES)
     assert await bench.job(job_id) == before
 
 
@@ -127,7 +127,7 @@ async def test_a_job_without_a_policy_is_lost_to_bots_as_often_as_to_nodes(bench
 async def test_a_result_after_the_time_is_taken_until_the_job_is_taken_from_its_bot(bench: Bench) -> None:
     first, second = await bench.enqueue(payload=PAYLOAD, priority=60), await bench.enqueue(payload=PAYLOAD)
     leases = [await lease(bench), await lease(bench)]
-    deliveries = [Delivery(one.holder, Result(Status.SUCCESS, "", 1, data={"a": 1})) for one in leases]
+    deliveries = [ResultDelivery(one.holder, Result(Status.SUCCESS, "", 1, data={"a": 1})) for one in leases]
     await bench.jump(700)
     assert await bench.ingest.settle_one(OURS, deliveries[0]) is JobState.DONE
     await bench.janitor().run_once()

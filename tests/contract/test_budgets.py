@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.frontier import Report
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.values import WalkerBatch
 from shoal.crawl.states import CrawlState as S
-from shoal.crawl.store import Pace
-from shoal.crawl.walk import Ask
+from shoal.crawl.store import HostRate
 from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched
 
 SEEDS = [f"http://h{number}.example/" for number in range(30)]  # a host each: walkers do not wait for each other
@@ -22,7 +22,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 async def work_for(walker: Walker, seconds: float) -> None:
     """One turn of a walker that worked this long and has nothing to tell."""
-    await walker.walk.turn(Report(walked=round(seconds * 1e6)), Ask(0, 1))
+    await walker.walk.turn(WalkerBatch(walked=round(seconds * 1e6)), TurnRequest(0, 1))
 
 
 async def test_all_walkers_together_take_no_more_than_the_budget_has_room_for(bench: Bench) -> None:
@@ -61,7 +61,7 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
     bench, gate = postgres_bench, Gate("others_hosts")
     seeds = [*(f"{SITE}/{number}" for number in range(8)), "http://other.example/"]
     crawl = await bench.submit(*seeds, workers=2, max_pages_per_host=2)
-    pace = Pace(timedelta(0), per_host=2, walkers=2)
+    pace = HostRate(timedelta(0), per_host=2, walkers=2)
     owner = await bench.walker(crawl, "w1", pace=pace)
     first = next(task for task in await owner.take(2) if task.url.startswith(SITE))
     helper = await bench.walker(crawl, "w2", pace=pace)
@@ -89,10 +89,10 @@ async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> 
 async def test_the_last_walker_to_leave_completes_a_crawl_whose_budget_is_spent(bench: Bench) -> None:
     crawl, (first, second, third) = await three(bench, max_bytes=10)
     [task] = await first.take()
-    await first.walk.close(Report([fetched(task)]), "max_bytes")
-    await second.walk.close(Report(), "max_bytes")
+    await first.walk.close(WalkerBatch([fetched(task)]), "max_bytes")
+    await second.walk.close(WalkerBatch(), "max_bytes")
     assert await bench.state(crawl) is S.RUNNING
-    await third.walk.close(Report(), "max_bytes")
+    await third.walk.close(WalkerBatch(), "max_bytes")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_bytes")
 
 
@@ -101,11 +101,11 @@ async def test_a_walker_that_goes_otherwise_after_the_budget_completes_it_too(be
     crawl = await bench.submit(*SEEDS, workers=2, max_pages=1)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [task] = await first.take()
-    await first.walk.close(Report([fetched(task)]), "max_pages")
+    await first.walk.close(WalkerBatch([fetched(task)]), "max_pages")
     if how == "lost":
         await bench.queue.lose(second.lease, "killed")
     else:
-        await second.walk.hand_back(Report(), "shutdown")
+        await second.walk.hand_back(WalkerBatch(), "shutdown")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_pages")
     assert await bench.live(crawl) == (0, 0)
 
@@ -132,5 +132,5 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     for _ in range(5):
         await work_for(walker, 0.3)
     assert (await bench.counts(crawl)).walked == 1_200_000  # what is not worth a write is kept for the next
-    await walker.walk.hand_back(Report(walked=100_000), "shutdown")
+    await walker.walk.hand_back(WalkerBatch(walked=100_000), "shutdown")
     assert (await bench.counts(crawl)).walked == 1_600_000

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from shoal.base.leader import LEAD, Led, Term
-from shoal.base.service import Pass
+from shoal.base.leader import LEAD, LeaderOnly, LeaderTerm
+from shoal.base.service import PassResult
 from shoal.queue.job import Lease
-from shoal.queue.pruner import Pruner, job_shelves
+from shoal.queue.pruner import Pruner, job_retention
 from shoal.queue.states import JobState
 from shoal.settings import QueueSettings
 from shoal.store.sql.leader import SqlLeaderStore
@@ -118,7 +118,7 @@ async def test_one_that_was_lost_too_often_is_buried_and_its_company_is_not(benc
 
 
 def pruner(bench: Bench, **settings: Any) -> Pruner:
-    return Pruner(bench.database, job_shelves(bench.book, QueueSettings(**settings)))
+    return Pruner(bench.database, job_retention(bench.book, QueueSettings(**settings)))
 
 
 async def test_jobs_are_kept_for_a_time_and_dead_letters_for_longer(bench: Bench) -> None:
@@ -170,12 +170,12 @@ class Counting:
     def __init__(self) -> None:
         self.passes = 0
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         self.passes += 1
-        return Pass()
+        return PassResult()
 
 
-async def claim(bench: Bench, holder: str) -> Term | None:
+async def claim(bench: Bench, holder: str) -> LeaderTerm | None:
     return await bench.database.run(lambda tx: SqlLeaderStore().claim(tx, "c", holder, LEAD))
 
 
@@ -194,7 +194,7 @@ async def test_another_takes_over_with_a_new_term_when_the_time_is_up(bench: Ben
     assert first is not None
     await bench.jump(6)
     second = await claim(bench, "b")
-    assert second == Term("c", "b", first.number + 1)
+    assert second == LeaderTerm("c", "b", first.number + 1)
     holds = [await bench.database.read(lambda tx, t=t: SqlLeaderStore().holds(tx, t)) for t in (first, second)]
     assert holds == [False, True]
     assert await claim(bench, "a") is None
@@ -223,7 +223,7 @@ async def test_of_many_that_claim_at_once_one_leads(bench: Bench) -> None:
 
 async def test_a_led_chore_is_done_by_its_leader_alone(bench: Bench) -> None:
     chores = [Counting(), Counting()]
-    led = [Led(chore, bench.database, SqlLeaderStore(), f"h{n}") for n, chore in enumerate(chores)]
+    led = [LeaderOnly(chore, bench.database, SqlLeaderStore(), f"h{n}") for n, chore in enumerate(chores)]
     for _ in range(3):
         for one in led:
             await one.run_once()

@@ -9,11 +9,11 @@ import pytest
 
 from shoal.base.clock import FakeClock
 from shoal.base.store_clock import ClockStepped, OwnClockSetBack
-from shoal.hosts.pace import Wish
-from shoal.hosts.watch import HostNews
+from shoal.hosts.rate import SlotRequest
+from shoal.hosts.throttle import HostNews
 from shoal.queue.janitor import Janitor
 from shoal.queue.states import JobState as J
-from shoal.store.sql.clock import MARK_EVERY, Anchor, Wall, after_boot, after_check
+from shoal.store.sql.clock import MARK_EVERY, ClockAnchor, WallClock, after_boot, after_check
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at, open_bench
@@ -145,7 +145,7 @@ async def test_a_host_waits_for_its_delay_and_not_for_the_length_of_a_step(bench
         host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, ["http://example.org"])))[
             "http://example.org"
         ]
-        granted = await bench.database.run(lambda tx: bench.hosts.reserve(tx, [Wish(host, 1, 5.0)]))
+        granted = await bench.database.run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 1, 5.0)]))
         return (granted[host].slots, granted[host].first_in) if host in granted else (0, 0.0)
 
     assert (await reserve())[0] == 1
@@ -288,20 +288,20 @@ async def test_a_machine_that_starts_with_a_right_clock_takes_it(sqlite_url: str
 
 def test_a_slow_look_at_the_clocks_is_no_step() -> None:
     """Between two looks at clocks a process may be stopped for as long as it likes."""
-    anchor = Anchor("b", base=1_000 * SECOND, at=1_000 * SECOND, since=1_000 * SECOND)
-    slow = Wall("b", 1_010 * SECOND, before=10 * SECOND, after=40 * SECOND)
+    anchor = ClockAnchor("b", base=1_000 * SECOND, at=1_000 * SECOND, since=1_000 * SECOND)
+    slow = WallClock("b", 1_010 * SECOND, before=10 * SECOND, after=40 * SECOND)
     assert after_check(anchor, slow) == (anchor, 0)
     late = replace_wall(slow, before=5 * SECOND, after=10 * SECOND)
     assert after_check(anchor, late) == (anchor, 0)
 
 
 def test_uptime_that_went_back_is_another_run_of_the_machine() -> None:
-    anchor = Anchor("b", base=1_000 * SECOND, at=1_500 * SECOND, since=1_500 * SECOND)
-    assert after_boot(anchor, Wall("b", 1_600 * SECOND, 600 * SECOND, 600 * SECOND)) is None
-    again = after_boot(anchor, Wall("b", 1_600 * SECOND, 5 * SECOND, 5 * SECOND))
+    anchor = ClockAnchor("b", base=1_000 * SECOND, at=1_500 * SECOND, since=1_500 * SECOND)
+    assert after_boot(anchor, WallClock("b", 1_600 * SECOND, 600 * SECOND, 600 * SECOND)) is None
+    again = after_boot(anchor, WallClock("b", 1_600 * SECOND, 5 * SECOND, 5 * SECOND))
     assert again is not None
     assert again.now(5 * SECOND) == 1_600 * SECOND
 
 
-def replace_wall(wall: Wall, *, before: int, after: int) -> Wall:
-    return Wall(wall.boot, wall.micros, before, after)
+def replace_wall(wall: WallClock, *, before: int, after: int) -> WallClock:
+    return WallClock(wall.boot, wall.micros, before, after)

@@ -3,10 +3,10 @@
 import pytest
 
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
-from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import KIND, CrawlChanged
-from shoal.crawl.frontier import Report
+from shoal.crawl.frontier.values import WalkerBatch
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.crawls import KIND, CrawlChanged
 from shoal.crawl.states import CrawlState
 from tests.contract.conftest import FREE, SITE, Bench, fetched
 
@@ -68,7 +68,7 @@ async def test_a_limit_raised_while_a_walker_leaves_for_it_does_not_end_the_craw
     walker = await bench.walker(crawl)
     [first] = await walker.take()
     await changed(bench, crawl, max_pages=2)
-    await walker.walk.close(Report([fetched(first)]), "max_pages")
+    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.RUNNING
     assert await bench.live(crawl) == (1, 0)
     again = await bench.walker((await bench.crawls.get(crawl.id)).crawl)
@@ -79,13 +79,13 @@ async def test_walkers_that_left_for_a_limit_come_back_when_it_is_raised(bench: 
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c", workers=2, max_pages=1)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [task] = await first.take(1)
-    await first.walk.close(Report([fetched(task)]), "max_pages")
+    await first.walk.close(WalkerBatch([fetched(task)]), "max_pages")
     assert await bench.state(crawl) is S.RUNNING
     await bench.jump(1)
     await changed(bench, crawl, max_pages=3)
     assert await bench.live(crawl) == (1, 1)
     await bench.jump(1)
-    await second.walk.hand_back(Report(), "shutdown")  # nobody holds it, and no limit is spent: it goes on
+    await second.walk.hand_back(WalkerBatch(), "shutdown")  # nobody holds it, and no limit is spent: it goes on
     assert await bench.state(crawl) is S.RUNNING
     assert await bench.live(crawl) == (2, 0)
 

@@ -7,24 +7,24 @@ import pytest
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
-from shoal.crawl import crawls as crawls_room
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.failures import FailedPage, FailedUrls
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, Report, Settled, SitemapRecord, Task
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, UrlKind, WalkerBatch
+from shoal.crawl.lifecycle import crawls as crawls_room
+from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedUrls
 from shoal.crawl.states import CrawlState
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, new_url, page_of
-from tests.contract.test_crawl_life import check_ledger
+from tests.contract.test_crawl_lifecycle import check_ledger
 
 S = CrawlState
 ALL = FailedUrls()
 
 
-def answered(task: Task, status: int) -> Settled:
+def answered(task: FrontierTask, status: int) -> Settled:
     return Settled(task, Fate.FETCHED, page_of(task, status=status, bytes=7))
 
 
-def broken(task: Task, code: str) -> Settled:
+def broken(task: FrontierTask, code: str) -> Settled:
     return Settled(task, Fate.FAILED, page_of(task, error_code=code, error_message="it broke"))
 
 
@@ -193,7 +193,7 @@ async def test_a_paused_crawl_stays_paused(bench: Bench) -> None:
     walker = await bench.walker(crawl)
     first, _ = await walker.take()
     await walker.turn(answered(first, 503))
-    await walker.walk.hand_back(Report(), "shutdown")
+    await walker.walk.hand_back(WalkerBatch(), "shutdown")
     await bench.crawls.pause(crawl.id)
     assert await bench.crawls.retry_these(crawl.id, ALL) == 1
     assert await bench.state(crawl) is S.PAUSED
@@ -226,7 +226,7 @@ async def test_a_retried_page_knows_again_what_led_to_it(bench: Bench) -> None:
     crawl = await bench.submit(sitemap="on")
     walker = await bench.walker(crawl)
     work = {task.kind: task for task in await walker.take()}
-    seed, site_map = work[Kind.PAGE], work[Kind.SITEMAP]
+    seed, site_map = work[UrlKind.PAGE], work[UrlKind.SITEMAP]
     linked, listed = new_url(crawl, "/linked"), new_url(crawl, "/listed")
     linked.parent_key, listed.parent_key = seed.key, site_map.key
     record = SitemapRecord(site_map.url, 1, 200, 1)

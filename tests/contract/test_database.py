@@ -33,7 +33,7 @@ from shoal.store.sql.migrations import Migration
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at
-from tests.support.disk import stuff
+from tests.support.full_disk import stuff
 
 # Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting; a hint that
 # a job waits is a change of the file, or a notification.

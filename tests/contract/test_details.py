@@ -1,12 +1,12 @@
 """Details of pages: stored with their pages, read in the same order, gone with their crawl."""
 
-from shoal.crawl.frontier import Settled, Task
+from shoal.crawl.frontier.values import FrontierTask, Settled
 from shoal.extract.details import Details, Heading, packed, unpacked
 from tests.contract.conftest import Bench, fetched
-from tests.contract.test_archive import archivist_of
+from tests.contract.test_frontier_admin import archivist_of
 
 
-def analysed(task: Task) -> Settled:
+def analysed(task: FrontierTask) -> Settled:
     done = fetched(task)
     assert done.page is not None
     done.page.detail = packed(told(task.url))

@@ -14,14 +14,14 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from shoal.base.clock import SystemClock, span
 from shoal.base.database import Database
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
-from shoal.base.leader import LEAD, Led
+from shoal.base.leader import LEAD, LeaderOnly
 from shoal.egress import AddressRule, Egress
 from shoal.events import courier as courier_room
-from shoal.events.courier import TAKEN_FOR, Courier, CourierStumbled, WebhookDisabled
+from shoal.events.courier import TAKEN_FOR, Courier, CourierFailed, WebhookDisabled
 from shoal.events.event import Event
-from shoal.events.eventfile import EventFile
+from shoal.events.event_file import EventFile
 from shoal.events.forwarder import Forwarder
-from shoal.events.old import OldEvents, SinkMissedEvents
+from shoal.events.retention import EventRetention, SinkMissedEvents
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import Webhooks
 from shoal.settings import EventSettings
@@ -29,7 +29,7 @@ from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.leader import SqlLeaderStore
 from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.conftest import Bench, Severed
-from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
+from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 OK = reply(204, b"")
@@ -65,7 +65,7 @@ class Post:
         await self.forwarder.run_once()
         await self.courier.run_once()
         await self.courier.rest()
-        assert not [told for told in self.bench.told if isinstance(told, CourierStumbled)]
+        assert not [told for told in self.bench.told if isinstance(told, CourierFailed)]
 
     def received(self, path: str = "/hook") -> list[str]:
         return [asked.headers["webhook-id"] for asked in self.server.asked if asked.target == path]
@@ -99,7 +99,7 @@ async def test_events_get_numbers_without_gaps_in_the_order_of_their_commits(pos
 async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
     post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.sizes.MOST_READ", 30)  # two and a half of these
+    monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 30)  # two and a half of these
     await post.happen(*["crawl.started"] * 4, "crawl.completed")
     await post.forwarder.run_once()
     pages, after = [], 0
@@ -116,7 +116,7 @@ async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
 async def test_large_events_are_sent_a_few_at_a_time_and_all_of_them(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.sizes.MOST_READ", 30)  # two and a half of these
+    monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 30)  # two and a half of these
     webhook = await post.hook()
     wanted = await post.happen(*["crawl.started"] * 5)
     await post.carry()
@@ -491,7 +491,7 @@ async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Pos
     await post.happen("crawl.started")
     await post.carry()
     await post.bench.jump(20 * 86400)
-    shelf = OldEvents(post.events, EventSettings(), post.bench.signals)
+    shelf = EventRetention(post.events, EventSettings(), post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
     assert await shelf.prune(post.bench.database, before, 100) == (0, False)
     post.server.answer("/hook", OK)
@@ -508,7 +508,7 @@ async def test_nobody_waits_for_what_a_disabled_webhook_has_in_its_queue(post: P
     await post.carry()
     await post.webhooks.change(webhook.id, WebhookChange(enabled=False))
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
-    shelf = OldEvents(post.events, EventSettings(), post.bench.signals)
+    shelf = EventRetention(post.events, EventSettings(), post.bench.signals)
     assert await shelf.prune(post.bench.database, before, 100) == (1, False)
     assert await post.states(webhook) == []
 
@@ -521,7 +521,7 @@ async def test_what_a_sink_did_not_take_is_kept_longer_but_not_for_ever(post: Po
     [missed] = await post.happen("crawl.completed")
     await post.forwarder.run_once()
     settings = EventSettings(keep="14d", longest="20d")
-    shelf = OldEvents(post.events, settings, post.bench.signals)
+    shelf = EventRetention(post.events, settings, post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
     assert await shelf.prune(post.bench.database, before, 100) == (1, False)
     assert [one.id for one in await post.webhooks.events(0, 10)] == [missed]
@@ -537,9 +537,9 @@ async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_o
     path = tmp_path / "events.jsonl"
     mortal = Severed(post.bench.database)
 
-    def controller(name: str, database: Database) -> Led:
+    def controller(name: str, database: Database) -> LeaderOnly:
         file = EventFile(database, post.events, path)
-        return Led(file, post.bench.database, SqlLeaderStore(), name, lead=file.sink)
+        return LeaderOnly(file, post.bench.database, SqlLeaderStore(), name, lead=file.sink)
 
     async def told(*types: str) -> list[str]:
         ids = await post.happen(*types)

@@ -18,11 +18,20 @@ from shoal.base.database import Tx, Work
 from shoal.base.errors import LeaseLost
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.fates import REOPENING, Fate
-from shoal.crawl.frontier import CRASHES_ALONE, Control, Kind, NewUrl, Report, Settled, SitemapRecord, Task
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.fates import REOPENING, Fate
+from shoal.crawl.frontier.values import (
+    CRASHES_ALONE,
+    Control,
+    FrontierTask,
+    NewUrl,
+    Settled,
+    SitemapRecord,
+    UrlKind,
+    WalkerBatch,
+)
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import Pace
-from shoal.crawl.walk import Ask
+from shoal.crawl.store import HostRate
 from tests.contract.conftest import (
     FREE,
     PATIENCE,
@@ -40,11 +49,11 @@ from tests.contract.conftest import (
     suspected,
     until_blocked,
 )
-from tests.contract.test_crawl_life import check_counters, check_ledger
+from tests.contract.test_crawl_lifecycle import check_counters, check_ledger
 
 T = TypeVar("T")
 
-SLOW = Pace(timedelta(seconds=1))
+SLOW = HostRate(timedelta(seconds=1))
 
 
 async def taken(bench: Bench) -> int:
@@ -80,7 +89,7 @@ async def drain(walkers: list[Walker], links: dict[str, list[str]] | None = None
     raise AssertionError("never drained")
 
 
-def path_of(task: Task) -> str:
+def path_of(task: FrontierTask) -> str:
     return task.url.removeprefix(SITE)
 
 
@@ -132,7 +141,9 @@ async def test_two_crawls_know_nothing_of_each_other(bench: Bench) -> None:
 async def test_urls_that_share_64_bits_of_their_hash_are_two_urls(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.crawl.frontier.xxh3_128_digest", lambda *given: bytes(8) + xxh3_128_digest(*given)[8:])
+    monkeypatch.setattr(
+        "shoal.crawl.frontier.values.xxh3_128_digest", lambda *given: bytes(8) + xxh3_128_digest(*given)[8:]
+    )
     crawl = await grown(bench)
     twins = [new_url(crawl, "/one"), new_url(crawl, "/two")]
     assert twins[0].key == twins[1].key
@@ -149,23 +160,23 @@ async def test_urls_that_share_64_bits_of_their_hash_are_two_urls(
 
 async def test_a_sitemap_and_a_page_of_one_url_are_two_and_keep_their_kind(bench: Bench) -> None:
     crawl = await grown(bench)
-    both = [new_url(crawl, "/map", kind=kind) for kind in Kind]
+    both = [new_url(crawl, "/map", kind=kind) for kind in UrlKind]
     assert await add(bench, crawl, *both, *both) == 2
     walker = await bench.walker(crawl)
     taken = await walker.take()
-    assert [(path_of(task), task.kind) for task in taken] == [("/map", Kind.PAGE), ("/map", Kind.SITEMAP)]
+    assert [(path_of(task), task.kind) for task in taken] == [("/map", UrlKind.PAGE), ("/map", UrlKind.SITEMAP)]
     await walker.turn(fetched(taken[0]), later(taken[1], 5), want=0)
     await bench.jump(6)
     again = await walker.take()
-    assert [task.kind for task in again] == [Kind.SITEMAP]
+    assert [task.kind for task in again] == [UrlKind.SITEMAP]
     await bench.lose()
     after = await bench.walker(crawl)
-    assert [task.kind for task in await after.take()] == [Kind.SITEMAP]
+    assert [task.kind for task in await after.take()] == [UrlKind.SITEMAP]
 
 
 async def test_what_a_sitemap_lists_names_it_as_its_parent(bench: Bench) -> None:
     crawl = await grown(bench)
-    map_url = new_url(crawl, "/map", kind=Kind.SITEMAP)
+    map_url = new_url(crawl, "/map", kind=UrlKind.SITEMAP)
     await add(bench, crawl, map_url)
     walker = await bench.walker(crawl)
     [task] = await walker.take()
@@ -174,7 +185,7 @@ async def test_what_a_sitemap_lists_names_it_as_its_parent(bench: Bench) -> None
     record = SitemapRecord(task.url, 1, 200, listed=1, problem="is short")
     await walker.turn(Settled(task, Fate.FETCHED, sitemap=record), found=[listed], want=0)
     [found] = await walker.take()
-    assert (found.parent, found.kind) == (task.url, Kind.PAGE)
+    assert (found.parent, found.kind) == (task.url, UrlKind.PAGE)
     [row] = await bench.sql("SELECT url, status, listed, problem FROM sitemap")
     assert dict(row) == {"url": f"{SITE}/map", "status": 200, "listed": 1, "problem": "is short"}
     await check_counters(bench, crawl)
@@ -219,10 +230,12 @@ class Tally(Gate):
         self.asked.append(query)
 
 
-async def asked_by_a_take(bench: Bench, crawl: Crawl, want: int, pace: Pace) -> tuple[list[str], list[Task]]:
+async def asked_by_a_take(
+    bench: Bench, crawl: Crawl, want: int, pace: HostRate
+) -> tuple[list[str], list[FrontierTask]]:
     walker, tally = await bench.walker(crawl), Tally()
 
-    async def take(tx: Tx) -> list[Task]:
+    async def take(tx: Tx) -> list[FrontierTask]:
         tally.asked.clear()  # a commit may be tried twice
         return await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.holder, want, 0, pace)
 
@@ -230,8 +243,8 @@ async def asked_by_a_take(bench: Bench, crawl: Crawl, want: int, pace: Pace) -> 
     return tally.asked, tasks
 
 
-@pytest.mark.parametrize("pace", [FREE, SLOW, Pace(timedelta(0), per_host=5)], ids=["free", "slow", "limited"])
-async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench, pace: Pace) -> None:
+@pytest.mark.parametrize("pace", [FREE, SLOW, HostRate(timedelta(0), per_host=5)], ids=["free", "slow", "limited"])
+async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench, pace: HostRate) -> None:
     one = await bench.submit("http://h0.example/1", "http://h0.example/2")
     few, tasks = await asked_by_a_take(bench, one, 2, pace)
     assert len(tasks) == 2
@@ -415,9 +428,9 @@ async def test_the_same_report_twice_counts_once(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
-    report = Report([fetched(first)], [walker.link("/c")])
-    await walker.walk.turn(report, Ask(0, 1))
-    turn = await walker.walk.turn(report, Ask(0, 1))
+    report = WalkerBatch([fetched(first)], [walker.link("/c")])
+    await walker.walk.turn(report, TurnRequest(0, 1))
+    turn = await walker.walk.turn(report, TurnRequest(0, 1))
     assert not turn.drained
     await check_counters(bench, crawl)
     assert (await bench.counts(crawl)).pages == 1
@@ -429,9 +442,9 @@ async def test_a_repeated_report_does_not_end_a_crawl_with_open_urls(bench: Benc
     crawl = await grown(bench, "/a", "/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
-    report = Report([fetched(first), later(second, 5)])
-    await walker.walk.turn(report, Ask(10, 0))
-    turn = await walker.walk.turn(report, Ask(10, 0))
+    report = WalkerBatch([fetched(first), later(second, 5)])
+    await walker.walk.turn(report, TurnRequest(10, 0))
+    turn = await walker.walk.turn(report, TurnRequest(10, 0))
     assert not turn.drained
     assert await bench.state(crawl) is CrawlState.RUNNING
     assert await bench.number("SELECT count(*) FROM frontier_open") == 1
@@ -445,7 +458,7 @@ async def test_a_url_that_is_not_held_is_not_settled(bench: Bench) -> None:
     await walker.attach()
     other = await bench.walker(crawl, "w2")
     assert len(await other.take()) == 2
-    await walker.walk.turn(Report([fetched(first), failed(second)]), Ask(0, 1))
+    await walker.walk.turn(WalkerBatch([fetched(first), failed(second)]), TurnRequest(0, 1))
     assert await taken(bench) == 2
     await check_counters(bench, crawl)
     assert (await other.fetch_all()).drained
@@ -464,9 +477,9 @@ async def test_a_zombies_settle_changes_nothing(bench: Bench) -> None:
     with pytest.raises(LeaseLost):
         await zombie.fetch_all(zombie.link("/zombie"))
     with pytest.raises(LeaseLost):
-        await zombie.walk.close(Report([fetched(task) for task in zombie.held]), "pause")
+        await zombie.walk.close(WalkerBatch([fetched(task) for task in zombie.held]), "pause")
     with pytest.raises(LeaseLost):
-        await zombie.walk.hand_back(Report(), "slice")
+        await zombie.walk.hand_back(WalkerBatch(), "slice")
     assert (await bench.counts(crawl), await bench.fates(crawl)) == before
     assert await taken(bench) == len(held)
     await check_ledger(bench, crawl)
@@ -513,7 +526,7 @@ async def test_a_released_url_waits_again_at_no_cost(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
     walker = await bench.walker(crawl, "w1")
     await walker.take()
-    await walker.walk.hand_back(Report(), "slice")
+    await walker.walk.hand_back(WalkerBatch(), "slice")
     assert await taken(bench) == 0
     again = await bench.walker(crawl, "w2")
     assert {(path_of(task), task.attempts, task.crashes) for task in await again.take()} == {("/a", 0, 0), ("/b", 0, 0)}
@@ -651,7 +664,7 @@ async def test_two_walkers_never_share_a_suspect(postgres_bench: Bench) -> None:
 async def test_a_suspect_keeps_its_hosts_pace(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
     await suspected(bench)
-    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=30)))
+    walker = await bench.walker(crawl, pace=HostRate(timedelta(seconds=30)))
     [first] = await walker.take()
     await walker.turn(fetched(first), want=0)
     tasks = await walker.take()
@@ -659,7 +672,7 @@ async def test_a_suspect_keeps_its_hosts_pace(bench: Bench) -> None:
 
 
 async def test_a_suspect_whose_host_may_not_be_asked_soon_holds_nobody_back(bench: Bench) -> None:
-    paced = Pace(timedelta(seconds=30))
+    paced = HostRate(timedelta(seconds=30))
     crawl = await grown(bench, "/a", "/b", "http://other.example/1", "http://third.example/1")
     await suspected(bench, "path IN ('/a', '/b')")
     walker = await bench.walker(crawl, pace=paced)
@@ -674,7 +687,7 @@ async def test_a_suspect_whose_host_may_not_be_asked_soon_holds_nobody_back(benc
 
 
 async def test_a_suspect_of_a_host_that_gave_all_it_may_is_closed_with_it(bench: Bench) -> None:
-    limited = Pace(timedelta(0), per_host=1)
+    limited = HostRate(timedelta(0), per_host=1)
     crawl = await grown(bench, "/a", "/b")
     walker = await bench.walker(crawl, pace=limited)
     await walker.take(1)
@@ -694,7 +707,7 @@ async def test_a_url_that_kills_its_worker_fails_and_the_crawl_goes_on(bench: Be
     crawl = await grown(bench, "/before", *paths)
     first = await bench.walker(crawl)
     await first.turn(*[fetched(task) for task in await first.take(1)], want=0)
-    await first.walk.hand_back(Report(), "slice")
+    await first.walk.hand_back(WalkerBatch(), "slice")
     for _ in range(40):
         walker = await bench.walker(crawl)
         while not (ended := await self_advance(walker)):
@@ -758,7 +771,7 @@ async def test_slots_of_a_host_are_a_delay_apart(bench: Bench) -> None:
 
 async def test_no_slot_is_more_than_two_seconds_ahead(bench: Bench) -> None:
     crawl = await grown(bench, *[f"/{number}" for number in range(20)])
-    walker = await bench.walker(crawl, pace=Pace(timedelta(milliseconds=300)))
+    walker = await bench.walker(crawl, pace=HostRate(timedelta(milliseconds=300)))
     for _ in range(6):
         tasks = await walker.take(20)
         assert all(task.start_in <= 2.01 for task in tasks)
@@ -767,14 +780,14 @@ async def test_no_slot_is_more_than_two_seconds_ahead(bench: Bench) -> None:
 
 async def test_at_least_one_slot_is_given_whatever_the_delay(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
-    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=60)))
+    walker = await bench.walker(crawl, pace=HostRate(timedelta(seconds=60)))
     assert len(await walker.take()) == 1
     assert await walker.take() == []
 
 
 async def test_a_slow_host_does_not_hold_back_another(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
-    walker = await bench.walker(crawl, pace=Pace(timedelta(seconds=60)))
+    walker = await bench.walker(crawl, pace=HostRate(timedelta(seconds=60)))
     assert len(await walker.take()) == 1
     await add(bench, crawl, new_url(crawl, "http://other.example/"))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
@@ -805,7 +818,7 @@ async def test_a_hosts_own_delay_holds_however_fast_the_crawl_may_be(bench: Benc
 
 async def test_a_host_that_was_never_asked_for_its_robots_gets_one_url_first(bench: Bench) -> None:
     crawl = await grown(bench, *[f"/{number}" for number in range(5)])
-    walker = await bench.walker(crawl, pace=Pace(timedelta(0), probe=True))
+    walker = await bench.walker(crawl, pace=HostRate(timedelta(0), probe=True))
     assert len(await walker.take()) == 1
     await bench.sql("UPDATE host SET robots_state = 'absent', robots_at = 1")
     await bench.jump(0.01)
@@ -814,7 +827,7 @@ async def test_a_host_that_was_never_asked_for_its_robots_gets_one_url_first(ben
 
 async def test_the_pace_survives_the_walker(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b", "/c")
-    pace = Pace(timedelta(seconds=30))
+    pace = HostRate(timedelta(seconds=30))
     lost = await bench.walker(crawl, "w1", pace=pace)
     assert len(await lost.take()) == 1
     await bench.queue.lose(lost.lease, "killed")
@@ -864,9 +877,11 @@ async def test_walkers_that_put_back_and_add_at_the_same_hosts_never_deadlock(po
     [one], [two] = await first.take(1), await second.take(1)
     assert one.host != two.host
 
-    def turn(walker: Walker, task: Task, link: str) -> Any:
+    def turn(walker: Walker, task: FrontierTask, link: str) -> Any:
         async def work(tx: Tx) -> None:
-            await bench.frontier.settle(tx, crawl.number, walker.holder, Report([later(task, 1)], [walker.link(link)]))
+            await bench.frontier.settle(
+                tx, crawl.number, walker.holder, WalkerBatch([later(task, 1)], [walker.link(link)])
+            )
 
         return work
 
@@ -903,8 +918,8 @@ async def test_a_walker_that_leaves_never_deadlocks_with_one_that_adds(postgres_
     await assert_no_deadlock(
         bench,
         "lock_hosts",
-        lambda tx: walker_within(bench, tx, first).walk.hand_back(Report([fetched(high)]), "shutdown"),
-        lambda tx: walker_within(bench, tx, second).walk.turn(Report([], found), Ask(0, 1)),
+        lambda tx: walker_within(bench, tx, first).walk.hand_back(WalkerBatch([fetched(high)]), "shutdown"),
+        lambda tx: walker_within(bench, tx, second).walk.turn(WalkerBatch([], found), TurnRequest(0, 1)),
     )
 
 
@@ -919,7 +934,7 @@ async def test_a_release_never_deadlocks_with_a_walker_that_fills_the_trap(postg
     await assert_no_deadlock(
         bench,
         "lock_hosts",
-        lambda tx: walker_within(bench, tx, walker).walk.turn(Report([two]), Ask(0, 1)),
+        lambda tx: walker_within(bench, tx, walker).walk.turn(WalkerBatch([two]), TurnRequest(0, 1)),
         lambda tx: bench.over(Within(tx)).crawls.release(crawl.id, pattern),
     )
 
@@ -983,7 +998,7 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
         steps += 1
         return 0
 
-    async def measured(tx: Tx) -> list[Task]:
+    async def measured(tx: Tx) -> list[FrontierTask]:
         tx._connection.set_progress_handler(count, 10)  # type: ignore[attr-defined]
         try:
             return await bench.frontier.take(tx, crawl.number, walker.holder, 40, 0, FREE)
@@ -1037,7 +1052,7 @@ async def test_a_release_while_a_walker_quarantines_loses_nothing(postgres_bench
     walker = await bench.walker(crawl)
     trapped = [Settled(task, Fate.QUARANTINED) for task in await walker.take() if "cal" in task.url]
     gated = Walker(bench.over(Gated(bench.database, gate)), crawl, walker.lease)
-    turning = asyncio.create_task(gated.walk.turn(Report(trapped), Ask(0, 1)))
+    turning = asyncio.create_task(gated.walk.turn(WalkerBatch(trapped), TurnRequest(0, 1)))
     await gate.wait_until_reached()
     releasing = asyncio.create_task(bench.crawls.release(crawl.id, pattern))
     await until_blocked(bench)

@@ -9,17 +9,17 @@ import pytest
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.errors import BackendUnavailable, StorageFull
 from shoal.base.signals import Signals
-from shoal.crawl.crawls import KIND
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue.states import JobState
 from shoal.settings import WorkSettings
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.sqlite import SqliteDatabase
-from shoal.work.nursery import Nursery
-from shoal.work.runs import RunSlots
-from shoal.work.storage import BODIES, LONGEST_PAUSE, STORE, StorageFilled, StorageFreed, StorageWatch
-from shoal.work.workplace import StoreOutOfReach, Workplace
+from shoal.work.child_process import ChildSpawner
+from shoal.work.run_children import RunChildren
+from shoal.work.storage_watch import BODIES, LONGEST_PAUSE, STORE, StorageFilled, StorageFreed, StorageWatch
+from shoal.work.worker_context import StoreOutOfReach, WorkerContext
 from tests.contract.conftest import PATIENCE, Bench, Severed
-from tests.support.disk import stuff
+from tests.support.full_disk import stuff
 
 
 class Full(Severed):
@@ -48,13 +48,13 @@ def says_full(storage: str) -> list[str]:
     return ["/bin/sh", "-c", f"read job; echo '{done}'; cat > /dev/null"]
 
 
-def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: asyncio.Event) -> RunSlots:
+def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: asyncio.Event) -> RunChildren:
     clock, kinds = SystemClock(), ["crawl", "analysis"]
-    nursery = Nursery(clock, bench.signals, {}, command=child)
-    place = Workplace(
+    nursery = ChildSpawner(clock, bench.signals, {}, command=child)
+    place = WorkerContext(
         "n", "n/1", ["shared"], kinds, bench.queue, WorkSettings(), clock, bench.signals, nursery, storage
     )
-    return RunSlots(place, freed.set)
+    return RunChildren(place, freed.set)
 
 
 @pytest.mark.parametrize(("storage", "others"), [(BODIES, 1), (STORE, 0)])

@@ -10,13 +10,14 @@ import pytest
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
-from shoal.fetch.slots import SlotLeases
-from shoal.hosts.places import Places
+from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.watch import HostNews
+from shoal.hosts.throttle import HostNews
+from shoal.page_jobs.leasing import PageLeases
+from shoal.page_jobs.spec import host_of
 from shoal.queue import states
-from shoal.queue.book import JobFilter
-from shoal.queue.job import Lease, NewJob, Taker, Turned
+from shoal.queue.job import Lease, LeaseRequest, NewJob, TurnResult
+from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
 from shoal.store.sql.policies import SqlPolicies
 from tests.contract.conftest import Bench
@@ -48,16 +49,16 @@ async def add(bench: Bench, host: str, count: int = 1, **more: Any) -> list[JobI
     return [one.id for one in await bench.queue.enqueue(jobs)]
 
 
-def places(bench: Bench, delay: timedelta = SECOND, *, at_once: bool = False) -> Places:
-    return Places(bench.hosts, delay, 0.0, timedelta(0), at_once=at_once)
+def places(bench: Bench, delay: timedelta = SECOND, *, at_once: bool = False) -> RateLimiter:
+    return RateLimiter(bench.hosts, delay, 0.0, timedelta(0), at_once=at_once)
 
 
 async def take(
     bench: Bench, want: int, delay: timedelta = SECOND, *, at_once: bool = False, moves: Sequence[states.Move] = ()
 ) -> list[Lease]:
     """Lease as a page child does, or with `at_once` as a bot does: a turn, and a slot for each job, in one commit."""
-    slots = SlotLeases(bench.queue, bench.groups.store, places(bench, delay, at_once=at_once))
-    taker = slots.by_host(Taker("w1", ["page"], capabilities=["http", "js"]))
+    slots = PageLeases(bench.queue, bench.groups.store, places(bench, delay, at_once=at_once))
+    taker = slots.by_host(LeaseRequest("w1", ["page"], capabilities=["http", "js"]))
 
     async def commit(tx: Tx) -> list[Lease]:
         turned = await bench.queue.finish_and_lease_in(tx, moves, taker, want)
@@ -129,9 +130,9 @@ async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -
 async def test_what_gets_no_slot_after_all_is_as_if_it_had_not_been_leased(bench: Bench) -> None:
     await known(bench, "a")
     [job_id] = await add(bench, "a", scopes=("key:one",))
-    taker = SlotLeases(bench.queue, bench.groups.store, places(bench)).by_host(Taker("w1", ["page"]))
+    taker = PageLeases(bench.queue, bench.groups.store, places(bench)).by_host(LeaseRequest("w1", ["page"]))
 
-    async def commit(tx: Tx) -> Turned:
+    async def commit(tx: Tx) -> TurnResult:
         [lease] = (await bench.queue.finish_and_lease_in(tx, [], taker, 1)).leases
         assert lease.holder.epoch == 1
         return await bench.queue.finish_and_lease_in(tx, [states.take_back(job_id, 1, "host_busy")], None)
@@ -265,3 +266,13 @@ async def test_a_large_group_of_one_host_is_had_in_its_turn(bench: Bench) -> Non
 async def test_a_host_whose_robots_are_unknown_gets_one_job_at_a_time(bench: Bench, delay: timedelta) -> None:
     await add(bench, "a", 5)
     assert len(await take(bench, 5, delay)) == 1
+
+
+@pytest.mark.parametrize("page", ["http://a.example", "HTTP://A.example:80/x"])
+async def test_a_url_that_was_not_written_canonically_keeps_the_pace_of_its_host(bench: Bench, page: str) -> None:
+    await known(bench, "a")
+    await add(bench, "a", 5)
+    job = NewJob(JobId(new_id("job")), "page", None, f'{{"url": "{page}"}}', priority=90, host=host_of(page))
+    await bench.queue.enqueue([job])
+    [lease] = await take(bench, 5, LONG)
+    assert lease.holder.job_id == job.id

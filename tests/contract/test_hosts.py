@@ -6,14 +6,14 @@ from datetime import timedelta
 import pytest
 
 from shoal.base.url import Url
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, Report, Settled, key_of
-from shoal.crawl.store import Pace
-from shoal.crawl.walk import Ask
-from shoal.hosts.pace import Grant, HeldHost, Standing, Wish
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import Settled, UrlKind, WalkerBatch, key_of
+from shoal.crawl.store import HostRate
+from shoal.hosts.rate import HeldHost, HostStanding, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.watch import HostNews
-from shoal.store.sql.archive import SqlArchive
+from shoal.hosts.throttle import HostNews
+from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import SITE, Bench, Gate, Gated, fetched, open_bench, suspected
 
 SECOND = 1_000_000
@@ -23,11 +23,11 @@ async def host_of(bench: Bench, origin: str = SITE) -> int:
     return (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
 
 
-async def reserve(bench: Bench, host: int, slots: int, delay: float) -> Grant | None:
-    return (await bench.database.run(lambda tx: bench.hosts.reserve(tx, [Wish(host, slots, delay)]))).get(host)
+async def reserve(bench: Bench, host: int, slots: int, delay: float) -> SlotsGranted | None:
+    return (await bench.database.run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, slots, delay)]))).get(host)
 
 
-async def standing(bench: Bench, host: int) -> Standing:
+async def standing(bench: Bench, host: int) -> HostStanding:
     return (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host]
 
 
@@ -45,23 +45,23 @@ def about(seconds: float) -> object:
 
 async def test_slots_follow_each_other_and_reach_two_seconds_ahead(bench: Bench) -> None:
     host = await host_of(bench)
-    assert await reserve(bench, host, 10, 0.5) == Grant(5, about(0))
+    assert await reserve(bench, host, 10, 0.5) == SlotsGranted(5, about(0))
     assert await reserve(bench, host, 10, 0.5) is None
     await bench.jump(1.0)
-    assert await reserve(bench, host, 10, 0.5) == Grant(2, about(1.5))
+    assert await reserve(bench, host, 10, 0.5) == SlotsGranted(2, about(1.5))
 
 
 async def test_at_least_one_slot_is_granted_however_long_the_delay(bench: Bench) -> None:
     host = await host_of(bench)
-    assert await reserve(bench, host, 10, 30) == Grant(1, about(0))
+    assert await reserve(bench, host, 10, 30) == SlotsGranted(1, about(0))
     assert await reserve(bench, host, 1, 30) is None
     await bench.jump(28.5)
-    assert await reserve(bench, host, 1, 30) == Grant(1, about(1.5))
+    assert await reserve(bench, host, 1, 30) == SlotsGranted(1, about(1.5))
 
 
 async def test_several_hosts_are_reserved_at_once(bench: Bench) -> None:
     hosts = [await host_of(bench, f"http://{name}.example") for name in "cab"]
-    wishes = [Wish(host, place + 1, 1.0) for place, host in enumerate(hosts)]
+    wishes = [SlotRequest(host, place + 1, 1.0) for place, host in enumerate(hosts)]
     granted = await bench.database.run(lambda tx: bench.hosts.reserve(tx, wishes))
     assert {host: grant.slots for host, grant in granted.items()} == dict(zip(hosts, (1, 2, 3), strict=True))
 
@@ -70,18 +70,20 @@ async def test_a_slot_that_was_not_used_in_its_time_is_not_saved_up(bench: Bench
     host = await host_of(bench)
     await reserve(bench, host, 1, 1.0)
     await bench.jump(100)
-    assert await reserve(bench, host, 10, 1.0) == Grant(3, about(0))
+    assert await reserve(bench, host, 10, 1.0) == SlotsGranted(3, about(0))
 
 
 async def test_another_commit_on_the_same_host_is_never_waited_for(postgres_bench: Bench) -> None:
     bench, gate = postgres_bench, Gate("reserve_slots")
     host = await host_of(bench)
-    slow = asyncio.create_task(Gated(bench.database, gate).run(lambda tx: bench.hosts.reserve(tx, [Wish(host, 2, 1)])))
+    slow = asyncio.create_task(
+        Gated(bench.database, gate).run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 2, 1)]))
+    )
     await gate.wait_until_reached()
     assert await reserve(bench, host, 2, 1) is None
     gate.open()
     await slow
-    assert await reserve(bench, host, 2, 1) == Grant(1, about(2))
+    assert await reserve(bench, host, 2, 1) == SlotsGranted(1, about(2))
 
 
 async def test_a_hold_without_a_retry_after_doubles_up_to_its_limit(bench: Bench) -> None:
@@ -126,6 +128,66 @@ async def test_the_first_back_off_after_a_wish_of_the_host_is_as_long_as_any_fir
         await bench.jump(seconds + 0.5)
 
 
+def refused(*urls: int, hold: float = 0) -> HostNews:
+    """What a walker tells that heard 503 for these URLs, by their hashes."""
+    return HostNews(
+        SITE, hold=round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=not hold, refused=list(urls)
+    )
+
+
+async def test_one_url_that_is_refused_again_and_again_does_not_hold_its_host(bench: Bench) -> None:
+    host = await host_of(bench)
+    for _ in range(5):
+        assert await hear(bench, host, refused(1, hold=120)) is None
+        await bench.jump(1)
+    assert (await standing(bench, host)).held_for == 0
+
+
+async def test_three_urls_that_three_walkers_were_refused_within_a_minute_hold_their_host(bench: Bench) -> None:
+    host, other = await host_of(bench), await host_of(bench, "http://other.example")
+    assert await hear(bench, host, refused(1)) is None
+    await bench.jump(30)
+    assert await hear(bench, host, refused(2)) is None
+    assert await hear(bench, other, refused(3)) is None
+    await bench.jump(29)
+    assert await hear(bench, host, refused(3, hold=120)) == about(120)
+    assert (await standing(bench, host)).held_for == about(120)
+    assert (await standing(bench, other)).held_for == 0
+    [held] = await bench.sql(f"SELECT held_status FROM host WHERE number = {host}")
+    assert held["held_status"] == 503
+
+
+async def test_refusals_of_more_than_a_minute_ago_do_not_count(bench: Bench) -> None:
+    host = await host_of(bench)
+    for url in range(1, 8):
+        assert await hear(bench, host, refused(url)) is None
+        await bench.jump(31)
+
+
+async def test_a_host_that_goes_on_refusing_after_its_hold_is_held_for_longer(bench: Bench) -> None:
+    host = await host_of(bench)
+    assert await hear(bench, host, refused(1, 2, 3)) == about(2)
+    for seconds in (4, 8, 16):
+        await bench.jump(seconds / 2 + 0.1)
+        assert await hear(bench, host, refused(seconds)) == about(seconds)
+
+
+async def test_refusals_survive_a_restart(store_url: str) -> None:
+    first = await open_bench(store_url)
+    host = await host_of(first)
+    await hear(first, host, refused(1, 2))
+    await first.close()
+    second = await open_bench(store_url)
+    assert await hear(second, host, refused(3)) == about(2)
+    await second.close()
+
+
+async def test_walkers_that_are_refused_at_the_same_moment_all_count(bench: Bench) -> None:
+    host = await host_of(bench)
+    holds = await asyncio.gather(*[hear(bench, host, refused(url)) for url in (1, 2, 3)])
+    assert sorted(hold is not None for hold in holds) == [False, False, True]
+
+
 async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
     host = await host_of(bench)
     await hear(bench, host, throttled(60))
@@ -133,7 +195,7 @@ async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
     stands = await standing(bench, host)
     assert (stands.busy_for, stands.held_for, stands.is_wary) == (about(60), about(60), True)
     await bench.jump(59)
-    assert await reserve(bench, host, 5, 1.0) == Grant(2, about(1))
+    assert await reserve(bench, host, 5, 1.0) == SlotsGranted(2, about(1))
 
 
 async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
@@ -142,7 +204,7 @@ async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
         await hear(bench, host, throttled())
         await bench.jump(seconds + 1)
     await hear(bench, host, HostNews(SITE, is_well=True))
-    assert await standing(bench, host) == Standing()
+    assert await standing(bench, host) == HostStanding()
     assert await hear(bench, host, throttled()) == about(2)
 
 
@@ -189,7 +251,7 @@ async def test_a_slow_host_is_known_to_everybody_until_it_is_old_news(bench: Ben
     await hear(bench, host, HostNews(SITE, latency=3 * SECOND))
     slow = await standing(bench, host)
     assert slow.latency == about(3)
-    pace = Pace(timedelta(seconds=1), ease=1.0, longest_ease=timedelta(seconds=10))
+    pace = HostRate(timedelta(seconds=1), ease=1.0, longest_ease=timedelta(seconds=10))
     assert pace.delay_at(slow) == about(3)
     await bench.jump(601)
     assert pace.delay_at(await standing(bench, host)) == 1
@@ -224,7 +286,7 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
 async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Bench) -> None:
     """However often walkers look: each URL more would lose an attempt, if the host is not well."""
     crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(8)], workers=2)
-    pace = Pace(timedelta(0), walkers=2)
+    pace = HostRate(timedelta(0), walkers=2)
     first, second = await bench.walker(crawl, "w1", pace=pace), await bench.walker(crawl, "w2", pace=pace)
     host = await host_of(bench)
     await hear(bench, host, throttled())
@@ -236,8 +298,8 @@ async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Be
         assert idle.work == []
         assert idle.wait_seconds == about(1), "not in a busy loop"
         await bench.jump(1.5)
-    report = Report([fetched(asks)], hosts={host: HostNews(SITE, is_well=True)})
-    answered = await first.walk.turn(report, Ask(10, 0))
+    report = WalkerBatch([fetched(asks)], hosts={host: HostNews(SITE, is_well=True)})
+    answered = await first.walk.turn(report, TurnRequest(10, 0))
     assert len(answered.work) == 7, "its good answer is not waited for a second time"
 
 
@@ -256,9 +318,9 @@ async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) 
     crawl = await bench.submit(f"{SITE}/", f"{SITE}/a")
     walker = await bench.walker(crawl)
     [task, other] = await walker.take()
-    report = Report([Settled(task, Fate.OPEN, retry_in=SECOND), Settled(other, Fate.OPEN, untried=True)])
+    report = WalkerBatch([Settled(task, Fate.OPEN, retry_in=SECOND), Settled(other, Fate.OPEN, untried=True)])
     report.hosts = {task.host: throttled(30)}
-    turn = await walker.walk.turn(report, Ask(10, 0))
+    turn = await walker.walk.turn(report, TurnRequest(10, 0))
     assert (turn.work, turn.holds) == ([], {task.host: about(30)})
     assert turn.wait_seconds
 
@@ -285,12 +347,12 @@ async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
 async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a")
     await hear(bench, await host_of(bench), throttled(60))
-    archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
+    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     url = Url(f"{SITE}/a")
     key = key_of(url, crawl.key_seed)
 
     async def held() -> HeldHost | None:
-        facts = await bench.database.read(lambda tx: archive.fate_of(tx, crawl.number, url, Kind.PAGE, key))
+        facts = await bench.database.read(lambda tx: archive.fate_of(tx, crawl.number, url, UrlKind.PAGE, key))
         assert facts is not None
         assert facts.waiting is not None
         return facts.waiting.held

@@ -15,8 +15,8 @@ import pytest
 
 from shoal.base.errors import LeaseLost, StateConflict
 from shoal.base.ids import JobId, new_id
-from shoal.crawl.crawls import KIND
-from shoal.crawl.frontier import Control, Report, Settled, Task
+from shoal.crawl.frontier.values import Control, FrontierTask, Settled, WalkerBatch
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import TERMINAL
 from shoal.queue import states
 from shoal.queue.job import Lease, NewJob
@@ -134,19 +134,19 @@ class Story:
             return True
         if turn.control is Control.GO:
             return False
-        await walker.walk.close(Report(), turn.control.value)
+        await walker.walk.close(WalkerBatch(), turn.control.value)
         return True
 
-    def outcome(self, task: Task, grow: bool) -> Settled:
+    def outcome(self, task: FrontierTask, grow: bool) -> Settled:
         return self.dice.choice([fetched, fetched, failed, lambda one: later(one, 5)])(task) if grow else fetched(task)
 
     async def leave(self, walker: Walker) -> None:
         """It hands its job back, or its child dies, or it goes on for ever without another word."""
         end = self.dice.choice(["hand back", "step back", "child dies", "fails", "silence"])
         if end == "hand back":
-            await walker.walk.hand_back(Report(), "shutdown")
+            await walker.walk.hand_back(WalkerBatch(), "shutdown")
         elif end == "step back":
-            await walker.walk.step_back(Report())
+            await walker.walk.step_back(WalkerBatch())
         elif end == "child dies":
             await self.bench.queue.lose(walker.lease, "its child was killed by SIGKILL")
         elif end == "fails" and self.dice.random() < 0.3:

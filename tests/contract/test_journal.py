@@ -8,15 +8,15 @@ import pytest
 from shoal.base.database import Tx
 from shoal.base.errors import NotFound
 from shoal.base.url import Url
-from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.failures import FailedUrls
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Report
-from shoal.crawl.journal import Journal
-from shoal.crawl.line import Level, Line
-from shoal.crawl.narrator import News
-from shoal.crawl.walk import Ask
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import WalkerBatch
+from shoal.crawl.journal.entry import JournalEntry, JournalLevel
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.journal.reporter import JournalNews
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.queue import states as job_states
 from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, new_url, until_blocked
 
@@ -33,9 +33,9 @@ async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
     return next(one.line.facts for one in await bench.journal.lines(crawl.id) if one.line.event == event)
 
 
-async def turn_with(walker: Walker, news: News, *settled: Any, found: Any = ()) -> Any:
+async def turn_with(walker: Walker, news: JournalNews, *settled: Any, found: Any = ()) -> Any:
     left = [task for task in walker.held if task not in [done.task for done in settled]]
-    turn = await walker.walk.turn(Report(list(settled), list(found)), Ask(10, len(left), news=news))
+    turn = await walker.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), news=news))
     walker.held = left + turn.work
     return turn
 
@@ -94,7 +94,7 @@ async def test_a_lost_worker_is_told_and_who_comes_after_it(bench: Bench) -> Non
 async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_told(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
-    await walker.walk.hand_back(Report(), "shutdown")
+    await walker.walk.hand_back(WalkerBatch(), "shutdown")
     for _ in range(2):
         await bench.queue.fail((await bench.walker(crawl)).lease, "boom")
         await bench.jump(60)
@@ -102,14 +102,17 @@ async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_told(
         *("crawl_queued", "crawl_running", "walker_handed_back", "walker_retried", "walker_given_up", "crawl_failed")
     ]
     last = (await bench.journal.lines(crawl.id))[-1].line
-    assert (last.level, last.message) == (Level.ERROR, "Failed: 0 pages, 0 errors, 0 skipped (its last attempt failed)")
+    assert (last.level, last.message) == (
+        JournalLevel.ERROR,
+        "Failed: 0 pages, 0 errors, 0 skipped (its last attempt failed)",
+    )
 
 
 async def test_a_reached_limit_is_told(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
     walker = await bench.walker(crawl)
     [first] = await walker.take()
-    await walker.walk.close(Report([fetched(first)]), "max_pages")
+    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
     assert (await said(bench, crawl))[2:] == [
         "Completed: 1 page, 0 errors, 0 skipped (the page limit was reached)",
     ]
@@ -119,9 +122,9 @@ async def test_of_several_walkers_only_the_first_tells_that_a_limit_is_reached(b
     crawl = await bench.submit(*[f"{SITE}/{name}" for name in "abcd"], max_pages=2, workers=3)
     first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
     [one, two] = await first.take(2)
-    await first.walk.close(Report([fetched(one), fetched(two)]), "max_pages")
-    await second.walk.close(Report(), "max_pages")
-    await third.walk.close(Report(), "max_pages")
+    await first.walk.close(WalkerBatch([fetched(one), fetched(two)]), "max_pages")
+    await second.walk.close(WalkerBatch(), "max_pages")
+    await third.walk.close(WalkerBatch(), "max_pages")
     assert (await said(bench, crawl))[4:] == [
         "The page limit was reached; other workers settle what they have",
         "Completed: 2 pages, 0 errors, 0 skipped (the page limit was reached)",
@@ -161,7 +164,7 @@ async def test_what_a_commit_tells_goes_with_it_or_not_at_all(bench: Bench) -> N
     )
     after = await said(bench, crawl)
     with pytest.raises(Exception, match="no longer leased"):
-        await turn_with(walker, News([Line("x", "of a walker that is gone")]))
+        await turn_with(walker, JournalNews([JournalEntry("x", "of a walker that is gone")]))
     assert await said(bench, crawl) == after
     assert len(after) > len(before)
 
@@ -170,13 +173,13 @@ async def test_a_depth_is_finished_when_nothing_of_it_is_open(bench: Bench) -> N
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
-    turn = await turn_with(walker, News(depth=0), fetched(first), found=[walker.link("/c", 1)])
+    turn = await turn_with(walker, JournalNews(depth=0), fetched(first), found=[walker.link("/c", 1)])
     assert (turn.is_told, turn.finished) == (True, None)  # the second seed is under way
-    turn = await turn_with(walker, News(depth=0), fetched(second), found=[walker.link("/d", 3)])
+    turn = await turn_with(walker, JournalNews(depth=0), fetched(second), found=[walker.link("/d", 3)])
     assert turn.finished == 0
-    turn = await turn_with(walker, News(depth=0))
+    turn = await turn_with(walker, JournalNews(depth=0))
     [third] = [task for task in walker.held if task.depth == 1]
-    turn = await turn_with(walker, News(depth=1), fetched(third))
+    turn = await turn_with(walker, JournalNews(depth=1), fetched(third))
     assert turn.finished == 2
     assert [line for line in await said(bench, crawl) if line.startswith("Depth")] == [
         *("Depth 0 finished", "Depth 1 finished", "Depth 2 finished")
@@ -204,7 +207,7 @@ async def test_found_counts_what_the_whole_crawl_was_opened_with(bench: Bench) -
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     [task] = await walker.take()
-    await turn_with(walker, News(found=True), fetched(task), found=[walker.link("/b"), walker.link("/c")])
+    await turn_with(walker, JournalNews(found=True), fetched(task), found=[walker.link("/b"), walker.link("/c")])
     assert (await said(bench, crawl))[-1] == "Found 3 URLs"
 
 
@@ -213,7 +216,7 @@ async def test_a_long_journal_keeps_its_last_lines_and_their_numbers(bench: Benc
     journal = Journal(bench.database, bench.journal.store, bench.crawls.store, most=10)
     for number in range(25):
         await bench.database.run(
-            lambda tx, number=number: journal.write(tx, crawl.number, [Line("x", f"line {number}")])
+            lambda tx, number=number: journal.write(tx, crawl.number, [JournalEntry("x", f"line {number}")])
         )
     lines = await journal.lines(crawl.id)
     assert [line.number for line in lines] == list(range(17, 27))
@@ -223,7 +226,7 @@ async def test_a_long_journal_keeps_its_last_lines_and_their_numbers(bench: Benc
 async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
     crawl = await bench.submit()
     await bench.database.run(
-        lambda tx: bench.journal.write(tx, crawl.number, [Line("x", str(number)) for number in range(5)])
+        lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", str(number)) for number in range(5)])
     )
     assert [line.number for line in await bench.journal.lines(crawl.id, after=2, limit=3)] == [3, 4, 5]
     assert [line.number for line in await bench.journal.lines(crawl.id, limit=2)] == [5, 6]
@@ -234,7 +237,7 @@ async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
 
 async def test_what_others_wrote_is_cleaned(bench: Bench) -> None:
     crawl = await bench.submit()
-    line = Line("x", "two\nlines and \x1b[31mred", facts={"error": "password=hunter2\r\n"})
+    line = JournalEntry("x", "two\nlines and \x1b[31mred", facts={"error": "password=hunter2\r\n"})
     await bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [line]))
     written = (await bench.journal.lines(crawl.id))[-1].line
     assert "\n" not in written.message
@@ -249,11 +252,11 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
     gate = Gate("reserve_lines")
     slow = Gated(bench.database, gate)
     writing = asyncio.create_task(
-        slow.run(lambda tx: bench.journal.write(tx, crawl.number, [Line("x", "the slow one")]))
+        slow.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the slow one")]))
     )
     await gate.wait_until_reached()
     other = asyncio.create_task(
-        bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [Line("x", "the quick one")]))
+        bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the quick one")]))
     )
     await until_blocked(bench)
     assert await said(bench, crawl) == ["Waiting for a worker"]
@@ -263,11 +266,11 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
 
 
 async def test_a_removed_crawl_takes_its_journal_along(bench: Bench) -> None:
-    from shoal.store.sql.archive import SqlArchive
+    from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)
-    archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
+    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     while await bench.database.run(lambda tx: archive.forget(tx, crawl.number, 100)):
         pass
     await bench.database.run(lambda tx: archive.remove(tx, crawl, 100))

@@ -1,12 +1,12 @@
 """The link graph of a crawl: kept with its pages, walked in batches, on both stores."""
 
 from shoal.base.database import Tx
-from shoal.crawl.frontier import Settled, Task
+from shoal.crawl.frontier.values import FrontierTask, Settled
 from shoal.pages.links import Node, pack, pack_key, walk
 from tests.contract.conftest import Bench, fetched, new_url
 
 
-def linking(task: Task, *keys: int) -> Settled:
+def linking(task: FrontierTask, *keys: int) -> Settled:
     done = fetched(task)
     assert done.page is not None
     done.page.links = pack(map(pack_key, keys), bytes(len(keys)))

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import KIND
-from shoal.crawl.frontier import Report
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.values import WalkerBatch
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
-from shoal.crawl.walk import Ask
 from shoal.queue.job import Job, Lease
 from shoal.queue.states import STALLED, JobState
 from tests.contract.conftest import Bench, Gate, Gated, Walker, fetched, later, until_blocked
@@ -46,7 +46,7 @@ async def waiting_crawl(bench: Bench) -> Crawl:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     [task] = await walker.take()
-    await walker.walk.hand_back(Report([later(task, 900)]), "slice")
+    await walker.walk.hand_back(WalkerBatch([later(task, 900)]), "slice")
     return crawl
 
 
@@ -98,7 +98,7 @@ async def test_a_walker_that_put_everything_back_is_not_guilty(bench: Bench, los
     [task] = await walker.take()
     task_back = later(task, 900)
     task_back.untried = True
-    await walker.walk.turn(Report([task_back]), Ask(0, 0))
+    await walker.walk.turn(WalkerBatch([task_back]), TurnRequest(0, 0))
     await lose(bench, walker.lease)
     assert (await job_of(bench, crawl)).crash_count == 0
 

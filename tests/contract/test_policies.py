@@ -12,24 +12,24 @@ from msgspec.structs import replace
 from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound
-from shoal.crawl.again import Again
+from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule
 from shoal.events.event import Event
 from shoal.events.forwarder import Forwarder
-from shoal.plan import sites
-from shoal.plan.bookkeeper import Bookkeeper
-from shoal.plan.old import OldSignals
+from shoal.plan import site_scheduler
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
+from shoal.plan.retention import BoostRetention
+from shoal.plan.run_recorder import RunRecorder
 from shoal.plan.scheduler import PolicyStuck, Scheduler
-from shoal.plan.sites import SiteScheduler
+from shoal.plan.site_scheduler import SiteScheduler
 from shoal.queue.job import Lease
-from shoal.queue.jobs import Jobs
+from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import JobMoved
 from shoal.queue.states import GrantEnd, JobState
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.jobbook import SqlJobBook
+from shoal.store.sql.job_admin import SqlJobAdmin
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.policies import SqlPolicies
 from tests.contract.conftest import Bench
@@ -44,12 +44,12 @@ class Office:
     def __init__(self, bench: Bench, backlog: int = 10_000) -> None:
         self.bench = bench
         self.store, self.events = SqlPolicies(), SqlEvents()
-        self.sites = Again(bench.crawls)
-        jobs = Jobs(bench.database, bench.queue, SqlJobBook(bench.settings.ageing))
+        self.sites = PolicyCrawls(bench.crawls)
+        jobs = JobAdmin(bench.database, bench.queue, SqlJobAdmin(bench.settings.ageing))
         self.policies = Policies(bench.database, self.store, bench.queue, self.sites, lambda: LOOPBACK)
         self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
-        self.bookkeeper = Bookkeeper(bench.database, self.events, self.store)
+        self.bookkeeper = RunRecorder(bench.database, self.events, self.store)
         self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks(), bench.signals)
 
     async def make(self, **values: Any) -> Policy:
@@ -376,7 +376,7 @@ async def test_a_signal_that_ended_long_ago_is_removed(office: Office) -> None:
     bench = office.bench
     for label, lasts in (("team=a", "1h"), ("team=b", "1h"), ("team=c", "9d")):
         await office.policies.signal(SignalForm.read({"label": label, "boost": 30.0, "lasts": lasts}))
-    shelf = OldSignals(timedelta(days=7), office.store)
+    shelf = BoostRetention(timedelta(days=7), office.store)
     now = await bench.database.read(office.store.now)
     assert await shelf.prune(bench.database, now + 3_500_000_000, 1) == (0, False)
     assert await shelf.prune(bench.database, now + 3_700_000_000, 1) == (1, True)
@@ -588,7 +588,7 @@ async def test_a_signal_needs_something_to_be_about(office: Office) -> None:
 async def test_sites_whose_crawls_last_hide_no_other_that_is_owed_a_run(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sites, "BATCH", 1)
+    monkeypatch.setattr(site_scheduler, "BATCH", 1)
     made = [await office.make(**SITE, frequency="1h", overlap="queue") for _ in range(2)]
     for _ in made:
         await office.site_scheduler.run_once()

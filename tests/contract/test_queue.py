@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from shoal.base.errors import BackendUnavailable, LeaseLost
-from shoal.crawl.crawls import KIND
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import states
 from shoal.queue.janitor import Janitor
-from shoal.queue.job import Holder, LostJob
+from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
 from shoal.settings import QueueSettings
@@ -149,7 +149,7 @@ async def test_the_fence_knows_a_live_grant_from_any_other(bench: Bench) -> None
     epoch = lease.holder.epoch
 
     async def holds(at: int) -> bool:
-        return await bench.database.run(lambda tx: bench.jobs.fence(tx, Holder(job_id, at)))
+        return await bench.database.run(lambda tx: bench.jobs.fence(tx, Fence(job_id, at)))
 
     assert await holds(epoch)
     assert not await holds(epoch - 1)
@@ -349,7 +349,7 @@ async def test_a_lease_that_ran_out_goes_back_without_an_attempt(bench: Bench) -
     [grant] = await bench.grants(job_id)
     assert grant["ended"] == "expired"
     assert "w1" in grant["error"]
-    assert (await bench.lease("w2")).holder == Holder(job_id, 2)
+    assert (await bench.lease("w2")).holder == Fence(job_id, 2)
 
 
 async def test_a_lease_that_has_not_run_out_is_not_swept(bench: Bench) -> None:
@@ -690,7 +690,7 @@ async def test_a_handed_back_job_costs_nothing_and_is_due_at_once(bench: Bench) 
     assert await bench.queue.release(await bench.lease(), "slice") is J.PENDING
     job = await bench.job(job_id)
     assert (job.attempts, job.crash_count, job.priority) == (0, 0, 40)
-    assert (await bench.lease()).holder == Holder(job_id, 2)
+    assert (await bench.lease()).holder == Fence(job_id, 2)
 
 
 @pytest.mark.parametrize("dice", [0.0, 0.5, 1.0])

@@ -10,14 +10,14 @@ from shoal.base.database import Database, Work
 from shoal.base.errors import BackendUnavailable, InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.queue import states
-from shoal.queue.job import Enqueued, Holder, Lease, NewJob, Taker
+from shoal.queue.job import Enqueued, Fence, Lease, LeaseRequest, NewJob
 from shoal.queue.queue import JobEnqueued
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
 T = TypeVar("T")
 J = JobState
-W1 = Taker("w1", ["page"])
+W1 = LeaseRequest("w1", ["page"])
 
 
 def new(key: str | None = None, **more: object) -> NewJob:
@@ -256,7 +256,7 @@ async def test_ended_jobs_and_the_next_lease_are_one_commit(bench: Bench) -> Non
     ]
     turned = await bench.queue.finish_and_lease(moves, W1, 10)
     assert turned.refused == []
-    assert [lease.holder for lease in turned.leases] == [Holder(job.id, 1) for job in jobs[3:]]
+    assert [lease.holder for lease in turned.leases] == [Fence(job.id, 1) for job in jobs[3:]]
     found = [await bench.job(lease.holder.job_id) for lease in first]
     assert [(job.state, job.attempts, job.error) for job in found] == [
         (J.DONE, 0, None),
@@ -316,7 +316,7 @@ async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Be
     done: list[str] = []
 
     async def work(name: str) -> None:
-        taker, leases = Taker(name, ["page"]), []
+        taker, leases = LeaseRequest(name, ["page"]), []
         while True:
             turned = await bench.queue.finish_and_lease(finished(leases), taker, 20)
             assert turned.refused == []
@@ -390,7 +390,7 @@ async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice
     now = (await bench.database.read(lambda tx: tx.value("now"))) + 5_000_000
     await bench.queue.enqueue([new(not_before=now) for _ in range(2_500)])
     await bench.jump(6)
-    granted: list[Holder] = []
+    granted: list[Fence] = []
 
     async def die(tx: object) -> None:
         await bench.jobs.lease(tx, W1, 700, bench.settings.lease)  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ import pytest
 
 from shoal.base.database import Database, Tx, Work
 from shoal.base.ids import JobId, new_id
-from shoal.crawl.crawls import KIND
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import janitor, states
-from shoal.queue.job import Lease, NewJob, Taker, Turned
+from shoal.queue.job import Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
@@ -134,7 +134,7 @@ async def test_whatever_ends_a_grant_makes_room(bench: Bench) -> None:
 async def test_finish_and_lease_hands_the_seat_on_in_one_commit(bench: Bench) -> None:
     jobs = [new("key:k") for _ in range(3)]
     await bench.queue.enqueue(jobs)
-    taker, leases, order = Taker("w1", ["page"]), list[Lease](), list[str]()
+    taker, leases, order = LeaseRequest("w1", ["page"]), list[Lease](), list[str]()
     for _ in range(5):
         moves = [states.finish(one.holder.job_id, one.holder.epoch) for one in leases]
         leases = (await bench.queue.finish_and_lease(moves, taker, 10)).leases
@@ -200,10 +200,10 @@ async def test_who_must_not_wait_leaves_a_scope_that_somebody_counts_to_the_swee
     await bench.desk.set_quota("project:a", 5)
     jobs = [new("project:a"), new("project:a"), new("project:b")]
     await bench.queue.enqueue(jobs)
-    hurried = Taker("w2", ["page"], waits=False)
+    hurried = LeaseRequest("w2", ["page"], waits=False)
 
-    async def commit(tx: Tx) -> tuple[Turned, Turned]:
-        mine = await bench.queue.finish_and_lease_in(tx, (), Taker("w1", ["page"]), 1)
+    async def commit(tx: Tx) -> tuple[TurnResult, TurnResult]:
+        mine = await bench.queue.finish_and_lease_in(tx, (), LeaseRequest("w1", ["page"]), 1)
         return mine, await bench.database.run(lambda other: bench.queue.finish_and_lease_in(other, (), hurried, 2))
 
     mine, theirs = await asyncio.wait_for(bench.database.run(commit), 10)
@@ -317,8 +317,8 @@ class Counted:
 
 
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
-    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as that
-    goes, then let both go on. Nobody may have waited in a circle."""
+    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
+    that goes, then let both go on. Nobody may have waited in a circle."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
@@ -368,7 +368,7 @@ async def test_who_ends_a_job_waits_for_nobody_that_counts_in_its_scope(postgres
 
     async def count(tx: Tx) -> None:
         await tx.value("lock_scopes", scopes=["project:a"])
-        ending = asyncio.create_task(bench.database.run(lambda other: end(other)))
+        ending = asyncio.create_task(bench.database.run(end))
         await asyncio.wait_for(moved.wait(), 10)
         held.append(ending)
 

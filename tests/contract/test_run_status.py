@@ -10,7 +10,7 @@ import pytest
 from shoal.audit.analyses import KIND as ANALYSIS
 from shoal.audit.states import AnalysisState
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import KIND as CRAWL
+from shoal.crawl.lifecycle.crawls import KIND as CRAWL
 from shoal.crawl.states import CrawlState
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from shoal.access.acts import Act, Acts
+from shoal.access.audit_log import AuditEntry, AuditLog
 from shoal.access.caller import Caller, local_caller
-from shoal.access.scopes import ROLES, Scope, allows
-from shoal.access.token import TokenWish
-from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, Minted, Tokens, UseNotNoted
+from shoal.access.scopes import ROLES, TokenScope, allows
+from shoal.access.token import TokenRequest
+from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, NewToken, Tokens, TokenUseNotRecorded
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotAllowed, NotFound, StateConflict
-from shoal.crawl.archivist import Archivist
+from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.states import CrawlState
-from shoal.queue.book import JobFilter
+from shoal.queue.job_admin_store import JobFilter
 from shoal.store.bodies.folder import FolderBodies
-from shoal.store.sql.archive import SqlArchive
-from shoal.store.sql.tokens import SqlActStore, SqlTokenStore
+from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+from shoal.store.sql.tokens import SqlAuditLogStore, SqlTokenStore
 from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
 ME = local_caller("127.0.0.1")
@@ -26,18 +26,18 @@ ME = local_caller("127.0.0.1")
 def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
     """The tokens of one more process on the store."""
     over = database or bench.database
-    return Tokens(over, SqlTokenStore(), Acts(over, SqlActStore()), bench.clock, bench.signals)
+    return Tokens(over, SqlTokenStore(), AuditLog(over, SqlAuditLogStore()), bench.clock, bench.signals)
 
 
-def acts_of(bench: Bench) -> Acts:
-    return Acts(bench.database, SqlActStore())
+def acts_of(bench: Bench) -> AuditLog:
+    return AuditLog(bench.database, SqlAuditLogStore())
 
 
-def wish(role: str = "viewer", name: str = "ci", **more: object) -> TokenWish:
-    return TokenWish.read({"name": name, "role": role, **more})
+def wish(role: str = "viewer", name: str = "ci", **more: object) -> TokenRequest:
+    return TokenRequest.read({"name": name, "role": role, **more})
 
 
-def holder_of(minted: Minted) -> Caller:
+def holder_of(minted: NewToken) -> Caller:
     token = minted.token
     return Caller(who=token.id, scopes=token.scopes, until=token.expires_at)
 
@@ -48,7 +48,7 @@ async def test_a_token_opens_what_its_role_says_and_nothing_else_is_kept_of_it(b
     found = await tokens.verify(minted.text)
     assert found is not None
     assert found.id == minted.token.id
-    assert [scope for scope in Scope if allows(found.scopes, scope)] == ["read", "write"]
+    assert [scope for scope in TokenScope if allows(found.scopes, scope)] == ["read", "write"]
     [row] = await bench.sql("SELECT * FROM token")
     assert minted.text not in str(row)
     assert minted.text.split("_")[2] not in str(row)
@@ -117,7 +117,7 @@ async def test_a_store_that_takes_no_note_of_use_lets_the_holder_in_and_tells(be
     minted = await tokens.create(wish(), ME)
     severed.writes = False
     assert await tokens.verify(minted.text) is not None
-    [told] = [signal for signal in bench.told if isinstance(signal, UseNotNoted)]
+    [told] = [signal for signal in bench.told if isinstance(signal, TokenUseNotRecorded)]
     assert told.token_id == minted.token.id
 
 
@@ -203,7 +203,7 @@ async def test_a_token_that_is_not_there_cannot_be_revoked(bench: Bench) -> None
 async def test_making_and_revoking_stand_in_the_log_once_with_who_and_where(bench: Bench) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(wish("bot", name="scraper"), ME)
-    caller = Caller(who="tok_boss", scopes=frozenset({Scope.ADMIN}), address="192.0.2.7")
+    caller = Caller(who="tok_boss", scopes=frozenset({TokenScope.ADMIN}), address="192.0.2.7")
     for _ in range(2):
         await tokens.revoke(minted.token.id, caller)
     revoked, created = await acts_of(bench).newest()
@@ -224,7 +224,7 @@ async def test_what_was_refused_is_not_in_the_log(bench: Bench) -> None:
 async def test_acts_are_listed_newest_first_by_pages_and_by_subject(bench: Bench) -> None:
     acts = acts_of(bench)
     for subject in ("a", "b", "a"):
-        await acts.note(ME, Act("crawl.removed", subject))
+        await acts.note(ME, AuditEntry("crawl.removed", subject))
     newest = await acts.newest(limit=2)
     assert [entry.act.subject for entry in newest] == ["a", "b"]
     [oldest] = await acts.newest(before=newest[-1].number)
@@ -257,14 +257,14 @@ async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
 )
 def test_a_wish_that_cannot_be_taken_is_refused_by_its_field(values: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        TokenWish.read(values)
+        TokenRequest.read(values)
     assert says in caught.value.message
 
 
 @pytest.mark.parametrize("more", [{}, {"role": "bot", "scopes": ["read"]}])
 def test_a_wish_names_a_role_or_scopes(more: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="give one of viewer, operator, admin, bot, node, or a list of scopes"):
-        TokenWish.read({"name": "x", **more}).wanted()
+        TokenRequest.read({"name": "x", **more}).wanted()
 
 
 async def unwritable(tx: Tx, subject: str) -> None:
@@ -277,9 +277,9 @@ async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> 
     await bench.crawls.stop(crawl.id)
     await bench.enqueue()
     await bench.queue.finish(await bench.lease())
-    archive = SqlArchive(bench.dialect, bench.hosts, bench.pages)
+    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     bodies = FolderBodies(Path("nowhere"), bench.clock)
-    archivist = Archivist(bench.database, bench.crawls, bench.queue, archive, bodies)
+    archivist = FrontierAdmin(bench.database, bench.crawls, bench.queue, archive, bodies)
     deeds = [
         bench.desk.set_quota("project:new", 1, noting=unwritable),
         bench.desk.remove_quota("project:old", noting=unwritable),

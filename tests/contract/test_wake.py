@@ -13,9 +13,9 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
-from shoal.loading import load
 from shoal.queue.job import NewJob, local_lane
-from shoal.queue.wake import WakeDegraded, WakeEarFailed, WakeRestored
+from shoal.queue.wake import WakeDegraded, WakeListenerFailed, WakeRestored
+from shoal.settings_loader import load
 from shoal.store.sql import postgres_wake
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.postgres_wake import PostgresWake
@@ -137,7 +137,7 @@ async def test_an_ear_that_raises_neither_ends_the_listener_nor_deafens_others(s
         for _ in range(2):
             await enqueue(other)
             await ear.hint()
-        assert (await told.first(WakeEarFailed)).error == "RuntimeError: no"
+        assert (await told.first(WakeListenerFailed)).error == "RuntimeError: no"
 
 
 async def test_a_file_is_looked_at_only_while_somebody_is_hungry(sqlite_url: str) -> None:

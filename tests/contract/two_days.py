@@ -20,26 +20,26 @@ from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.service import Chore
-from shoal.crawl.again import Again
+from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
 from shoal.egress import AddressRule, Egress
 from shoal.events.courier import Courier
 from shoal.events.forwarder import Forwarder
 from shoal.events.webhook import NewWebhook
 from shoal.events.webhooks import Webhooks
-from shoal.pages.result import Delivery, Status
-from shoal.plan.bookkeeper import SINK, Bookkeeper
-from shoal.plan.intake import Intake
+from shoal.page_jobs.result import ResultDelivery, Status
+from shoal.plan.importer import PolicyImporter
 from shoal.plan.policies import Policies
+from shoal.plan.policy_file import read_json_lines
+from shoal.plan.run_recorder import SINK, RunRecorder
+from shoal.plan.schedule import Schedule
 from shoal.plan.scheduler import Scheduler
-from shoal.plan.sheet import read_json_lines
-from shoal.plan.sites import SiteScheduler
-from shoal.plan.when import Rhythm
-from shoal.queue.job import Holder
+from shoal.plan.site_scheduler import SiteScheduler
+from shoal.queue.job import Fence
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
 from tests.contract.bad_bots import Bot, Liar, Mortal, Slow, bots_of, result_of
 from tests.contract.conftest import Bench, database_at
-from tests.support.badserver import Asked, BadServer, Line, bad_server, reply
+from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Days:
     dice: random.Random
     passes: list[int] = field(default_factory=list)  # when a scheduler got through
     noted: list[tuple[int, int]] = field(default_factory=list)  # how far the bookkeeper was, and when
-    accepted: list[Delivery] = field(default_factory=list)
+    accepted: list[ResultDelivery] = field(default_factory=list)
     received: dict[str, set[bytes]] = field(default_factory=dict)
     deliveries: int = 0
     believed: list[str] = field(default_factory=list)  # of what is not true, or too late
@@ -139,13 +139,15 @@ class Days:
         self.dying = Dying(self.bench.database, self.dice, 0.05)
         mortal = self.bench.over(self.dying)
         database = self.bench.database
-        self.policies = Policies(database, self.store, self.bench.queue, Again(self.bench.crawls), lambda: LOOPBACK)
-        self.intake = Intake(database, self.store, self.policies)
+        self.policies = Policies(
+            database, self.store, self.bench.queue, PolicyCrawls(self.bench.crawls), lambda: LOOPBACK
+        )
+        self.intake = PolicyImporter(database, self.store, self.policies)
         self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
         self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
         self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
-        self.bookkeeper = Bookkeeper(self.dying, self.events, self.store)
+        self.bookkeeper = RunRecorder(self.dying, self.events, self.store)
         self.courier = self.new_courier()
         self.api, self.sure_api = bots_of(mortal), bots_of(self.bench)
         self.bots = [
@@ -161,7 +163,7 @@ class Days:
         return Scheduler(bench.database, self.store, bench.queue, bench.desk, bench.signals, backlog=1_000_000)
 
     def site_scheduler(self, bench: Bench) -> SiteScheduler:
-        return SiteScheduler(bench.database, self.store, Again(bench.crawls), bench.signals)
+        return SiteScheduler(bench.database, self.store, PolicyCrawls(bench.crawls), bench.signals)
 
     def new_courier(self) -> Courier:
         return Courier(
@@ -181,11 +183,11 @@ class Days:
             raise ConnectionResetError
         await line.send(reply(503 if luck < 0.02 else 204, b""))
 
-    def answer(self, holder: Holder) -> Delivery:
+    def answer(self, holder: Fence) -> ResultDelivery:
         """A page that changes now and then; a tenth of the tries fail."""
         failed = self.dice.random() < 0.1
         digest = f"{self.dice.randrange(2)}"
-        return Delivery(holder, result_of(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
+        return ResultDelivery(holder, result_of(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
 
     async def begin(self, forms: list[dict[str, Any]]) -> None:
         """Make policies, all in one commit."""
@@ -360,7 +362,7 @@ class Diary:
     def _begins(self) -> int:
         """Not before the window opens; or as much later as jitter will have it, whose bounds test_when holds."""
         if self.form["jitter"] != "0s":
-            return Rhythm(jitter=JITTER).begins(self.policy_id, self.planned)
+            return Schedule(jitter=JITTER).begins(self.policy_id, self.planned)
         return self._opens(self.planned)
 
     def _opens(self, moment: int) -> int:

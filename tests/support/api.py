@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 
 from shoal.app import App, opened
 from shoal.base.clock import FakeClock
-from shoal.fetch.slots import Task
-from shoal.fetch.waiting import WaitingRoom
-from shoal.loading import load
+from shoal.page_jobs.leasing import PageTask
+from shoal.page_jobs.long_poll import LongPoll
+from shoal.serve.application import application
+from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import Finder, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
-from shoal.serve.live import Live
-from shoal.serve.site import site
+from shoal.settings_loader import load
 
 MAX_BODY = 1_000_000
 
@@ -43,7 +43,7 @@ class Served:
     app: App
     port: int
     clock: FakeClock  # of what it says about its health
-    room: WaitingRoom[Task]
+    room: LongPoll[PageTask]
     routes: list[BaseRoute] = field(default_factory=list)
 
     async def ask(self, path: str, body: Any = None, *, method: str | None = None) -> tuple[int, Any]:
@@ -101,11 +101,11 @@ async def listening(app: App) -> AsyncIterator[Served]:
     """A controller's API over these rooms; several of one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
-    live = Live(app.crawls, app.clock, every=0.05)
+    live = CrawlFeeds(app.crawls, app.clock, every=0.05)
     room = app.waiting_room()
     routes = routes_of([*app.api(live=live, room=room), health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
-    door_of = site(routes, app.clock, app.signals, acts=app.acts())
+    door_of = application(routes, app.clock, app.signals, acts=app.acts())
     async with answering(door_of, door):
         try:
             yield Served(app, door.getsockname()[1], clock, room, routes)

@@ -11,16 +11,16 @@ from io import StringIO
 from typing import Any
 
 from shoal.access.caller import local_caller
-from shoal.access.token import TokenWish
+from shoal.access.token import TokenRequest
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.signals import Signal, Signals
-from shoal.cli.door import address_of, open_door
+from shoal.cli.listen import address_of, open_socket
 from shoal.cli.serve import Controller
-from shoal.loading import load
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
 from shoal.settings import LogSettings
+from shoal.settings_loader import load
 from shoal.work.worker import Worker
 
 CRAWLS = "/api/v1/crawls"
@@ -50,7 +50,7 @@ class Served:
     tls: ssl.SSLContext | None = None
 
     async def token(self, role: str = "viewer", **more: Any) -> str:
-        wish = TokenWish.read({"name": "test", "role": role, **more})
+        wish = TokenRequest.read({"name": "test", "role": role, **more})
         return (await self.app.tokens().create(wish, ME)).text
 
     async def ask(
@@ -89,7 +89,7 @@ async def served(
     **given: str,
 ) -> AsyncIterator[Served]:
     flags = {"DATABASE_URL": store_url, "SHOAL_LISTEN": "127.0.0.1:0", **given}
-    door = open_door(load(flags, env={}).settings.serve.listen)
+    door = open_socket(load(flags, env={}).settings.serve.listen)
     flags["SHOAL_LISTEN"] = address_of(door)
     settings = load(flags, env={}).settings
     signals = Signals()

@@ -5,14 +5,16 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from shoal.app import App
 from shoal.base.clock import SystemClock
+from shoal.base.errors import StorageFull
 from shoal.queue import states
-from shoal.queue.job import Lease, Taker
+from shoal.queue.job import Lease, LeaseRequest
 from shoal.queue.queue import Queue
 
 CLOCK = SystemClock()
@@ -32,7 +34,7 @@ class PlainPages:
 
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
         moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
-        turned = await self._queue.finish_and_lease(moves, Taker(holder, ["page"], self._lanes), want)
+        turned = await self._queue.finish_and_lease(moves, LeaseRequest(holder, ["page"], self._lanes), want)
         self.commits.append(len(results))
         return turned.leases
 
@@ -40,11 +42,19 @@ class PlainPages:
         """There is nothing to let go of."""
 
 
+def find_room(sign: str) -> None:
+    """There is none while this file is there."""
+    if Path(sign).exists():
+        raise StorageFull("the disk")
+
+
 async def obey(wish: dict[str, Any]) -> None:
     if "sleep" in wish:
         await CLOCK.sleep(wish["sleep"])
     if "raise" in wish:
         raise RuntimeError(wish["raise"])
+    if "full" in wish:
+        find_room(wish["full"])
     if "hang" in wish:
         await asyncio.Event().wait()
     if "block" in wish:

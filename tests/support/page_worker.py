@@ -5,9 +5,9 @@ import sys
 import uvloop
 
 from shoal.app import opened
-from shoal.cli.watching import on_stop, watched
+from shoal.cli.long_running import on_stop, watched
 from shoal.cli.worker import workers_of
-from shoal.loading import load
+from shoal.settings_loader import load
 
 COMMAND = (sys.executable, "-m", "tests.support.page_child")
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.apart import environment, plain_environment
 from tests.support.servers import free_port, wait_until
+from tests.support.tool_environments import environment, plain_environment
 
 START_SECONDS = 60
 

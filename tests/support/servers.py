@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from tests.support import guard
+from tests.support import server_guard
 from tests.support.programs import (
     Identity,
     Program,
@@ -246,7 +246,7 @@ class RedisServer:
 
 
 def note_how_to_stop(folder: Path, command: list[str], identity: Identity) -> None:
-    (folder / guard.STOP).write_text(json.dumps({"command": command, **asdict(identity)}))
+    (folder / server_guard.STOP).write_text(json.dumps({"command": command, **asdict(identity)}))
 
 
 class Servers:
@@ -262,7 +262,7 @@ class Servers:
         servers.folder.chmod(0o755)
         # A session of its own, so that Ctrl-C on the terminal reaches the run and not the one who cleans up.
         servers._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(servers.folder)],
+            [sys.executable, "-I", "-S", server_guard.__file__, str(servers.folder)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -272,7 +272,7 @@ class Servers:
         """Return when every server has stopped and the folder is gone."""
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
-            self._guard.wait(3 * guard.STOP_DEADLINE_SECONDS)
+            self._guard.wait(3 * server_guard.STOP_DEADLINE_SECONDS)
             self._guard = None
 
     def __enter__(self) -> "Servers":

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.access.auth_throttle import MOST_FAILURES, MOST_PLACES, SECONDS_EACH, AuthThrottle, client_network
 from shoal.access.caller import Caller
-from shoal.access.failures import MOST_FAILURES, MOST_PLACES, SECONDS_EACH, Failures, place_of
-from shoal.access.scopes import Scope, allows, may_give
+from shoal.access.scopes import TokenScope, allows, may_give
 from shoal.access.token import hash_of, mint, read_token
 from shoal.base.clock import FakeClock
 from shoal.base.errors import NotAllowed, RateLimited
@@ -18,7 +18,7 @@ HERE = "192.0.2.1"
 
 
 def test_admin_includes_write_and_write_includes_read_and_nobody_includes_a_bot() -> None:
-    opened = {scope: [one.value for one in Scope if allows(frozenset({scope}), one)] for scope in Scope}
+    opened = {scope: [one.value for one in TokenScope if allows(frozenset({scope}), one)] for scope in TokenScope}
     assert opened == {
         "read": ["read"],
         "write": ["read", "write"],
@@ -29,14 +29,14 @@ def test_admin_includes_write_and_write_includes_read_and_nobody_includes_a_bot(
 
 
 def test_only_an_admin_gives_what_he_is_not() -> None:
-    assert may_give(frozenset({Scope.ADMIN}), Scope.BOT)
-    assert not may_give(frozenset({Scope.WRITE}), Scope.BOT)
-    assert may_give(frozenset({Scope.BOT}), Scope.BOT)
+    assert may_give(frozenset({TokenScope.ADMIN}), TokenScope.BOT)
+    assert not may_give(frozenset({TokenScope.WRITE}), TokenScope.BOT)
+    assert may_give(frozenset({TokenScope.BOT}), TokenScope.BOT)
 
 
 def test_a_caller_without_any_scope_may_nothing() -> None:
     with pytest.raises(NotAllowed, match="this needs the scope read, and the token has none"):
-        Caller(who="x", scopes=frozenset()).demand(Scope.READ)
+        Caller(who="x", scopes=frozenset()).demand(TokenScope.READ)
 
 
 def test_a_token_names_itself_and_is_no_other() -> None:
@@ -68,7 +68,7 @@ def test_a_token_in_any_sentence_is_hidden() -> None:
 
 def test_what_only_an_admin_may_change_stands_in_the_log() -> None:
     changes = [
-        line for group in GROUPS for line in table_of(group) if line.scope is Scope.ADMIN and line.method != "GET"
+        line for group in GROUPS for line in table_of(group) if line.scope is TokenScope.ADMIN and line.method != "GET"
     ]
     in_its_commit = {"create_token", "revoke_token", "remove_crawl"}
     assert [line.name for line in changes if line.act is None and line.name not in in_its_commit] == []
@@ -76,7 +76,7 @@ def test_what_only_an_admin_may_change_stands_in_the_log() -> None:
 
 def test_failures_fill_a_bucket_that_leaks() -> None:
     clock = FakeClock()
-    failures = Failures(clock)
+    failures = AuthThrottle(clock)
     assert [failures.count(HERE) for _ in range(MOST_FAILURES)] == [False] * (MOST_FAILURES - 1) + [True]
     with pytest.raises(RateLimited) as caught:
         failures.check(HERE)
@@ -94,7 +94,7 @@ def test_failures_fill_a_bucket_that_leaks() -> None:
 
 
 def test_no_more_places_are_remembered_than_some() -> None:
-    failures = Failures(FakeClock())
+    failures = AuthThrottle(FakeClock())
     for number in range(MOST_PLACES + 10):
         failures.count(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(failures._empty_at) == MOST_PLACES
@@ -109,5 +109,5 @@ def test_no_more_places_are_remembered_than_some() -> None:
     ],
 )
 def test_addresses_of_one_place_count_as_one(one: str, other: str) -> None:
-    assert place_of(one) == place_of(other)
-    assert place_of("2001:db8::1") != place_of("2001:db8:0:1::1")
+    assert client_network(one) == client_network(other)
+    assert client_network("2001:db8::1") != client_network("2001:db8:0:1::1")

@@ -40,7 +40,7 @@ def all_patterns() -> dict[str, "re.Pattern[Any]"]:
 
 PATTERNS = all_patterns()
 HARMLESS = {
-    "shoal.base.reading._BUCKET": "61 ways at most, and only operators write settings",
+    "shoal.base.parsing._BUCKET": "61 ways at most, and only operators write settings",
 }
 
 

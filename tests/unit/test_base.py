@@ -9,7 +9,7 @@ from shoal.base import errors
 from shoal.base.clock import FakeClock, SystemClock, from_micros, moment, span, to_micros
 from shoal.base.errors import RESPONSES, ShoalError
 from shoal.base.ids import PREFIXES, new_id
-from shoal.base.service import Pass, Service
+from shoal.base.service import PassResult, Service
 from shoal.base.signals import ChoreDone, ChoreFailed, Signal, Signals
 
 
@@ -100,15 +100,15 @@ def test_a_problem_document_carries_status_code_and_facts() -> None:
 class Counting:
     name = "counting"
 
-    def __init__(self, *outcomes: Pass | Exception) -> None:
+    def __init__(self, *outcomes: PassResult | Exception) -> None:
         self.outcomes = list(outcomes)
         self.passes = 0
         self.ran = asyncio.Event()
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         self.passes += 1
         self.ran.set()
-        outcome = self.outcomes.pop(0) if self.outcomes else Pass()
+        outcome = self.outcomes.pop(0) if self.outcomes else PassResult()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -140,7 +140,7 @@ async def test_a_chore_runs_within_its_first_interval_and_then_every_interval() 
 
 
 async def test_a_chore_that_fails_is_tried_again_after_a_growing_pause_and_reported() -> None:
-    clock, chore = FakeClock(), Counting(OSError("away"), ValueError("odd"), Pass(did="something"))
+    clock, chore = FakeClock(), Counting(OSError("away"), ValueError("odd"), PassResult(did="something"))
     service, heard = shell(chore, clock)
     service.start()
     await settle()
@@ -177,11 +177,11 @@ async def test_stop_lets_the_pass_under_way_finish() -> None:
     clock, finished = FakeClock(), []
 
     class Slow(Counting):
-        async def run_once(self) -> Pass:
+        async def run_once(self) -> PassResult:
             self.ran.set()
             await clock.sleep(5)
             finished.append(True)
-            return Pass()
+            return PassResult()
 
     chore = Slow()
     service, _ = shell(chore, clock)

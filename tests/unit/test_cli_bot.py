@@ -11,9 +11,9 @@ import pytest
 from shoal.app import opened
 from shoal.base.ids import JobId
 from shoal.cli.main import main
-from shoal.loading import load
-from shoal.pages.result import Delivery, Result, Status
+from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import NewJob
+from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ async def _run(policy_id: str, *prices: int) -> None:
             await app.queue.enqueue([NewJob(JobId(f"job_{place}"), "page", None, payload)])
             [lease] = await app.queue.lease("w1", ["page"], ["shared"], 1)
             result = Result(Status.SUCCESS, "https://example.com/", 1, data={"price": price}, html_hash=f"h{price}")
-            await app.ingest.settle("w1", [Delivery(lease.holder, result)])
+            await app.ingest.settle("w1", [ResultDelivery(lease.holder, result)])
 
 
 def test_what_a_policy_gave_and_what_changed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

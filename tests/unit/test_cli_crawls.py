@@ -14,9 +14,9 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, key_of
-from shoal.loading import load
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import NewUrl, key_of
+from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.ids import JobId
 from shoal.cli.main import main
-from shoal.loading import load
 from shoal.queue.job import NewJob
+from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)

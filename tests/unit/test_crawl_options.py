@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from shoal.base.errors import InvalidInput
-from shoal.base.form import fields_of
+from shoal.base.request_form import fields_of
 from shoal.cli import crawl as command
-from shoal.cli.options import FLAGS, Flag, flag_of, given_values, read_header, read_seconds
+from shoal.cli.options import FLAGS, CrawlFlag, flag_of, given_values, read_header, read_seconds
 from shoal.crawl.crawl import CrawlConfig
-from shoal.here.wish import read_config, read_id
+from shoal.local.crawl_request import read_config, read_id
 
 SEED = "http://a.example/"
 
@@ -50,7 +50,7 @@ def test_help_is_what_the_fields_say() -> None:
     told = re.sub(r"\s+", " ", CliRunner().invoke(command.crawl, ["--help"], terminal_width=400).output)
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told
-        assert fields_of(CrawlConfig)[field].says in told
+        assert fields_of(CrawlConfig)[field].description in told
     assert "--depth N How many links away from a seed a page may be. [default: 3]" in told
     assert "--scope page|prefix|host|domain|any" in told
 
@@ -74,14 +74,14 @@ def test_a_value_that_cannot_be_taken_is_refused_by_the_name_of_its_flag(words: 
 
 
 def test_a_flag_may_read_what_people_write() -> None:
-    flag = Flag("--max-time", "delay_seconds", "D", read_seconds, "a duration such as 10m")
+    flag = CrawlFlag("--max-time", "delay_seconds", "D", read_seconds, "a duration such as 10m")
     assert flag.value("2m") == 120
     with pytest.raises(InvalidInput, match="--max-time 'soon' is not a duration; write a duration such as 10m"):
         flag.value("soon")
 
 
 def test_repeated_pairs_become_a_table() -> None:
-    flag = Flag("--label", "labels", "H", read_header, "NAME: VALUE")
+    flag = CrawlFlag("--label", "labels", "H", read_header, "NAME: VALUE")
     assert flag.value(("a: 1", "b:2")) == {"a": "1", "b": "2"}
     with pytest.raises(InvalidInput, match="--label 'nothing' is not a header"):
         flag.value(("nothing",))

@@ -11,10 +11,10 @@ from shoal.cli.options import FLAGS, flag_of
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import cookies_for, hidden, hides
 from shoal.crawl.states import CrawlState
-from shoal.egress.given import LONGEST_HEADER, MOST_HEADERS, split
+from shoal.egress.custom_headers import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.headers import CrawlHeaders, homes_of
-from shoal.here.wish import read_config
+from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
+from shoal.local.crawl_request import read_config
 
 SEED = "https://a.example/"
 SECRET = "hunter2"

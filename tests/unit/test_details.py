@@ -15,18 +15,18 @@ from shoal.extract.details import (
     LONGEST_URL,
     MOST,
     Alternate,
-    Anchor,
-    Cookie,
+    CookieFacts,
     Details,
     Heading,
     Image,
+    LinkFacts,
     Resource,
     packed,
     read_details,
     unpacked,
 )
 from shoal.extract.fingerprint import distance, fingerprint
-from shoal.extract.source import Source
+from shoal.extract.page_source import Source
 
 HTML = "text/html; charset=utf-8"
 PIECES = """
@@ -58,7 +58,7 @@ def test_what_stands_on_a_page_is_kept_as_written() -> None:
     assert details.hreflang == [Alternate("de-AT", "/de")]
     assert details.metas == {"viewport": "width=device-width", "og:title": "A title"}
     assert details.headings == [Heading(1, "Tea and cake"), Heading(3, "Cups")]
-    assert details.links == [Anchor("/x", "a link", "noopener nofollow"), Anchor("/y", "a cup")]
+    assert details.links == [LinkFacts("/x", "a link", "noopener nofollow"), LinkFacts("/y", "a cup")]
     assert details.images == [
         Image("/p.png", "a cup"),
         Image("/q.png", "", "3", "4", "lazy"),
@@ -106,7 +106,7 @@ def test_headers_and_the_flags_of_cookies_are_kept_but_no_value_of_a_cookie() ->
         ],
     )
     assert details.headers == {"server": "x", "x-robots-tag": "noindex, nofollow"}
-    assert details.cookies == [Cookie("sid", True, True, "lax", True, "example.org"), Cookie("plain")]
+    assert details.cookies == [CookieFacts("sid", True, True, "lax", True, "example.org"), CookieFacts("plain")]
     assert b"hidden" not in repr(details).encode()
 
 

@@ -4,8 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from shoal.base.url import Refusal as UrlRefusal
-from shoal.base.url import Url, canonical
+from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.egress.address import AddressRule, endpoint, is_public, listening, literal
 from shoal.egress.local import is_local
 

@@ -9,7 +9,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig
 from shoal.crawl.credentials import check_proxy
 from shoal.egress import AddressRule, Egress, Failure, Proxy, Request, Resolver, Response
-from tests.support.badserver import BadServer, bad_server, reply
+from tests.support.bad_http_server import BadServer, bad_server, reply
 
 PAGE = b"<p>through the proxy</p>"
 NAMES = {"site.test": ("8.8.8.8",), "proxy.test": ("127.0.0.1",), "inside.test": ("10.0.0.1",)}

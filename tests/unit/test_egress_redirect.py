@@ -25,8 +25,8 @@ from shoal.egress import (
     Resolver,
     Response,
 )
-from tests.support.badserver import BadServer, bad_server, reply
-from tests.support.told import Told
+from tests.support.bad_http_server import BadServer, bad_server, reply
+from tests.support.recorder import Told
 
 PAGE = b"<p>arrived</p>"
 LIMITS = Limits(total_timeout=timedelta(seconds=5))

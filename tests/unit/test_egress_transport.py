@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response
-from tests.support.badserver import TLS, Asked, BadServer, Line, bad_server, reply
-from tests.support.told import Told
+from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, reply
+from tests.support.recorder import Told
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 LIMITS = Limits(

@@ -9,17 +9,16 @@ from msgspec import field
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
-from shoal.base.form import Check, Form, says
+from shoal.base.request_form import Check, Form, describe
 from shoal.crawl.crawl import CrawlConfig
-from shoal.pages.group import GroupConfig
+from shoal.page_jobs.group import GroupConfig
 from shoal.plan.policy import PolicyForm
 from shoal.serve.bots import BatchForm
-from shoal.serve.cursor import Paging, cursor_of, cut, number_of
 from shoal.serve.endpoint import (
     PARSED_AT_ONCE,
-    Ask,
+    EndpointRequest,
     EndpointRoute,
     Finder,
     Nothing,
@@ -29,6 +28,7 @@ from shoal.serve.endpoint import (
     routes_of,
     table_of,
 )
+from shoal.serve.pagination import Paging, cursor_of, cut, number_of
 from shoal.serve.problems import Json
 
 MAX_BODY = 100
@@ -40,27 +40,27 @@ class Fish(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Shoals(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    label: Annotated[list[str], says("Only those with this label.")] = field(default_factory=list)
+    label: Annotated[list[str], describe("Only those with this label.")] = field(default_factory=list)
     deep: bool | None = False
     kind: Literal["round", "flat"] | None = None
     name: str | None = None
 
 
 class FishApi:
-    @endpoint("POST", "/fish", scope=Scope.WRITE, says="Add a fish.", body=Fish)
-    async def add_fish(self, ask: Ask[Fish, Nothing]) -> Json:
+    @endpoint("POST", "/fish", scope=TokenScope.WRITE, summary="Add a fish.", body=Fish)
+    async def add_fish(self, ask: EndpointRequest[Fish, Nothing]) -> Json:
         return Json({"name": ask.body.name, "scales": ask.body.scales})
 
-    @endpoint("GET", "/fish/{fish_id}", scope=Scope.READ, says="Show a fish.")
-    async def show_fish(self, ask: Ask[Nothing, Nothing]) -> Json:
+    @endpoint("GET", "/fish/{fish_id}", scope=TokenScope.READ, summary="Show a fish.")
+    async def show_fish(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json(ask.part("fish_id"))
 
-    @endpoint("GET", "/fish", scope=Scope.READ, says="List fish.", query=Shoals)
-    async def list_fish(self, ask: Ask[Nothing, Shoals]) -> Json:
+    @endpoint("GET", "/fish", scope=TokenScope.READ, summary="List fish.", query=Shoals)
+    async def list_fish(self, ask: EndpointRequest[Nothing, Shoals]) -> Json:
         return Json({"limit": ask.query.limit, "label": ask.query.label, "deep": ask.query.deep})
 
-    @endpoint("POST", "/fish/{fish_id}/feed", scope=Scope.WRITE, says="Feed a fish.")
-    async def feed_fish(self, ask: Ask[Nothing, Nothing]) -> Json:
+    @endpoint("POST", "/fish/{fish_id}/feed", scope=TokenScope.WRITE, summary="Feed a fish.")
+    async def feed_fish(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json("fed")
 
 
@@ -100,7 +100,7 @@ def test_a_door_learns_which_endpoint_a_request_will_reach() -> None:
     finder, scope = Finder(ROUTES), scope_of("GET", "/fish/carp")
     found = finder.find(scope)
     assert found is not None
-    assert (found.line.name, found.line.scope) == ("show_fish", Scope.READ)
+    assert (found.line.name, found.line.scope) == ("show_fish", TokenScope.READ)
     assert (scope["route"], scope["path_params"]) == (found, {"fish_id": "carp"})
     whole = finder.find(scope_of("GET", "/fish"))
     assert whole is not None
@@ -115,7 +115,7 @@ async def test_a_body_is_read_by_its_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         (b"", "the body is not JSON"),
         (b"[]", "the body is not a JSON object; send one JSON object."),
@@ -127,10 +127,10 @@ async def test_a_body_is_read_by_its_form() -> None:
         (b'{"scales": 3}', "name is missing; give text."),
     ],
 )
-async def test_a_body_that_cannot_be_taken_is_refused(body: bytes, says: str) -> None:
+async def test_a_body_that_cannot_be_taken_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await call("POST", "/fish", body=body)
-    assert says in refused.value.message
+    assert message in refused.value.message
 
 
 def test_looking_for_a_repeated_key_compares_each_key_only_a_few_times() -> None:
@@ -156,8 +156,8 @@ class Watched(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class WatchedApi:
-    @endpoint("POST", "/watched", scope=Scope.WRITE, says="Say where it was parsed.", body=Watched)
-    async def parse_watched(self, ask: Ask[Watched, Nothing]) -> Json:
+    @endpoint("POST", "/watched", scope=TokenScope.WRITE, summary="Say where it was parsed.", body=Watched)
+    async def parse_watched(self, ask: EndpointRequest[Watched, Nothing]) -> Json:
         return Json(ask.body.name)
 
 
@@ -263,7 +263,7 @@ async def test_query_parameters_are_declared_and_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         ("limt=5", "limt is not a known field; the nearest one is limit."),
         ("limit=0", "limit cannot be '0'; give a whole number from 1 to 200."),
@@ -274,10 +274,10 @@ async def test_query_parameters_are_declared_and_typed() -> None:
         ("limit=99999999999999999999", "limit cannot be '99999999999999999999'; give a whole number from 1 to 200."),
     ],
 )
-async def test_query_parameters_that_cannot_be_taken_are_refused(query: str, says: str) -> None:
+async def test_query_parameters_that_cannot_be_taken_are_refused(query: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await call("GET", "/fish", query)
-    assert refused.value.message == says
+    assert refused.value.message == message
 
 
 async def test_what_cannot_be_a_name_is_not_looked_for() -> None:

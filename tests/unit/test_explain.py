@@ -11,18 +11,18 @@ import pytest
 from shoal.app import opened
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.ids import CrawlId, JobId
-from shoal.base.url import Refusal, Url
+from shoal.base.url import Url, UrlRefusal
 from shoal.cli.main import main
-from shoal.crawl.archive import KeptUrl, UrlFacts, Waiting
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.explain import PLAIN, Explanation, UrlState, explain_refusal, explain_url
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, key_of
+from shoal.crawl.frontier.admin_store import KeptUrl, UrlFacts, Waiting
+from shoal.crawl.frontier.explain import PLAIN, UrlExplanation, UrlState, explain_refusal, explain_url
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import NewUrl, key_of
 from shoal.crawl.states import CrawlState
-from shoal.hosts.pace import HeldHost
-from shoal.loading import load
+from shoal.hosts.rate import HeldHost
 from shoal.pages.page import Page
-from shoal.queue.job import Holder
+from shoal.queue.job import Fence
+from shoal.settings_loader import load
 
 SITE = "https://example.org"
 URL = Url(f"{SITE}/a/7")
@@ -34,7 +34,7 @@ def crawl_of(state: CrawlState = CrawlState.RUNNING, reason: str | None = None, 
     return Crawl(1, 7, CrawlId("crl_1"), state, reason, "default", config, frozenset(), 50, 0, None, None)
 
 
-def asked(facts: UrlFacts | None, crawl: Crawl | None = None, url: Url = URL) -> Explanation:
+def asked(facts: UrlFacts | None, crawl: Crawl | None = None, url: Url = URL) -> UrlExplanation:
     return explain_url(crawl or crawl_of(), url, facts)
 
 
@@ -99,7 +99,7 @@ def test_a_url_that_was_never_seen_is_told_what_would_become_of_it() -> None:
 
 
 def test_a_text_that_is_no_url_is_told_why() -> None:
-    said = explain_refusal("mailto:me", Refusal.SCHEME_NOT_ALLOWED)
+    said = explain_refusal("mailto:me", UrlRefusal.SCHEME_NOT_ALLOWED)
     assert (said.state, said.reason) == (UrlState.REFUSED, "scheme_not_allowed")
     assert said.sentence == "No crawl takes it: it has a scheme other than http and https."
 
@@ -116,7 +116,7 @@ def test_a_waiting_url_is_told_with_what_it_waits_for() -> None:
 
 
 def test_a_taken_url_is_told_with_its_holder() -> None:
-    facts = UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2), Holder(JobId("job_1"), 3)))
+    facts = UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2), Fence(JobId("job_1"), 3)))
     said = asked(facts)
     assert said.state is UrlState.TAKEN
     assert (said.facts["job_id"], said.facts["epoch"]) == ("job_1", 3)

@@ -20,7 +20,7 @@ from shoal.base.errors import BadConfig, InvalidInput, StorageFull
 from shoal.egress import Limits
 from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
 from shoal.export.output import Output, Outputs, output_of
-from shoal.export.wanted import Wanted
+from shoal.export.page_filter import ExportFilter
 from shoal.pages.page import RECORD_FIELDS, Page
 from shoal.store.bodies.folder import FolderBodies
 
@@ -260,11 +260,11 @@ def test_an_export_takes_the_pages_whose_status_is_named(words: list[str], taken
         "c": page(error_code="dns"),
         "d": page(status=500, error_code="decoding"),
     }
-    wanted = Wanted(words)
+    wanted = ExportFilter(words)
     assert "".join(name for name, one in pages.items() if wanted(one)) == taken
 
 
 @pytest.mark.parametrize("word", ["2x", "ok", "2000", "", "xxx"])
 def test_a_word_that_is_no_status_is_refused(word: str) -> None:
     with pytest.raises(InvalidInput, match="404, 4xx, or error"):
-        Wanted([word])
+        ExportFilter([word])

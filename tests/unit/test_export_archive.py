@@ -18,7 +18,7 @@ from shoal.export.markdown import MARK, file_name
 from shoal.export.output import Outputs
 from shoal.export.surt import surt
 from shoal.pages.bodies import Captured
-from shoal.pages.keeper import BodyKeeper
+from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.page import Page
 from shoal.store.bodies.folder import FolderBodies
 
@@ -42,7 +42,7 @@ def captured(
 
 
 async def kept(bodies: FolderBodies, *answers: tuple[str, tuple[Captured, ...]]) -> list[Page]:
-    keeper = BodyKeeper(bodies, CRAWL)
+    keeper = BodyRecorder(bodies, CRAWL)
     pages = []
     for url, captures in answers:
         page = Page(url, 0, AT, 1, final_url=captures[0].response.url, status=captures[0].response.status, title="Fish")

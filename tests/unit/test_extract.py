@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple
 
 from shoal.extract.encoding import decode
-from shoal.extract.flags import NO_FLAGS, Flag
-from shoal.extract.page import ExtractOptions, Facts, count_words, extract
+from shoal.extract.flags import NO_FLAGS, PageFlag
+from shoal.extract.page import ExtractOptions, PageFacts, count_words, extract
 
 HTML = "text/html; charset=utf-8"
 
 
-def read(html: str, options: ExtractOptions | None = None) -> Facts:
+def read(html: str, options: ExtractOptions | None = None) -> PageFacts:
     return extract(html.encode(), HTML, options or ExtractOptions())
 
 
@@ -152,13 +152,13 @@ def test_long_texts_are_cut() -> None:
 def test_more_links_than_the_limit_are_cut_and_flagged() -> None:
     html = "<a href=/f>f</a>" * 8 + "<a href=/n rel=nofollow>n</a>" * 8
     facts = read(html, ExtractOptions(max_links=10))
-    assert (len(facts.links), len(facts.nofollow), facts.flags) == (8, 2, Flag.LINK_LIMIT)
+    assert (len(facts.links), len(facts.nofollow), facts.flags) == (8, 2, PageFlag.LINK_LIMIT)
     assert read(html, ExtractOptions(max_links=16)).flags == NO_FLAGS
 
 
 def test_a_page_of_too_many_tags_is_read_in_part_and_flagged() -> None:
     facts = read("<title>t</title>" + "<a href=/x>y</a>" * 5000, ExtractOptions(max_tags=1000))
-    assert facts.flags == Flag.PARSE_LIMIT
+    assert facts.flags == PageFlag.PARSE_LIMIT
     assert facts.title == "t"
     assert 0 < len(facts.links) <= 500
 
@@ -168,7 +168,7 @@ def test_a_page_of_too_many_tags_is_read_in_part_and_flagged() -> None:
 )
 def test_a_page_of_too_many_bytes_is_read_in_part_and_flagged(more: str) -> None:
     facts = read(f"<title>t</title><a href=/x>y</a>{more}<a href=/after>z</a>")
-    assert (facts.flags, facts.title, facts.links) == (Flag.PARSE_LIMIT, "t", ["/x"])
+    assert (facts.flags, facts.title, facts.links) == (PageFlag.PARSE_LIMIT, "t", ["/x"])
 
 
 @pytest.mark.parametrize("text", ["日本語のテキストです。", "Größe und Maß, Äpfel ", "\U0001f600"])
@@ -180,7 +180,7 @@ def test_the_encoding_of_a_long_page_is_found_in_a_part_of_it(text: str, ascii_b
 
 def test_a_guess_at_a_long_page_takes_ordinary_time() -> None:
     body = b"<p>" + b"caf\xe9 cr\xe8me " * 500_000
-    assert decode(body, "text/html")[1:] == ("windows-1252", Flag.ENCODING_GUESSED)
+    assert decode(body, "text/html")[1:] == ("windows-1252", PageFlag.ENCODING_GUESSED)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_meta_far_down_counts_when_nothing_else_declares_an_encoding(
     start: bytes, body: bytes, encoding: str
 ) -> None:
     _, found, flags = decode(start + body, "text/html")
-    assert (found, flags & Flag.ENCODING_GUESSED) == (encoding, NO_FLAGS)
+    assert (found, flags & PageFlag.ENCODING_GUESSED) == (encoding, NO_FLAGS)
     assert decode(start + body, "text/html; charset=big5")[1] == "big5"
 
 
@@ -249,22 +249,22 @@ def test_a_meta_far_down_counts_when_nothing_else_declares_an_encoding(
         (b"\xef\xbb\xbf\xc3\xa9", "text/html; charset=latin1", "é", "utf-8", NO_FLAGS),
         ("é".encode("utf-16"), HTML, "é", "utf-16le", NO_FLAGS),
         (b"\xfe\xff\x00a", HTML, "a", "utf-16be", NO_FLAGS),
-        ("<p>é".encode("utf-16-le"), "text/html", "<p>é", "utf-16le", Flag.ENCODING_GUESSED),
+        ("<p>é".encode("utf-16-le"), "text/html", "<p>é", "utf-16le", PageFlag.ENCODING_GUESSED),
         (b"\xe9", "text/html; charset=ISO-8859-1", "é", "windows-1252", NO_FLAGS),
         (b"\x80", "text/html;charset='latin1'", "€", "windows-1252", NO_FLAGS),
         ("日本".encode("shift_jis"), "text/html; charset=x-sjis", "日本", "shift_jis", NO_FLAGS),
         (b"<meta charset=koi8-r>\xc1", None, "<meta charset=koi8-r>а", "koi8-r", NO_FLAGS),  # noqa: RUF001
         (b"<meta charset=koi8-r>\xc3\xa9", HTML, "<meta charset=koi8-r>é", "utf-8", NO_FLAGS),
-        (b"caf\xe9 cr\xe8me", "text/html", "café crème", "windows-1252", Flag.ENCODING_GUESSED),
-        (b"a\xffb", HTML, "a\ufffdb", "utf-8", Flag.ENCODING_ERRORS),
-        (b"+ADw-", "text/html; charset=utf-7", "+ADw-", "utf-8", Flag.ENCODING_UNKNOWN),
-        ("é".encode(), "text/html; charset=x-\0", "é", "utf-8", Flag.ENCODING_UNKNOWN),
-        ("é".encode(), "text/html; charset=" + "u" * 10_000, "é", "utf-8", Flag.ENCODING_UNKNOWN),
-        (b"616263", "text/html; charset=hex", "616263", "utf-8", Flag.ENCODING_UNKNOWN),
+        (b"caf\xe9 cr\xe8me", "text/html", "café crème", "windows-1252", PageFlag.ENCODING_GUESSED),
+        (b"a\xffb", HTML, "a\ufffdb", "utf-8", PageFlag.ENCODING_ERRORS),
+        (b"+ADw-", "text/html; charset=utf-7", "+ADw-", "utf-8", PageFlag.ENCODING_UNKNOWN),
+        ("é".encode(), "text/html; charset=x-\0", "é", "utf-8", PageFlag.ENCODING_UNKNOWN),
+        ("é".encode(), "text/html; charset=" + "u" * 10_000, "é", "utf-8", PageFlag.ENCODING_UNKNOWN),
+        (b"616263", "text/html; charset=hex", "616263", "utf-8", PageFlag.ENCODING_UNKNOWN),
     ],
 )
 def test_the_encoding_is_decided_by_mark_then_header_then_meta_then_guess(
-    body: bytes, content_type: str | None, text: str, encoding: str, flags: Flag
+    body: bytes, content_type: str | None, text: str, encoding: str, flags: PageFlag
 ) -> None:
     assert decode(body, content_type) == (text, encoding, flags)
 
@@ -287,7 +287,7 @@ def test_the_encoding_is_decided_by_mark_then_header_then_meta_then_guess(
 )
 def test_only_html_is_parsed(body: bytes, content_type: str | None, parsed: bool) -> None:
     facts = extract(body, content_type)
-    assert (facts.flags == Flag.NOT_HTML) is not parsed
+    assert (facts.flags == PageFlag.NOT_HTML) is not parsed
     assert (facts.title == "x") is parsed
     assert len(facts.content_hash) == 32
 

@@ -12,11 +12,11 @@ from shoal.base.url import Url
 from shoal.egress import AddressRule, Egress, Limits
 from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.fetch import Fetched, PageFetcher
-from shoal.fetch.headers import CrawlHeaders
-from shoal.fetch.sitemap import SMALL_BYTES, FetchedSitemap, SitemapFetcher
-from tests.support.badserver import BadServer, bad_server, reply
-from tests.support.told import Told
+from shoal.fetch.crawl_headers import CrawlHeaders
+from shoal.fetch.page_fetcher import Fetched, PageFetcher
+from shoal.fetch.sitemap_fetcher import SMALL_BYTES, FetchedSitemap, SitemapFetcher
+from tests.support.bad_http_server import BadServer, bad_server, reply
+from tests.support.recorder import Told
 
 HTML = ("Content-Type", "text/html")
 PAGE = b"<title>here</title><a href=/x>x</a>"

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from shoal.egress import Egress, Failure, Limits, Outcome, Request, Response
-from tests.support.badhttp2 import GOOD, bad_http2_server
-from tests.support.badserver import TLS
+from tests.support.bad_http2_server import GOOD, bad_http2_server
+from tests.support.bad_http_server import TLS
 from tests.unit.test_egress_transport import LIMITS, new_egress
 
 PATIENCE = replace(LIMITS, idle_timeout=timedelta(seconds=1), total_timeout=timedelta(seconds=4))

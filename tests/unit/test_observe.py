@@ -22,9 +22,9 @@ import shoal
 from shoal.base.clock import FakeClock
 from shoal.base.signals import ChoreDone, ChoreFailed, Signal
 from shoal.base.text import clean, names_a_secret, redact, visible
+from shoal.observe.log_messages import WORDS, LogLevel, log_line
 from shoal.observe.logs import QUIET, Bridge, Logs, capture_stdlib
 from shoal.observe.metrics import Metrics
-from shoal.observe.words import WORDS, Level, worded
 from shoal.queue.queue import JobsLeased
 from shoal.settings import LogSettings
 
@@ -46,7 +46,7 @@ def logs_to(stream: io.StringIO, **settings: Any) -> Logs:
     return Logs(LogSettings(**settings), CLOCK, stream)
 
 
-def said(message: str = "hello", level: Level = Level.INFO, **facts: Any) -> str:
+def said(message: str = "hello", level: LogLevel = LogLevel.INFO, **facts: Any) -> str:
     stream = io.StringIO()
     logs_to(stream, level="debug").say(level, "test", message, **facts)
     return stream.getvalue()
@@ -90,7 +90,7 @@ def _below(kind: type[Signal]) -> Iterator[type[Signal]]:
 
 def test_every_signal_of_the_tree_is_worded_with_its_own_facts() -> None:
     for kind in all_signals():
-        assert kind.__name__ in WORDS, f"{kind.__module__}.{kind.__name__} has no wording in observe/words.py"
+        assert kind.__name__ in WORDS, f"{kind.__module__}.{kind.__name__} has no wording in observe/log_messages.py"
         facts = {field.name for field in dataclasses.fields(kind)}
         wording = WORDS[kind.__name__]
         for message in wording.messages():
@@ -102,7 +102,7 @@ def test_every_signal_of_the_tree_is_worded_with_its_own_facts() -> None:
     ("holder", "node"), [("vm/12", "vm"), ("vm/12/pages/13", "vm"), ("local/vm/12/99", "vm"), ("bot/tok_a/b1", "tok_a")]
 )
 def test_a_holder_is_told_with_its_node(holder: str, node: str) -> None:
-    facts = worded(JobsLeased(kind="page", holder=holder, count=1, waited_seconds=0.0)).facts
+    facts = log_line(JobsLeased(kind="page", holder=holder, count=1, waited_seconds=0.0)).facts
     assert (facts["node_id"], facts["holder"]) == (node, holder)
 
 
@@ -143,7 +143,7 @@ def test_lines_below_the_level_are_not_written() -> None:
     stream = io.StringIO()
     logs = logs_to(stream, level="warning")
     logs.listen(ChoreDone(chore="janitor", did="swept"))
-    logs.say(Level.INFO, "test", "hello")
+    logs.say(LogLevel.INFO, "test", "hello")
     assert stream.getvalue() == ""
     logs.listen(ChoreFailed(chore="janitor", error="store away", failures=1, retry_in_seconds=0.5))
     assert "janitor failed, trying again in 0.5 s: store away" in stream.getvalue()
@@ -154,7 +154,7 @@ def test_a_signal_nobody_worded_is_told_under_its_own_name() -> None:
     class TideTurned(Signal):
         height: int
 
-    found = worded(TideTurned(height=3))
+    found = log_line(TideTurned(height=3))
     assert (found.event, found.message, found.facts) == ("tide_turned", "tide turned", {"height": 3})
 
 
@@ -162,7 +162,7 @@ def test_a_terminal_gets_short_readable_lines(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    logs_to(terminal).say(Level.WARNING, "test", "store away", job_id="job_1", why="two words", where="store")
+    logs_to(terminal).say(LogLevel.WARNING, "test", "store away", job_id="job_1", why="two words", where="store")
     assert "\x1b[33mWARNING\x1b[0m store away" in terminal.getvalue()
     assert 'job_id=job_1 why="two words"' in terminal.getvalue()
     assert "where=" not in terminal.getvalue()
@@ -171,16 +171,16 @@ def test_a_terminal_gets_short_readable_lines(monkeypatch: pytest.MonkeyPatch) -
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = Terminal()
-    logs_to(terminal).say(Level.WARNING, "test", "hello")
+    logs_to(terminal).say(LogLevel.WARNING, "test", "hello")
     assert "\x1b" not in terminal.getvalue()
 
 
 def test_a_log_that_cannot_be_written_stops_nothing() -> None:
-    logs_to(Full()).say(Level.ERROR, "test", "hello")
+    logs_to(Full()).say(LogLevel.ERROR, "test", "hello")
     closed = io.StringIO()
     closed.close()
     logs = Logs(LogSettings(format="json"), CLOCK, closed)
-    logs.say(Level.ERROR, "test", "hello")
+    logs.say(LogLevel.ERROR, "test", "hello")
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_whatever_the_text_an_event_is_one_line_without_control_characters(messa
 @given(nasty, nasty)
 def test_a_terminal_line_has_no_control_characters_either(message: str, value: str) -> None:
     stream = io.StringIO()
-    logs_to(stream, format="text").say(Level.INFO, "test", message, url=value)
+    logs_to(stream, format="text").say(LogLevel.INFO, "test", message, url=value)
     assert not [char for char in stream.getvalue()[:-1] if _fools(char)]
 
 

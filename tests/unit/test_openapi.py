@@ -7,7 +7,7 @@ import pytest
 
 from shoal.serve.api import GROUPS
 from shoal.serve.docs import DocsApi
-from shoal.serve.endpoint import Ask, Endpoint, Nothing, public_lines
+from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, public_lines
 from shoal.serve.openapi import document
 
 LINES = list(public_lines(GROUPS))
@@ -26,22 +26,22 @@ def test_every_endpoint_has_an_operation_of_its_own_name() -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=ids)
 def test_every_endpoint_is_described_with_examples(line: Endpoint) -> None:
-    assert line.says.endswith(".")
+    assert line.summary.endswith(".")
     if line.media_type == "application/json" and line.answer is not None and line.path.startswith("/api"):
-        assert line.answers is not None, "an example of its answer"
+        assert line.response_example is not None, "an example of its answer"
     if line.needs_body:
-        assert line.asks is not None, "an example of its body"
+        assert line.request_example is not None, "an example of its body"
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.asks is not None], ids=ids)
+@pytest.mark.parametrize("line", [line for line in LINES if line.request_example is not None], ids=ids)
 def test_the_example_of_a_body_is_taken(line: Endpoint) -> None:
-    assert line.body.read(line.asks)
+    assert line.body.read(line.request_example)
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.answers is not None], ids=ids)
+@pytest.mark.parametrize("line", [line for line in LINES if line.response_example is not None], ids=ids)
 def test_the_example_of_an_answer_has_its_shape(line: Endpoint) -> None:
-    taken = msgspec.convert(line.answers, line.answer)
-    assert set(msgspec.to_builtins(taken)) == set(line.answers)
+    taken = msgspec.convert(line.response_example, line.answer)
+    assert set(msgspec.to_builtins(taken)) == set(line.response_example)
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -70,7 +70,7 @@ def test_a_query_parameter_has_no_null() -> None:
 
 
 async def test_the_page_for_people_names_every_endpoint_and_loads_nothing_from_elsewhere() -> None:
-    page = bytes((await DocsApi(GROUPS).show_docs(Ask(None, Nothing(), Nothing()))).body).decode()
+    page = bytes((await DocsApi(GROUPS).show_docs(EndpointRequest(None, Nothing(), Nothing()))).body).decode()
     assert all(f'id="{line.name}"' in page for line in LINES)
     assert 'src="http' not in page
     assert 'href="http' not in page

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import shoal
-from shoal.base.url import Refusal
-from shoal.egress import fault
+from shoal.base.url import UrlRefusal
+from shoal.egress import curl_errors
 from shoal.egress.exchange import BLOCKED
-from shoal.fetch.codes import PAGE_ERRORS
+from shoal.fetch.error_codes import PAGE_ERRORS
 from tests.support.hostile import answers
 
 SOURCE = Path(shoal.__file__).parent
-PLACES = ("egress", "extract", "fetch", "crawl")
-MAKERS = {"Failure", "DecodingFault", "NoRobots", "Refusal", "_bad_answer", "_stopped"}
+PLACES = ("egress", "extract", "fetch", "page_jobs", "crawl")
+MAKERS = {"Failure", "DecodingFault", "RobotsUnavailable", "UrlRefusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
 NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirect there has a code of its own
 
@@ -54,7 +54,11 @@ def constants(node: ast.AST) -> Iterator[str]:
 def written() -> set[str]:
     files = [file for place in PLACES for file in (SOURCE / place).rglob("*.py")]
     found = {code for file in files for code in codes_in(ast.parse(file.read_text()))}
-    return found | set(constants(ast.parse(Path(fault.__file__).read_text()))) | {refusal.code for refusal in Refusal}
+    return (
+        found
+        | set(constants(ast.parse(Path(curl_errors.__file__).read_text())))
+        | {refusal.code for refusal in UrlRefusal}
+    )
 
 
 def test_every_code_that_is_written_down_is_in_the_table_and_no_other() -> None:
@@ -68,5 +72,5 @@ def test_every_code_of_the_hostile_site_is_in_the_table() -> None:
 
 
 def test_what_is_tried_again_is_what_the_transport_calls_worth_it() -> None:
-    for code, again, _ in fault._CODES.values():
+    for code, again, _ in curl_errors._CODES.values():
         assert not again or PAGE_ERRORS[code].tried_again, code

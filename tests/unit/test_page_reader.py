@@ -5,32 +5,34 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.url import Canonicalizer, Url, UrlRules
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Task
-from shoal.crawl.gate import NoRobots
-from shoal.crawl.reader import PageReader
-from shoal.crawl.retries import Retries
-from shoal.crawl.scope import Scope
-from shoal.fetch.chain import Chain, Step
+from shoal.crawl.engine.page_reader import PageReader
+from shoal.crawl.engine.retries import Retries
+from shoal.crawl.engine.robots_check import RobotsUnavailable
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask
+from shoal.crawl.scope.scope import CrawlScope
+from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 
 HERE, THERE = Url("http://here.example/a"), Url("http://there.example/b")
 
 
 @pytest.fixture
 def reader() -> PageReader:
-    scope = Scope(CrawlConfig(seeds=[HERE]), [HERE])
+    scope = CrawlScope(CrawlConfig(seeds=[HERE]), [HERE])
     return PageReader(1, scope, Canonicalizer(UrlRules()), SystemClock(), retries=Retries(1))
 
 
 def test_a_page_without_a_robots_txt_names_its_own_url_as_the_last(reader: PageReader) -> None:
-    done = reader.without_robots(Task(1, 1, 1, 0, 1, HERE, None, 0), NoRobots("robots_unreachable", "Gone."))
+    done = reader.without_robots(
+        FrontierTask(1, 1, 1, 0, 1, HERE, None, 0), RobotsUnavailable("robots_unreachable", "Gone.")
+    )
     assert done.page is not None
     assert (done.fate, done.page.final_url, done.page.redirects) == (Fate.FAILED, HERE, [])
 
 
 def test_after_a_redirect_it_names_where_that_leads(reader: PageReader) -> None:
-    task = Task(1, 1, 1, 0, 1, HERE, None, 0, target=THERE, chain=Chain((Step(HERE, 301, 7),)))
-    done = reader.without_robots(task, NoRobots("robots_unreachable", "Gone."))
+    task = FrontierTask(1, 1, 1, 0, 1, HERE, None, 0, target=THERE, chain=RedirectChain((RedirectStep(HERE, 301, 7),)))
+    done = reader.without_robots(task, RobotsUnavailable("robots_unreachable", "Gone."))
     assert done.page is not None
     assert done.page.final_url == THERE
     assert done.page.redirects == [{"url": HERE, "status": 301}]

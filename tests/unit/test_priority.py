@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.base.errors import BadConfig
-from shoal.plan.priority import RULES, Facts, Rule, rate, read_rules
-from shoal.plan.rulebook import rules_in
+from shoal.plan.priority import RULES, PriorityFacts, PriorityRule, rate, read_rules
+from shoal.plan.priority_rules import read_priority_rules
 
-CALM = Facts(importance=50, staleness=0, error_rate=0, signal=0, overdue_seconds=0)
+CALM = PriorityFacts(importance=50, staleness=0, error_rate=0, signal=0, overdue_seconds=0)
 
 
 def test_a_policy_that_is_just_due_has_the_priority_of_its_base() -> None:
@@ -19,9 +19,9 @@ def test_a_policy_that_is_just_due_has_the_priority_of_its_base() -> None:
 
 
 def test_what_is_stale_rises_what_fails_falls_and_a_signal_counts() -> None:
-    stale = Facts(50, 3, 0, 0, 0)
-    failing = Facts(50, 0, 1, 0, 0)
-    hot = Facts(50, 0, 0, 30, 0)
+    stale = PriorityFacts(50, 3, 0, 0, 0)
+    failing = PriorityFacts(50, 0, 1, 0, 0)
+    hot = PriorityFacts(50, 0, 0, 30, 0)
     assert rate(stale).value == 65
     assert rate(failing).value == 30
     assert rate(hot).value == 80
@@ -30,20 +30,24 @@ def test_what_is_stale_rises_what_fails_falls_and_a_signal_counts() -> None:
 
 @given(st.integers(0, 100), st.floats(0, 1e9), st.floats(0, 1), st.floats(-1e9, 1e9))
 def test_a_priority_is_always_from_0_to_100(base: int, staleness: float, errors: float, signal: float) -> None:
-    assert 0 <= rate(Facts(base, staleness, errors, signal, 0)).value <= 100
+    assert 0 <= rate(PriorityFacts(base, staleness, errors, signal, 0)).value <= 100
 
 
 def test_rules_are_data() -> None:
     rules = read_rules({"importance": {"per": 0.5}, "overdue_seconds": {"per": 0.01, "most": 10}}, "rules")
-    assert rules == (Rule("importance", 0.5, 100), Rule("overdue_seconds", 0.01, 10))
-    assert rate(Facts(50, 9, 1, 9, 500), rules).value == 30
+    assert rules == (PriorityRule("importance", 0.5, 100), PriorityRule("overdue_seconds", 0.01, 10))
+    assert rate(PriorityFacts(50, 9, 1, 9, 500), rules).value == 30
 
 
 def test_rules_come_from_a_file_and_are_built_in_without_one(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("[staleness]\nper = 10\nmost = 40\n")
     (tmp_path / "rules.json").write_text('{"staleness": {"per": 10, "most": 40}}')
-    assert rules_in(tmp_path / "rules.toml") == rules_in(tmp_path / "rules.json") == (Rule("staleness", 10, 40),)
-    assert rules_in(None) == RULES
+    assert (
+        read_priority_rules(tmp_path / "rules.toml")
+        == read_priority_rules(tmp_path / "rules.json")
+        == (PriorityRule("staleness", 10, 40),)
+    )
+    assert read_priority_rules(None) == RULES
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_a_file_that_has_no_rules_is_refused_by_its_name(
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(BadConfig) as refusal:
-        rules_in(tmp_path / name)
+        read_priority_rules(tmp_path / name)
     assert refusal.value.message.startswith("SHOAL_PRIORITY_RULES")
     assert str(tmp_path / name) in refusal.value.message
     assert words in refusal.value.message

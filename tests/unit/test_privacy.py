@@ -10,8 +10,8 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.disk import make_private
-from shoal.loading import load
-from shoal.observe.files import ProjectLogs
+from shoal.observe.project_logs import ProjectLogs
+from shoal.settings_loader import load
 from shoal.store.bodies.folder import FolderBodies
 
 

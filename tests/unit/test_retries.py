@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.crawl.retries import JITTER, LONGEST, Retries
+from shoal.crawl.engine.retries import JITTER, LONGEST, Retries
 from shoal.egress import Failure, Headers, Response
-from shoal.egress.address import Refusal
+from shoal.egress.address import AddressRefusal
+from shoal.egress.curl_errors import explain, refused
 from shoal.egress.exchange import Outcome
-from shoal.egress.fault import explain, refused
-from shoal.fetch.fetch import Fetched, may_be_html
+from shoal.fetch.page_fetcher import Fetched, may_be_html
 
 URL = "http://a.example/"
 FOUR = Retries(4, timedelta(seconds=1), jitter=lambda: 0)
@@ -42,6 +42,15 @@ def tries(fetched: Fetched) -> int:
 @pytest.mark.parametrize("status", [408, 429, 500, 501, 502, 503, 504, 507, 520, 599])
 def test_a_server_that_fails_is_asked_three_times_more(status: int) -> None:
     assert tries(answered(status)) == 4
+
+
+def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it() -> None:
+    asking = Retries(4, timedelta(seconds=1), jitter=lambda: 0, asked=lambda text: timedelta(seconds=int(text)))
+    refused = Fetched(URL, 0.1, status=503, retry_after="120")
+    assert asking.again_in(0, refused) == 120_000_000
+    assert asking.again_in(3, refused) is None
+    assert asking.again_in(2, Fetched(URL, 0.1, status=503, retry_after="2")) == 4_000_000  # our own wait is longer
+    assert asking.again_in(0, Fetched(URL, 0.1, status=429, retry_after="120")) == 1_000_000  # its host is held
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 405, 410, 418, 421, 451, 600, 999])
@@ -77,9 +86,9 @@ def test_a_page_that_takes_all_its_time_gets_one_more_chance() -> None:
 @pytest.mark.parametrize(
     "fetched",
     [
-        failed(refused(Refusal("address_not_public", "10.0.0.1"), URL)),
-        failed(refused(Refusal("self_connection", "here"), URL)),
-        failed(refused(Refusal("port_not_allowed", "22"), URL)),
+        failed(refused(AddressRefusal("address_not_public", "10.0.0.1"), URL)),
+        failed(refused(AddressRefusal("self_connection", "here"), URL)),
+        failed(refused(AddressRefusal("port_not_allowed", "22"), URL)),
         curl_said(60, "certificate", 10),
         curl_said(60, "certificate", 18),
         curl_said(60, "certificate", 20),

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from shoal.base.errors import InvalidInput
 from shoal.crawl.crawl import CrawlConfig
-from shoal.extract.data import LARGEST_DATA, MOST_VALUES, DataReader, Extracted
+from shoal.extract.page_source import Source
+from shoal.extract.rule_reader import LARGEST_DATA, MOST_VALUES, Extracted, RuleReader
 from shoal.extract.rules import DEEPEST, LARGEST, MOST_FIELDS, RuleSet, read_rules, rules_of
 from shoal.extract.selectors import MAX_COSTLY_CSS_TAGS, MAX_XPATH_DEPTH, MAX_XPATH_TAGS, find_json_ld
-from shoal.extract.source import Source
 from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
 
 URL = "http://shop.example/tea/1"
 
 
 def take(html: str, **fields: Any) -> Extracted:
-    return DataReader(read_rules({"fields": fields}), time.perf_counter).read(page(html))
+    return RuleReader(read_rules({"fields": fields}), time.perf_counter).read(page(html))
 
 
 def page(html: str) -> Source:
@@ -109,7 +109,7 @@ def test_what_is_required_and_not_there_is_told_by_name() -> None:
 
 
 def test_only_pages_whose_url_matches_are_read() -> None:
-    reader = DataReader(read_rules({"urls": ["/tea/[0-9]+$"], "fields": {"a": {"css": "b"}}}), time.perf_counter)
+    reader = RuleReader(read_rules({"urls": ["/tea/[0-9]+$"], "fields": {"a": {"css": "b"}}}), time.perf_counter)
     assert reader.reads(URL)
     assert not reader.reads("http://shop.example/tea/")
 
@@ -267,14 +267,14 @@ def test_costly_css_is_not_tried_on_large_pages() -> None:
 
 def test_a_page_that_takes_too_long_is_given_up_between_fields_that_find_nothing() -> None:
     ticks = iter([0.0, 0.5, 9.0])
-    reader = DataReader(read_rules({"fields": {name: {"css": ".zz"} for name in "abcdef"}}), lambda: next(ticks))
+    reader = RuleReader(read_rules({"fields": {name: {"css": ".zz"} for name in "abcdef"}}), lambda: next(ticks))
     assert reader.read(page("<p>x</p>")).message == "The page took longer than 1 s, and not all was looked for."
 
 
 def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
     ticks = (tick / 2 for tick in range(100))
     fields = {"a": {"css": "p", "list": True}, "b": {"css": "p"}, "c": {"css": "p", "each": {"d": {}}}}
-    reader = DataReader(read_rules({"fields": fields}), lambda: next(ticks))
+    reader = RuleReader(read_rules({"fields": fields}), lambda: next(ticks))
     extracted = reader.read(page("<p>x</p>" * 9))
     assert extracted.data == {"a": ["x"], "b": None, "c": []}
     assert extracted.message == "The page took longer than 1 s, and not all was looked for."
@@ -396,7 +396,7 @@ def test_whatever_is_given_as_a_rule_set_is_taken_or_refused_in_words(given: Any
         if isinstance(judged, InvalidInput):
             assert "; " in judged.message
         else:
-            json.dumps(DataReader(judged, time.perf_counter).read(page(SHOP)).data)
+            json.dumps(RuleReader(judged, time.perf_counter).read(page(SHOP)).data)
 
 
 @settings(deadline=None)
@@ -410,7 +410,7 @@ def test_whatever_is_given_as_a_rule_set_is_taken_or_refused_in_words(given: Any
 def test_an_expression_that_passes_the_check_runs(expression: str) -> None:
     judged = judge({"fields": {"a": {"xpath": expression, "list": True}}})
     if isinstance(judged, RuleSet):
-        json.dumps(DataReader(judged, time.perf_counter).read(page(SHOP)).data)
+        json.dumps(RuleReader(judged, time.perf_counter).read(page(SHOP)).data)
 
 
 @settings(deadline=None)
@@ -427,5 +427,5 @@ def test_foreign_bytes_raise_nothing(body: bytes) -> None:
         "found": {"regex": "(.)(.)", "list": True},
         "each": {"css": "*", "each": {"t": {"type": "date"}}},
     }
-    reader = DataReader(read_rules({"fields": fields}), time.perf_counter)
+    reader = RuleReader(read_rules({"fields": fields}), time.perf_counter)
     json.dumps(reader.read(Source(URL, body, None)).data).encode()

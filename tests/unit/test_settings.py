@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.base.errors import BadConfig
-from shoal.base.params import SESSION
-from shoal.base.reading import (
+from shoal.base.parsing import (
     FOREVER,
     LONGEST,
     Address,
@@ -21,9 +20,10 @@ from shoal.base.reading import (
     show_duration,
     show_size,
 )
+from shoal.base.query_params import SESSION
 from shoal.base.text import redact_url, visible
-from shoal.loading import CATALOGUE, Loaded, load
 from shoal.settings import CrawlSettings, Settings
+from shoal.settings_loader import CATALOGUE, Loaded, load
 
 HOME = {"HOME": "/home/somebody"}
 
@@ -134,7 +134,7 @@ def test_the_seeds_names_have_the_seeds_defaults() -> None:
 def test_every_other_name_is_shoals_own_and_has_a_sentence() -> None:
     for name, entry in CATALOGUE.items():
         assert name.startswith("SHOAL_") or name in SEED_DEFAULTS or name in ("DATABASE_URL", "GRPC_NODE_ID")
-        assert entry.says.endswith("."), name
+        assert entry.description.endswith("."), name
 
 
 def test_the_defaults_agree_with_each_other() -> None:

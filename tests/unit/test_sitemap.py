@@ -14,8 +14,8 @@ from shoal.extract.sitemap import (
     DEFAULT_LIMITS,
     LONGEST_TEXT,
     MOST_PREAMBLE,
-    Entry,
     Sitemap,
+    SitemapEntry,
     SitemapKind,
     SitemapLimits,
     read_sitemap,
@@ -52,9 +52,9 @@ def test_a_set_of_urls_is_read_with_the_dates_of_their_changes() -> None:
     )
     assert (sitemap.kind, sitemap.refused, sitemap.problem) == (SitemapKind.URLS, 0, None)
     assert sitemap.entries == [
-        Entry("https://e.org/?a=1&b=2", "2024-02-03"),
-        Entry("https://e.org/b", "2024-02-03T04:05:06+01:00"),
-        Entry("https://e.org/c?x&y", None),
+        SitemapEntry("https://e.org/?a=1&b=2", "2024-02-03"),
+        SitemapEntry("https://e.org/b", "2024-02-03T04:05:06+01:00"),
+        SitemapEntry("https://e.org/c?x&y", None),
     ]
 
 
@@ -72,7 +72,7 @@ def test_what_was_read_is_let_go_without_a_search_for_garbage(body: bytes) -> No
 def test_an_index_lists_sitemaps() -> None:
     entry = "<sitemap><loc>https://e.org/1.xml.gz</loc><lastmod>2024</lastmod></sitemap>"
     sitemap = read(f"<sitemapindex {XMLNS}>{entry}</sitemapindex>")
-    assert (sitemap.kind, sitemap.entries) == (SitemapKind.INDEX, [Entry("https://e.org/1.xml.gz", "2024")])
+    assert (sitemap.kind, sitemap.entries) == (SitemapKind.INDEX, [SitemapEntry("https://e.org/1.xml.gz", "2024")])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\n  \n"])
@@ -87,11 +87,11 @@ def test_feeds_are_sitemaps_too() -> None:
     rss = "<rss version='2.0'><channel><link>https://e.org/</link><item><title>x</title><link>https://e.org/a</link>"
     sitemap = read(f"{rss}<pubDate>Sat, 03 Feb 2024 00:00:00 GMT</pubDate></item></channel></rss>")
     assert sitemap.kind is SitemapKind.FEED
-    assert sitemap.entries == [Entry("https://e.org/a", "Sat, 03 Feb 2024 00:00:00 GMT")]
+    assert sitemap.entries == [SitemapEntry("https://e.org/a", "Sat, 03 Feb 2024 00:00:00 GMT")]
     atom = """<feed xmlns="http://www.w3.org/2005/Atom"><link href="https://e.org/"/><entry><updated>2024</updated>
         <link rel="self" href="https://e.org/a.atom"/><link href="https://e.org/a"/>
         <link rel="alternate" href="https://e.org/a?second"/></entry></feed>"""
-    assert read(atom).entries == [Entry("https://e.org/a", "2024")]
+    assert read(atom).entries == [SitemapEntry("https://e.org/a", "2024")]
 
 
 def test_rss_1_0_is_read() -> None:
@@ -104,7 +104,7 @@ def test_rss_1_0_is_read() -> None:
         </rdf:RDF>"""
     )
     assert (sitemap.kind, sitemap.problem) == (SitemapKind.FEED, None)
-    assert sitemap.entries == [Entry("https://e.org/a", "2024"), Entry("https://e.org/b")]
+    assert sitemap.entries == [SitemapEntry("https://e.org/a", "2024"), SitemapEntry("https://e.org/b")]
 
 
 def test_an_rss_item_may_have_only_a_permalink() -> None:
@@ -115,7 +115,7 @@ def test_an_rss_item_may_have_only_a_permalink() -> None:
         "<item><description>no page at all</description></item>",
     ]
     sitemap = read(f"<rss><channel>{''.join(items)}</channel></rss>")
-    assert sitemap.entries == [Entry("https://e.org/a", "Sat"), Entry("https://e.org/b?link")]
+    assert sitemap.entries == [SitemapEntry("https://e.org/a", "Sat"), SitemapEntry("https://e.org/b?link")]
     assert (sitemap.refused, sitemap.problem) == (0, None)
 
 
@@ -127,14 +127,18 @@ def test_an_entry_without_loc_may_have_the_url_as_its_text(root: str, item: str)
         f"<{item}>\n <loc>https://e.org/c</loc> text </{item}>",
     ]
     sitemap = read(f"<{root} {XMLNS}>{''.join(entries)}</{root}>")
-    assert sitemap.entries == [Entry("https://e.org/a"), Entry("https://e.org/b", "2024"), Entry("https://e.org/c")]
+    assert sitemap.entries == [
+        SitemapEntry("https://e.org/a"),
+        SitemapEntry("https://e.org/b", "2024"),
+        SitemapEntry("https://e.org/c"),
+    ]
     assert sitemap.problem is None
 
 
 def test_several_locs_in_one_entry_are_all_read() -> None:
     entry = "<sitemap><loc>https://e.org/1</loc><loc>https://e.org/2</loc><lastmod>2024</lastmod></sitemap>"
     sitemap = read(f"<sitemapindex {XMLNS}>{entry}</sitemapindex>")
-    assert sitemap.entries == [Entry("https://e.org/1", "2024"), Entry("https://e.org/2", "2024")]
+    assert sitemap.entries == [SitemapEntry("https://e.org/1", "2024"), SitemapEntry("https://e.org/2", "2024")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """When a pattern of URLs is a trap, and what a walker remembers of patterns."""
 
 from shoal.base.url import Url
-from shoal.crawl.traps import MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
+from shoal.crawl.frontier.traps import MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
 
 URL = Url("http://example.org/calendar?month=1")
 SAME = 5  # the hash of a text

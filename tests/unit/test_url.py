@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from shoal.base.url import (
     Canonicalizer,
-    Refusal,
     Url,
+    UrlRefusal,
     UrlRules,
     authority,
     canonical,
@@ -64,55 +64,55 @@ def test_different_writings_of_an_address_become_one(written: str, expected: str
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        ("", Refusal.INVALID_URL),
-        ("   ", Refusal.INVALID_URL),
-        ("example.org/a", Refusal.INVALID_URL),
-        ("//example.org/x", Refusal.INVALID_URL),
-        ("http://", Refusal.INVALID_URL),
-        ("http:///x", Refusal.INVALID_URL),
-        ("http:example.org", Refusal.INVALID_URL),
-        ("http://./", Refusal.INVALID_URL),
-        ("http://a..b/", Refusal.INVALID_URL),
-        ("http://xn--/", Refusal.INVALID_URL),
-        ("http://xn--a.com/", Refusal.INVALID_URL),
-        ("http://exa mple.org/", Refusal.INVALID_URL),
-        ("http://example.org:65536/", Refusal.INVALID_URL),
-        ("http://example.org:abc/", Refusal.INVALID_URL),
-        ("http://example.org/\ud800", Refusal.INVALID_URL),
-        ("http://256.1.1.1/", Refusal.INVALID_URL),
-        ("http://[fe80::1%25eth0]/", Refusal.INVALID_URL),
-        ("http://[::1", Refusal.INVALID_URL),
-        ("http://example.org:-1/", Refusal.INVALID_URL),
-        ("http://example.org%00.test/", Refusal.INVALID_URL),
-        ("http://example.org%2f@127.0.0.1/", Refusal.CREDENTIALS_IN_URL),
-        ("mailto:me@example.org", Refusal.SCHEME_NOT_ALLOWED),
-        ("javascript:alert('\\n')", Refusal.SCHEME_NOT_ALLOWED),
-        ("data:text/html," + "x" * 5000, Refusal.SCHEME_NOT_ALLOWED),
-        ("file:///etc/passwd", Refusal.SCHEME_NOT_ALLOWED),
-        ("ftp://example.org/", Refusal.SCHEME_NOT_ALLOWED),
-        ("view-source:http://example.org/", Refusal.SCHEME_NOT_ALLOWED),
-        ("source:file:///etc/passwd", Refusal.SCHEME_NOT_ALLOWED),
-        ("file:/etc/passwd", Refusal.SCHEME_NOT_ALLOWED),
-        ("gopher://127.0.0.1:6379/_x", Refusal.SCHEME_NOT_ALLOWED),
-        ("chrome://settings", Refusal.SCHEME_NOT_ALLOWED),
-        ("blob:http://example.org/1", Refusal.SCHEME_NOT_ALLOWED),
-        ("http://user:secret@example.org/", Refusal.CREDENTIALS_IN_URL),
-        ("http://example.org@127.0.0.1/", Refusal.CREDENTIALS_IN_URL),
-        ("http://a@b@c/", Refusal.CREDENTIALS_IN_URL),
-        ("http://exa\tmple.org/", Refusal.CONTROL_CHARACTERS),
-        ("http://example.org/a\r\nHost: b", Refusal.CONTROL_CHARACTERS),
-        ("http://example.org/\x00", Refusal.CONTROL_CHARACTERS),
-        ("http://example.org/\x7f", Refusal.CONTROL_CHARACTERS),
-        ("http://169.254.169.254:8888\\@example.org/", Refusal.BACKSLASH_IN_URL),
-        ("http://example.org/a\\b", Refusal.BACKSLASH_IN_URL),
-        ("http://example.org/" + "a" * 2065, Refusal.URL_TOO_LONG),
-        ("http://example.org/" + "é" * 1000, Refusal.URL_TOO_LONG),
-        ("http://example.org/" + "a" * 10_000_000, Refusal.URL_TOO_LONG),
-        ("http://" + "a" * 64 + ".org/", Refusal.HOST_TOO_LONG),
-        ("http://" + "a." * 126 + "org/", Refusal.HOST_TOO_LONG),
+        ("", UrlRefusal.INVALID_URL),
+        ("   ", UrlRefusal.INVALID_URL),
+        ("example.org/a", UrlRefusal.INVALID_URL),
+        ("//example.org/x", UrlRefusal.INVALID_URL),
+        ("http://", UrlRefusal.INVALID_URL),
+        ("http:///x", UrlRefusal.INVALID_URL),
+        ("http:example.org", UrlRefusal.INVALID_URL),
+        ("http://./", UrlRefusal.INVALID_URL),
+        ("http://a..b/", UrlRefusal.INVALID_URL),
+        ("http://xn--/", UrlRefusal.INVALID_URL),
+        ("http://xn--a.com/", UrlRefusal.INVALID_URL),
+        ("http://exa mple.org/", UrlRefusal.INVALID_URL),
+        ("http://example.org:65536/", UrlRefusal.INVALID_URL),
+        ("http://example.org:abc/", UrlRefusal.INVALID_URL),
+        ("http://example.org/\ud800", UrlRefusal.INVALID_URL),
+        ("http://256.1.1.1/", UrlRefusal.INVALID_URL),
+        ("http://[fe80::1%25eth0]/", UrlRefusal.INVALID_URL),
+        ("http://[::1", UrlRefusal.INVALID_URL),
+        ("http://example.org:-1/", UrlRefusal.INVALID_URL),
+        ("http://example.org%00.test/", UrlRefusal.INVALID_URL),
+        ("http://example.org%2f@127.0.0.1/", UrlRefusal.CREDENTIALS_IN_URL),
+        ("mailto:me@example.org", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("javascript:alert('\\n')", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("data:text/html," + "x" * 5000, UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("file:///etc/passwd", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("ftp://example.org/", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("view-source:http://example.org/", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("source:file:///etc/passwd", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("file:/etc/passwd", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("gopher://127.0.0.1:6379/_x", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("chrome://settings", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("blob:http://example.org/1", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("http://user:secret@example.org/", UrlRefusal.CREDENTIALS_IN_URL),
+        ("http://example.org@127.0.0.1/", UrlRefusal.CREDENTIALS_IN_URL),
+        ("http://a@b@c/", UrlRefusal.CREDENTIALS_IN_URL),
+        ("http://exa\tmple.org/", UrlRefusal.CONTROL_CHARACTERS),
+        ("http://example.org/a\r\nHost: b", UrlRefusal.CONTROL_CHARACTERS),
+        ("http://example.org/\x00", UrlRefusal.CONTROL_CHARACTERS),
+        ("http://example.org/\x7f", UrlRefusal.CONTROL_CHARACTERS),
+        ("http://169.254.169.254:8888\\@example.org/", UrlRefusal.BACKSLASH_IN_URL),
+        ("http://example.org/a\\b", UrlRefusal.BACKSLASH_IN_URL),
+        ("http://example.org/" + "a" * 2065, UrlRefusal.URL_TOO_LONG),
+        ("http://example.org/" + "é" * 1000, UrlRefusal.URL_TOO_LONG),
+        ("http://example.org/" + "a" * 10_000_000, UrlRefusal.URL_TOO_LONG),
+        ("http://" + "a" * 64 + ".org/", UrlRefusal.HOST_TOO_LONG),
+        ("http://" + "a." * 126 + "org/", UrlRefusal.HOST_TOO_LONG),
     ],
 )
-def test_a_bad_url_is_refused_with_its_reason(written: str, reason: Refusal) -> None:
+def test_a_bad_url_is_refused_with_its_reason(written: str, reason: UrlRefusal) -> None:
     assert canonical(written) is reason
 
 
@@ -123,12 +123,12 @@ def test_a_url_of_exactly_the_limit_is_taken() -> None:
 
 
 def test_the_limit_can_be_set() -> None:
-    assert canonical("http://example.org/abc", UrlRules(max_length=20)) is Refusal.URL_TOO_LONG
+    assert canonical("http://example.org/abc", UrlRules(max_length=20)) is UrlRefusal.URL_TOO_LONG
 
 
 def test_every_refusal_has_a_code_and_words_and_fits_in_a_byte() -> None:
-    assert Refusal.URL_TOO_LONG.code == "url_too_long"
-    assert all(refusal.problem and 0 < refusal < 256 for refusal in Refusal)
+    assert UrlRefusal.URL_TOO_LONG.code == "url_too_long"
+    assert all(refusal.problem and 0 < refusal < 256 for refusal in UrlRefusal)
 
 
 @pytest.mark.parametrize(
@@ -247,28 +247,28 @@ BASE = Url("http://example.org/shop/list/index.html?page=2")
         (" /a\n", "http://example.org/a"),
         ("/a?q='1'", "http://example.org/a?q=%271%27"),
         ("/a'b", "http://example.org/a'b"),
-        ("a:b", Refusal.SCHEME_NOT_ALLOWED),
+        ("a:b", UrlRefusal.SCHEME_NOT_ALLOWED),
         ("./a:b", "http://example.org/shop/list/a:b"),
-        ("tel:+155", Refusal.SCHEME_NOT_ALLOWED),
-        ("http:///x", Refusal.INVALID_URL),
+        ("tel:+155", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("http:///x", UrlRefusal.INVALID_URL),
         ("/a\nb", "http://example.org/ab"),
         ("pa\tge\r\n.html?a\tb", "http://example.org/shop/list/page.html?ab"),
-        ("java\nscript:alert(1)", Refusal.SCHEME_NOT_ALLOWED),
-        ("/a\x00b", Refusal.CONTROL_CHARACTERS),
+        ("java\nscript:alert(1)", UrlRefusal.SCHEME_NOT_ALLOWED),
+        ("/a\x00b", UrlRefusal.CONTROL_CHARACTERS),
         ("a\\b\\c.html", "http://example.org/shop/list/a/b/c.html"),
         ("\\a\\..\\b", "http://example.org/b"),
         ("/a?b\\c", "http://example.org/a?b\\c"),
         ("/a#b\\c", "http://example.org/a"),
         ("\\\\other.example\\x", "http://other.example/x"),
         ("http:\\\\other.example\\x", "http://other.example/x"),
-        ("http://127.0.0.1\\@other.example/", Refusal.BACKSLASH_IN_URL),
-        ("\\\\127.0.0.1\\@other.example/", Refusal.BACKSLASH_IN_URL),
-        ("/" + "a" * 3000, Refusal.URL_TOO_LONG),
-        ("../" * 700 + "x", Refusal.URL_TOO_LONG),
-        ("//user@other.example/", Refusal.CREDENTIALS_IN_URL),
+        ("http://127.0.0.1\\@other.example/", UrlRefusal.BACKSLASH_IN_URL),
+        ("\\\\127.0.0.1\\@other.example/", UrlRefusal.BACKSLASH_IN_URL),
+        ("/" + "a" * 3000, UrlRefusal.URL_TOO_LONG),
+        ("../" * 700 + "x", UrlRefusal.URL_TOO_LONG),
+        ("//user@other.example/", UrlRefusal.CREDENTIALS_IN_URL),
     ],
 )
-def test_links_are_resolved_as_a_browser_does(href: str, expected: str | Refusal) -> None:
+def test_links_are_resolved_as_a_browser_does(href: str, expected: str | UrlRefusal) -> None:
     canonicalizer = Canonicalizer()
     first, again = canonicalizer.resolve(BASE, [href]), canonicalizer.resolve(BASE, [href])
     assert first == again == [expected]
@@ -342,7 +342,7 @@ PAGES = st.one_of(STRUCTURED, SOUP.map("http://h/{}".format), SOUP.map("http://{
 @example("http://0x7f.1../", UrlRules())
 def test_a_canonical_url_is_its_own_canonical_form(text: str, rules: UrlRules) -> None:
     url = canonical(text, rules)
-    if not isinstance(url, Refusal):
+    if not isinstance(url, UrlRefusal):
         assert canonical(url, rules) == url
         assert url.isascii()
         assert len(url) <= rules.max_length
@@ -362,7 +362,7 @@ AUTHORITIES = st.lists(
 @example("http://site.test。127.1/", UrlRules())
 def test_every_parser_reads_the_same_host_out_of_a_canonical_url(text: str, rules: UrlRules) -> None:
     url = canonical(text, rules)
-    if not isinstance(url, Refusal):
+    if not isinstance(url, UrlRefusal):
         other = urlsplit(url)  # not the parser that made it: two that disagree are how a filter is passed
         assert other.netloc == authority(url)
         assert other.hostname == hostname(url).strip("[]")
@@ -374,13 +374,13 @@ def test_every_parser_reads_the_same_host_out_of_a_canonical_url(text: str, rule
 def test_the_fast_way_equals_the_parser(page: str, hrefs: list[str], rules: UrlRules) -> None:
     canonicalizer = Canonicalizer(rules)
     base = canonical(page, rules)
-    if isinstance(base, Refusal):
+    if isinstance(base, UrlRefusal):
         base = Url("http://h/b/c")
     slow = [canonicalizer._parse(href, base) for href in hrefs]
     assert canonicalizer.resolve(base, hrefs) == slow
     assert canonicalizer.resolve(base, hrefs) == slow
     for url in slow:
-        assert isinstance(url, Refusal) or canonical(url, rules) == url
+        assert isinstance(url, UrlRefusal) or canonical(url, rules) == url
 
 
 @settings(max_examples=500)
@@ -391,7 +391,7 @@ def test_what_is_proven_is_taken_only_for_a_link_that_means_it(
 ) -> None:
     canonicalizer = Canonicalizer(rules)
     base = canonical(page, rules)
-    if isinstance(base, Refusal):
+    if isinstance(base, UrlRefusal):
         base = Url("http://h/b/c")
     known = [canonicalizer._parse(href, base) for href in [*others, *hrefs]]
     proven = {url for url in known if isinstance(url, str)}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
-from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.fates import Fate
-from shoal.crawl.scope import Scope
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.scope.scope import CrawlScope
 from shoal.crawl.url_patterns import MOST_CHARACTERS, UrlPatterns, check_patterns, matching
 
 SEED = "http://example.org/"
@@ -28,7 +28,7 @@ def test_a_pattern_that_would_backtrack_judges_a_long_url_at_once(field: str) ->
     config = CrawlConfig.read({"seeds": [SEED], field: ["(a+)+$", "(a|a)*b$"]})
     url = Url(f"{SEED}{'a' * 2000}!")
     fate = {"include": Fate.SKIPPED_NOT_INCLUDED, "exclude": Fate.OPEN}[field]
-    assert Scope(config, [Url(SEED)]).judge(url, 1) is fate
+    assert CrawlScope(config, [Url(SEED)]).judge(url, 1) is fate
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from warcio.archiveiterator import ArchiveIterator
 from shoal.base.errors import NotFound
 from shoal.egress import Headers, Request, Response
 from shoal.pages import warc
-from shoal.pages.bodies import Place, answer_in
-from shoal.pages.keeper import _original
+from shoal.pages.bodies import BodyLocation, answer_in
+from shoal.pages.body_recorder import _original
 
 AT = 1_790_000_000_123_456
 URL = "http://a.example:8080/p/q?x=1"
@@ -111,14 +111,14 @@ def test_chunks_that_are_gone_are_not_promised() -> None:
     "head", [b"HTTP/1.1 200 OK\nX: y\n\n", b"HTTP/1.1 200 OK\r\nX: y\n\r\n", b"HTTP/1.0 200\r\nX: y"]
 )
 def test_sloppy_line_ends_do_not_hide_where_the_body_begins(head: bytes) -> None:
-    read = answer_in(members(response(head=head)), Place("f", 0, 1))
+    read = answer_in(members(response(head=head)), BodyLocation("f", 0, 1))
     assert (read.status, read.headers.get("x"), read.raw) == (200, "y", BODY)
 
 
 def test_an_encoded_body_stays_as_it_was_sent() -> None:
     raw = gzip.compress(BODY)
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(raw)
-    read = answer_in(members(response(raw, head)), Place("f", 0, 1))
+    read = answer_in(members(response(raw, head)), BodyLocation("f", 0, 1))
     assert read.raw == raw
     assert read.body() == BODY
 
@@ -161,7 +161,7 @@ def test_what_is_damaged_is_said_to_be(damage: str) -> None:
         "no record": whole[: whole.index(b"sl")] + b"sl" + whole[14:30] + b"\x00" * (len(whole) - 30),
     }[damage]
     with pytest.raises(NotFound, match="cannot be read"):
-        answer_in(kept, Place("f", 0, 1))
+        answer_in(kept, BodyLocation("f", 0, 1))
 
 
 @pytest.mark.parametrize("field", [b"Content-Length", b"WARC-Target-URI", b"WARC-Date", b"WARC-Payload-Digest"])
@@ -172,14 +172,14 @@ def test_a_record_that_lost_a_field_is_damaged(field: bytes) -> None:
     packed = zlib.compress(plain, wbits=-zlib.MAX_WBITS) + struct.pack("<LL", zlib.crc32(plain), len(plain))
     kept = whole[:16] + struct.pack("<LL", 24 + len(packed), len(plain)) + packed + whole[length:]
     with pytest.raises(NotFound, match=f"it has no {field.decode().lower()}"):
-        answer_in(kept, Place("f", 0, 1))
+        answer_in(kept, BodyLocation("f", 0, 1))
     assert _original(kept) == (b"", None)
 
 
 @given(st.binary(max_size=3000), st.text(st.characters(codec="latin-1", exclude_characters="\r\n"), max_size=50))
 def test_every_body_and_field_is_read_back(raw: bytes, value: str) -> None:
     head = b"HTTP/1.1 200 OK\r\nX-Odd: " + value.encode("latin-1") + b"\r\n\r\n"
-    read = answer_in(members(response(raw, head)), Place("f", 0, 1))
+    read = answer_in(members(response(raw, head)), BodyLocation("f", 0, 1))
     assert read.raw == raw
     assert read.headers.block == head
     assert read.url == URL

@@ -22,11 +22,11 @@ from shoal.base.ids import CrawlId
 from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.loading import load
 from shoal.serve import console
+from shoal.serve.application import application
 from shoal.serve.console import BADGES, NOTHING, ConsoleApi, ago, duration, files, size
 from shoal.serve.endpoint import routes_of
-from shoal.serve.site import site
+from shoal.settings_loader import load
 from tests.support.api import answering
 
 SITE = "https://example.com/"
@@ -100,7 +100,7 @@ async def served(store_url: str) -> AsyncIterator[Served]:
         routes = [*routes_of([*app.api(), ConsoleApi(app.crawls)], 1_000_000), files()]
         door = socket.create_server(("127.0.0.1", 0))
         shop = Served(app, door.getsockname()[1])
-        inner = site(routes, app.clock, app.signals)
+        inner = application(routes, app.clock, app.signals)
         async with answering(shop.watching(inner), door):
             yield shop
 

@@ -12,19 +12,19 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
 from shoal.base.ids import JobId, new_id
-from shoal.bot import Bot, Found, Job, JobFailed
-from shoal.bot.fetcher import Fetcher
-from shoal.bot.verify import Verifier
-from shoal.bot.wire import Wire
-from shoal.loading import load
-from shoal.pages.work import host_of
+from shoal.bot import Bot, BotJob, FetchedPage, JobFailed
+from shoal.bot.client import BotClient
+from shoal.bot.conformance import ConformanceRun
+from shoal.bot.fetcher import BotFetcher
+from shoal.page_jobs.spec import host_of
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from shoal.settings import Settings
+from shoal.settings_loader import load
 from shoal.store.sql.results import SqlResultStore
 from tests.support import controller
 from tests.support.api import Served, served
-from tests.support.badserver import bad_server, reply
+from tests.support.bad_http_server import bad_server, reply
 from tests.support.site import Site
 
 HERE = "127.0.0.0/8"
@@ -59,7 +59,7 @@ async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
 
 
 def bot_at(api: Served, **more: Any) -> Bot:
-    fetcher = Fetcher(settings(), SystemClock())
+    fetcher = BotFetcher(settings(), SystemClock())
     return Bot(f"http://127.0.0.1:{api.port}", name="b1", fetcher=fetcher, wait_seconds=2, **more)
 
 
@@ -81,7 +81,7 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site
     bot = bot_at(api)
 
     @bot.on_job
-    async def look(job: Job) -> dict[str, Any]:
+    async def look(job: BotJob) -> dict[str, Any]:
         page = await bot.fetch(job)
         return {"length": len(page.text), "status": page.status}
 
@@ -99,7 +99,7 @@ async def test_a_bot_with_room_for_more_than_a_pull_gives_pulls_again(api: Serve
     bot = bot_at(api, concurrency=150)
 
     @bot.on_job
-    async def look(job: Job) -> None:
+    async def look(job: BotJob) -> None:
         return None
 
     working = asyncio.create_task(bot.serve())
@@ -119,13 +119,15 @@ async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: 
     await working
     assert (await result_of(api, job_id)).error_code == "unknown_proxy"
     assert site.pages_asked == 0
-    job = Job.of({"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE})
+    job = BotJob.of(
+        {"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE}
+    )
     with pytest.raises(JobFailed, match="SHOAL_PROXIES"):
         await bot.fetcher.data(job)
 
 
 async def test_the_headers_of_a_job_are_shown_to_no_other_host_that_its_page_leads_to() -> None:
-    fetcher = Fetcher(settings(), SystemClock())
+    fetcher = BotFetcher(settings(), SystemClock())
     async with bad_server() as here, bad_server() as there:
         for server in (here, there):
             server.answer("/robots.txt", reply(404))
@@ -134,7 +136,7 @@ async def test_the_headers_of_a_job_are_shown_to_no_other_host_that_its_page_lea
         config = {"headers": {"X-Api-Key": "sesame", "Accept-Language": "de"}}
         url = f"http://127.0.0.1:{here.port}/page"
         page = await fetcher.page(
-            Job.of({"job_id": "j", "url": url, "priority": 1, "crawl_config": config, "lease": LEASE})
+            BotJob.of({"job_id": "j", "url": url, "priority": 1, "crawl_config": config, "lease": LEASE})
         )
         fetcher.close()
         [first], [last] = ([one for one in server.asked if one.target == "/page"] for server in (here, there))
@@ -148,7 +150,7 @@ async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:
     bot = bot_at(api)
 
     @bot.on_job
-    async def look(job: Job) -> None:
+    async def look(job: BotJob) -> None:
         if job.url.endswith("/a"):
             raise JobFailed("out_of_stock", "Nothing there.")
         raise ZeroDivisionError("by hand")
@@ -168,7 +170,7 @@ async def test_a_result_that_is_refused_fails_its_job_at_once(api: Served, given
     bot = bot_at(api)
 
     @bot.on_job
-    async def look(job: Job) -> Any:
+    async def look(job: BotJob) -> Any:
         return given
 
     working = asyncio.create_task(bot.serve())
@@ -183,10 +185,10 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
     bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
 
     @bot.on_job
-    async def look(job: Job) -> Found:
+    async def look(job: BotJob) -> FetchedPage:
         begun.set()
         await go_on.wait()
-        return Found("raw text", html_hash="abc")
+        return FetchedPage("raw text", html_hash="abc")
 
     first, second = await add(api, "https://example.org/", "https://example.com/")
     working = asyncio.create_task(bot.serve())
@@ -205,7 +207,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
     bot, dropped = bot_at(api, tell=told.append), asyncio.Event()
 
     @bot.on_job
-    async def look(job: Job) -> None:
+    async def look(job: BotJob) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -226,7 +228,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
 async def test_a_wrong_token_ends_a_bot_in_words(sqlite_url: str) -> None:
     async with controller.served(sqlite_url) as shop:
         await shop.token("admin")
-        fetcher = Fetcher(settings(), SystemClock())
+        fetcher = BotFetcher(settings(), SystemClock())
         bot = Bot(f"http://127.0.0.1:{shop.port}", "shl_nobody", fetcher=fetcher)
         bot.on_job(fetcher.data)
         with pytest.raises(Unauthenticated):
@@ -236,12 +238,12 @@ async def test_a_wrong_token_ends_a_bot_in_words(sqlite_url: str) -> None:
 async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
     async with controller.served(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
         token = await shop.token("bot")
-        wire = Wire(f"http://127.0.0.1:{shop.port}", token, SystemClock())
+        wire = BotClient(f"http://127.0.0.1:{shop.port}", token, SystemClock())
         try:
             with pytest.raises(UsageError, match="3 jobs must wait"):
-                await Verifier(wire, "special").run()
+                await ConformanceRun(wire, "special").run()
             await add(shop, *[f"https://h{number}.example/" for number in range(3)], capability="special")
-            verdicts = await Verifier(wire, "special").run()
+            verdicts = await ConformanceRun(wire, "special").run()
         finally:
             wire.close()
         assert [one.problem for one in verdicts if not one.holds] == []
@@ -264,9 +266,9 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
         gone.set()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "", SystemClock())
+    wire = BotClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "", SystemClock())
     try:
-        verdicts = await Verifier(wire).run()
+        verdicts = await ConformanceRun(wire).run()
     finally:
         wire.close()
         async with asyncio.timeout(60):

@@ -10,9 +10,9 @@ import pytest
 
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal
-from shoal.fetch.bots import BotPulled
 from shoal.observe.metrics import Metrics
-from shoal.pages.work import host_of
+from shoal.page_jobs.bots import BotPulled
+from shoal.page_jobs.spec import host_of
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from tests.support import controller

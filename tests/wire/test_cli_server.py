@@ -16,7 +16,7 @@ from shoal.access.token import mint
 from shoal.base.ids import CrawlId
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
-from shoal.here.export import stored
+from shoal.local.export import stored
 from shoal.pages.page import Page
 from tests.support.controller import Served, served
 from tests.support.servers import free_port
@@ -104,7 +104,7 @@ async def test_the_first_token_is_made_at_a_server_that_is_still_open(shop: Serv
 
 
 async def test_long_lists_come_over_several_pages(sqlite_url: str, person: Person, monkeypatch: Any) -> None:
-    monkeypatch.setattr("shoal.cli.api.PAGE", 2)
+    monkeypatch.setattr("shoal.cli.api_client.PAGE", 2)
     for name in ("a", "b", "c", "d", "e"):
         await person.told("tokens", "create", "--name", name, "--role", "bot", "--store", sqlite_url)
     listed = await person.told("tokens", "ls", "--limit", "4", "--store", sqlite_url)
@@ -191,7 +191,7 @@ def names_in(folder: Path, pattern: str) -> list[str]:
 async def test_a_crawl_is_exported_from_a_server_as_it_is_from_its_store(
     filled: Served, sqlite_url: str, person: Person, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr("shoal.cli.exporting.PAGE", 3)
+    monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 3)
     viewer = at(filled, await filled.token())
     told = await person.told("crawls", "export", "mine", "--output", f"far{ending}", *viewer)
     assert told == {"crawl_id": "mine", "pages": 7, "outputs": [f"far{ending}"]}
@@ -215,7 +215,7 @@ async def test_an_export_from_a_server_has_only_the_pages_that_are_wanted(
 async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
     filled: Served, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.cli.exporting.PAGE", 7)
+    monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 7)
     crawl = (await filled.app.crawls.get("mine")).crawl
     again = [(100, 100, answered(5)), (101, 101, answered(7))]
     await filled.app.database.run(lambda tx: filled.app.pages.insert(tx, crawl.number, again))
@@ -227,7 +227,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
 async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_in_it_once(
     filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.here.export.PAGES_AT_ONCE", 6)
+    monkeypatch.setattr("shoal.local.export.PAGES_AT_ONCE", 6)
     app, number = filled.app, (await filled.app.crawls.get("mine")).crawl.number
     reading = stored(app, number)
     first = await anext(reading)

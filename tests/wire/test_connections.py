@@ -8,7 +8,7 @@ import pytest
 
 from shoal.serve.connections import MOST_HEAD_BYTES, ConnectionsCut
 from tests.support.controller import CRAWLS, Served, served
-from tests.wire.test_door import tls_flags, trusting
+from tests.wire.test_gateway import tls_flags, trusting
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

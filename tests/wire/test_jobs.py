@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shoal.queue.job import Taker
+from shoal.queue.job import LeaseRequest
 from shoal.queue.states import fail
 from shoal.serve.stats import FRESH_SECONDS
 from tests.support.api import Served, listening
@@ -24,7 +24,7 @@ async def killed(api: Served, count: int, error: str = "no route") -> None:
     leases = await api.app.queue.lease("node-a/1", ["page"], ["shared"], count)
     assert len(leases) == count
     moves = [fail(lease.holder.job_id, lease.holder.epoch, error) for lease in leases]
-    await api.app.queue.finish_and_lease(moves, Taker("node-a/1", ["page"]), 0)
+    await api.app.queue.finish_and_lease(moves, LeaseRequest("node-a/1", ["page"]), 0)
 
 
 async def test_jobs_are_listed_in_pages_and_by_what_they_are(api: Served) -> None:

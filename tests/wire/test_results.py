@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from shoal.base.ids import JobId, new_id
-from shoal.pages.history import changes_of
-from shoal.pages.jobs_store import NewResult
-from shoal.pages.result import Result, Status
-from shoal.pages.shelf import OldResults
-from shoal.queue.book import JobFilter
+from shoal.page_jobs.history import changes_of
+from shoal.page_jobs.result import Result, Status
+from shoal.page_jobs.retention import ResultRetention
+from shoal.page_jobs.store import NewResult
 from shoal.queue.job import NewJob
+from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
 from shoal.store.sql.results import SqlResultStore
 from tests.support.api import Served
@@ -49,7 +49,7 @@ async def test_the_results_of_a_policy_are_listed_newest_first(api: Served) -> N
 async def test_a_page_of_large_results_has_fewer_of_them_and_none_is_missed(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.sizes.MOST_READ", 25)  # two and a half of these
+    monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 25)  # two and a half of these
     ours = await policy(api)
     for price in range(5):
         await ran(api, ours, {"price": price})
@@ -107,7 +107,7 @@ async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outli
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert len(page["items"]) == 3
     later = api.app.clock.micros() + 1_000_000
-    shelf = OldResults(timedelta(0), SqlResultStore())
+    shelf = ResultRetention(timedelta(0), SqlResultStore())
     assert [await shelf.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
     assert await shelf.prune(api.app.database, later, 100) == (0, False)
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")

@@ -8,7 +8,7 @@ import pytest
 from shoal.events.event import Event
 from shoal.store.sql.outbox import SqlOutbox
 from tests.support.api import Served
-from tests.support.badserver import bad_server, reply
+from tests.support.bad_http_server import bad_server, reply
 
 
 async def ask(api: Served, method: str, path: str, body: Any = None) -> tuple[int, Any]:

@@ -1,7 +1,9 @@
 """Workers as others see them: inside a controller, where they are asked how they do, and a child that cannot begin."""
 
 import asyncio
+import errno
 import json
+from collections.abc import Callable
 from http.client import HTTPConnection
 from io import StringIO
 from pathlib import Path
@@ -10,31 +12,33 @@ from typing import Any, cast
 import pytest
 
 from shoal.access.caller import local_caller
-from shoal.access.token import TokenWish
+from shoal.access.token import TokenRequest
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
-from shoal.base.errors import BackendUnavailable, NotAllowed
-from shoal.base.reading import Address
+from shoal.base.errors import BackendUnavailable, NotAllowed, StorageFull
+from shoal.base.ids import JobId
+from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
 from shoal.cli import child
-from shoal.cli.probes import probed
-from shoal.crawl.crawls import CrawlMoved
+from shoal.cli.worker_http import probed
+from shoal.crawl.lifecycle.crawls import CrawlMoved
 from shoal.crawl.states import CrawlState
-from shoal.crew import storage_of
-from shoal.loading import load
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
-from shoal.pages.settled import PagesSettled
-from shoal.queue.job import Lease
+from shoal.pages.page_signals import PagesSettled
+from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import JobMoved, Queue
 from shoal.queue.states import GrantEnd, JobState
+from shoal.runners import storage_of
 from shoal.settings import LogSettings
+from shoal.settings_loader import load
 from shoal.work import child as work_child
-from shoal.work.child import Child
-from shoal.work.nursery import Nursery
-from shoal.work.talk import encode
+from shoal.work.child import Child, Run
+from shoal.work.child_process import ChildSpawner
+from shoal.work.ipc import Done, Message, encode
+from shoal.work.storage_watch import StorageFilled, StorageFreed
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
-from shoal.work.workplace import Workplace
+from shoal.work.worker_context import WorkerContext
 from tests.support.controller import served
 from tests.support.servers import free_port
 
@@ -68,8 +72,8 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
     def team(app: App) -> list[Worker]:
         app.signals.subscribe(hear)
         queue = Stumbling(app.database, app.queue.store, app.settings.queue, app.signals)
-        nursery = Nursery(app.clock, app.signals, {}, command=["/nowhere/shoal"])
-        place = Workplace(
+        nursery = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
+        place = WorkerContext(
             node_id="n",
             holder="n/1",
             lanes=["shared"],
@@ -113,10 +117,55 @@ async def test_a_worker_that_is_told_where_tells_how_it_does(sqlite_url: str) ->
         assert 'shoal_pages_total{status_class="2xx"} 3.0' in (await asked(address, "/metrics"))[1]
         assert json.loads((await asked(address, "/readyz"))[1]) == {"status": "ok", "store": "ok"}
         assert [(await asked(address, path))[0] for path in ("/healthz", "/api/v1/crawls", "/")] == [200, 404, 404]
-        made = await app.tokens().create(TokenWish.read({"name": "ci", "role": "viewer"}), local_caller())
+        made = await app.tokens().create(TokenRequest.read({"name": "ci", "role": "viewer"}), local_caller())
     async with opened(settings, signals) as app, probed(app, metrics, Address("127.0.0.1", 0)) as address:
         assert (await asked(address, "/metrics"))[0] == 401
         assert (await asked(address, "/metrics", made.text))[0] == 200
+
+
+async def test_a_worker_without_room_for_bodies_is_not_ready_and_says_why(sqlite_url: str) -> None:
+    signals, full = Signals(), {"bodies": "the disk has no room left to write; free some space."}
+    metrics = Metrics()
+    signals.subscribe(metrics.listen)
+    settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
+    at = Address("127.0.0.1", 0)
+    async with opened(settings, signals) as app, probed(app, metrics, at, lambda: full) as address:
+        status, text = await asked(address, "/readyz")
+        assert (status, json.loads(text)) == (
+            503,
+            {"status": "unavailable", "store": "ok", "bodies": "storage_full", "detail": full["bodies"]},
+        )
+        assert 'shoal_storage_full{storage="bodies"} 0.0' in (await asked(address, "/metrics"))[1]
+        signals.emit(StorageFilled(storage="bodies", error=full.pop("bodies")))
+        assert 'shoal_storage_full{storage="bodies"} 1.0' in (await asked(address, "/metrics"))[1]
+        assert (await asked(address, "/readyz"))[0] == 200
+        signals.emit(StorageFreed(storage="bodies", full_seconds=3.0))
+        assert 'shoal_storage_full{storage="bodies"} 0.0' in (await asked(address, "/metrics"))[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "storage"),
+    [
+        (StorageFull("the store"), "store"),
+        (StorageFull("the folder", "bodies"), "bodies"),
+        (OSError(errno.ENOSPC, "No space left on device"), "store"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "store"),
+    ],
+)
+async def test_a_child_that_finds_no_room_says_so_and_does_not_fail_its_job(
+    error: Exception, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Message] = []
+    monkeypatch.setattr(work_child, "_say", said.append)
+
+    async def runner(lease: Lease, alive: Callable[[], bool]) -> Run:
+        raise error
+
+    lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)
+    await Child(load(env={}).settings, runner, SystemClock(), Signals())._work(lease)
+    [done] = said
+    assert isinstance(done, Done)
+    assert (done.ending, done.storage, done.error is not None) == ("storage_full", storage, True)
 
 
 async def test_a_worker_listens_only_where_a_controller_would(sqlite_url: str) -> None:
@@ -163,7 +212,7 @@ async def test_what_happens_in_a_child_is_counted_by_its_worker(
 
     metrics, signals = Metrics(), Signals()
     signals.subscribe(metrics.listen)
-    nursery = Nursery(SystemClock(), signals, {}, command=["/bin/sh", "-c", f"cat {tmp_path}/said"])
+    nursery = ChildSpawner(SystemClock(), signals, {}, command=["/bin/sh", "-c", f"cat {tmp_path}/said"])
     process = await nursery.spawn()
     await process.hear()
     await process.end()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shoal.access.scopes import Scope, allows
+from shoal.access.scopes import TokenScope, allows
 from shoal.base.errors import NotAllowed
 
 LOCAL = "local"  # whoever works at this machine
@@ -14,11 +14,11 @@ class Caller:
     administrative acts says of them, `address` where they asked from, `until` when their right ends (micros)."""
 
     who: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[TokenScope]
     address: str = ""
     until: int | None = None
 
-    def demand(self, wanted: Scope) -> None:
+    def demand(self, wanted: TokenScope) -> None:
         """Refuse who lacks a scope, by its name."""
         if not allows(self.scopes, wanted):
             held = ", ".join(sorted(self.scopes)) or "none"
@@ -28,4 +28,4 @@ class Caller:
 
 def local_caller(address: str = "") -> Caller:
     """Who works at this machine, and so may do everything."""
-    return Caller(who=LOCAL, scopes=frozenset(Scope), address=address)
+    return Caller(who=LOCAL, scopes=frozenset(TokenScope), address=address)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 
-class Scope(StrEnum):
+class TokenScope(StrEnum):
     """`admin` includes `write`, which includes `read`; `bot` and `node` stand for themselves."""
 
     READ = "read"
@@ -15,32 +15,32 @@ class Scope(StrEnum):
 
 
 INCLUDES = {
-    Scope.READ: frozenset({Scope.READ}),
-    Scope.WRITE: frozenset({Scope.READ, Scope.WRITE}),
-    Scope.ADMIN: frozenset({Scope.READ, Scope.WRITE, Scope.ADMIN}),
-    Scope.BOT: frozenset({Scope.BOT}),
-    Scope.NODE: frozenset({Scope.NODE}),
+    TokenScope.READ: frozenset({TokenScope.READ}),
+    TokenScope.WRITE: frozenset({TokenScope.READ, TokenScope.WRITE}),
+    TokenScope.ADMIN: frozenset({TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN}),
+    TokenScope.BOT: frozenset({TokenScope.BOT}),
+    TokenScope.NODE: frozenset({TokenScope.NODE}),
 }
 
-ROLES: Mapping[str, frozenset[Scope]] = {
-    "viewer": frozenset({Scope.READ}),  # looks
-    "operator": frozenset({Scope.WRITE}),  # looks, starts, stops
-    "admin": frozenset({Scope.ADMIN}),  # all of that, and tokens
-    "bot": frozenset({Scope.BOT}),  # pulls page jobs and pushes results
-    "node": frozenset({Scope.NODE}),  # a worker of ours
+ROLES: Mapping[str, frozenset[TokenScope]] = {
+    "viewer": frozenset({TokenScope.READ}),  # looks
+    "operator": frozenset({TokenScope.WRITE}),  # looks, starts, stops
+    "admin": frozenset({TokenScope.ADMIN}),  # all of that, and tokens
+    "bot": frozenset({TokenScope.BOT}),  # pulls page jobs and pushes results
+    "node": frozenset({TokenScope.NODE}),  # a worker of ours
 }
 
 
-def allows(held: frozenset[Scope], wanted: Scope) -> bool:
+def allows(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
     """Whether one of the held scopes includes the wanted one."""
     return any(wanted in INCLUDES[scope] for scope in held)
 
 
-def may_give(held: frozenset[Scope], wanted: Scope) -> bool:
+def may_give(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
     """Whether who holds these may make a token with that one: nobody gives what he lacks, but an admin names bots and
     nodes without being one."""
-    return Scope.ADMIN in held or allows(held, wanted)
+    return TokenScope.ADMIN in held or allows(held, wanted)
 
 
-def in_order(scopes: Iterable[Scope]) -> list[Scope]:
-    return [scope for scope in Scope if scope in set(scopes)]
+def in_order(scopes: Iterable[TokenScope]) -> list[TokenScope]:
+    return [scope for scope in TokenScope if scope in set(scopes)]

@@ -6,9 +6,9 @@ from shoal.base.database import Tx
 from shoal.base.ids import TokenId
 
 if TYPE_CHECKING:
-    from shoal.access.acts import Act, Entry
+    from shoal.access.audit_log import AuditEntry, StoredAuditEntry
     from shoal.access.caller import Caller
-    from shoal.access.scopes import Scope
+    from shoal.access.scopes import TokenScope
     from shoal.access.token import Token
 
 
@@ -19,7 +19,7 @@ class TokenStore(Protocol):
         token_id: TokenId,
         name: str,
         hashed: str,
-        scopes: "frozenset[Scope]",
+        scopes: "frozenset[TokenScope]",
         made_by: str,
         ttl: int | None,
     ) -> "Token | None":
@@ -54,9 +54,9 @@ class TokenStore(Protocol):
         ...
 
 
-class ActStore(Protocol):
-    async def append(self, tx: Tx, by: "Caller", act: "Act") -> None: ...
+class AuditLogStore(Protocol):
+    async def append(self, tx: Tx, by: "Caller", act: "AuditEntry") -> None: ...
 
-    async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> "list[Entry]":
+    async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> "list[StoredAuditEntry]":
         """Acts, the newest first; of one subject, if it is named."""
         ...

@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import field
 
-from shoal.access.scopes import ROLES, Scope, in_order
+from shoal.access.scopes import ROLES, TokenScope, in_order
 from shoal.base.clock import moment
 from shoal.base.errors import InvalidInput
-from shoal.base.form import Check, Form, says
 from shoal.base.ids import TokenId
-from shoal.base.reading import read_span
+from shoal.base.parsing import read_span
+from shoal.base.request_form import Check, Form, describe
 from shoal.base.text import visible
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u
@@ -38,7 +38,7 @@ class Token:
     id: TokenId
     name: str
     hash: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[TokenScope]
     made_by: str
     created_at: int
     expires_at: int | None
@@ -78,28 +78,29 @@ def _check_duration(text: str | None) -> str | None:
     return text
 
 
-class TokenWish(Form, frozen=True, kw_only=True):
+class TokenRequest(Form, frozen=True, kw_only=True):
     """What somebody fills in to get a token."""
 
     checks: ClassVar[dict[str, Check]] = {"name": _check_name, "expires_in": _check_duration}
 
-    name: Annotated[str, says("Who or what will use it.", min_length=1, max_length=LONGEST_NAME)]
+    name: Annotated[str, describe("Who or what will use it.", min_length=1, max_length=LONGEST_NAME)]
     role: Annotated[
-        Literal["viewer", "operator", "admin", "bot", "node"] | None, says("What it may do, by the name of a role.")
+        Literal["viewer", "operator", "admin", "bot", "node"] | None, describe("What it may do, by the name of a role.")
     ] = None
     scopes: Annotated[
-        list[Literal["read", "write", "admin", "bot", "node"]], says("What it may do, instead of a role.", max_length=5)
+        list[Literal["read", "write", "admin", "bot", "node"]],
+        describe("What it may do, instead of a role.", max_length=5),
     ] = field(default_factory=list)
-    expires_in: Annotated[str | None, says("How long it is valid, such as 90d; without it, until it is revoked.")] = (
-        None
-    )
+    expires_in: Annotated[
+        str | None, describe("How long it is valid, such as 90d; without it, until it is revoked.")
+    ] = None
 
-    def wanted(self) -> frozenset[Scope]:
+    def wanted(self) -> frozenset[TokenScope]:
         """The scopes that the role or the list names."""
         if (self.role is None) == (not self.scopes):
             problem = "is missing" if self.role is None else "stands beside scopes"
             raise InvalidInput("role", problem, f"give one of {', '.join(ROLES)}, or a list of scopes")
-        return ROLES[self.role] if self.role is not None else frozenset(map(Scope, self.scopes))
+        return ROLES[self.role] if self.role is not None else frozenset(map(TokenScope, self.scopes))
 
 
 def mint() -> tuple[TokenId, str]:

@@ -4,16 +4,16 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hmac import compare_digest
 
-from shoal.access.acts import Act, Acts
+from shoal.access.audit_log import AuditEntry, AuditLog
 from shoal.access.caller import Caller
-from shoal.access.scopes import Scope, in_order, may_give
+from shoal.access.scopes import TokenScope, in_order, may_give
 from shoal.access.store import TokenStore
-from shoal.access.token import Token, TokenWish, hash_of, mint, read_token
+from shoal.access.token import Token, TokenRequest, hash_of, mint, read_token
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotAllowed, NotFound, ShoalError, StateConflict
 from shoal.base.ids import TokenId
-from shoal.base.reading import read_duration
+from shoal.base.parsing import read_duration
 from shoal.base.signals import Signal, Signals
 
 FRESH_SECONDS = 2.0  # a verified token is not looked up again for so long: how late another controller's revoke may be
@@ -23,7 +23,7 @@ NOBODY = hash_of("")  # compared with when there is no such token, so that it ta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UseNotNoted(Signal):
+class TokenUseNotRecorded(Signal):
     """The store did not take when a token was used; the caller was let in all the same."""
 
     token_id: str
@@ -31,7 +31,7 @@ class UseNotNoted(Signal):
 
 
 @dataclass(frozen=True, slots=True)
-class Minted:
+class NewToken:
     """A new token, and the only sight of its text."""
 
     token: Token
@@ -41,7 +41,7 @@ class Minted:
 class Tokens:
     """The verbs of tokens over their store. One per process: it remembers for a moment what it verified."""
 
-    def __init__(self, database: Database, store: TokenStore, acts: Acts, clock: Clock, signals: Signals) -> None:
+    def __init__(self, database: Database, store: TokenStore, acts: AuditLog, clock: Clock, signals: Signals) -> None:
         self._database = database
         self._store = store
         self._acts = acts
@@ -51,21 +51,21 @@ class Tokens:
         self._any_made = False
         self._looked_at = -FRESH_SECONDS
 
-    async def create(self, wish: TokenWish, by: Caller) -> Minted:
+    async def create(self, wish: TokenRequest, by: Caller) -> NewToken:
         """Make a token with at most what its maker has."""
         scopes = wish.wanted()
         lasts = None if wish.expires_in is None else span(read_duration(wish.expires_in))
         _check_scopes(scopes, by)
         facts = {"name": wish.name, "scopes": in_order(scopes), "expires_in": wish.expires_in}
 
-        async def commit(tx: Tx) -> Minted:
+        async def commit(tx: Tx) -> NewToken:
             token, text = None, ""
             while token is None:
                 token_id, text = mint()
                 token = await self._store.insert(tx, token_id, wish.name, hash_of(text), scopes, by.who, lasts)
             _check_end(token, by)
-            await self._acts.note_in(tx, by, Act("token.created", token.id, facts))
-            return Minted(token, text)
+            await self._acts.note_in(tx, by, AuditEntry("token.created", token.id, facts))
+            return NewToken(token, text)
 
         minted = await self._database.run(commit)
         self._any_made = True
@@ -105,7 +105,7 @@ class Tokens:
         try:
             await self._database.run(lambda tx: self._store.mark_used(tx, token.id, USED_EVERY))
         except ShoalError as error:
-            self._signals.emit(UseNotNoted(token_id=token.id, error=error.message))
+            self._signals.emit(TokenUseNotRecorded(token_id=token.id, error=error.message))
 
     async def any_made(self) -> bool:
         """Whether there ever was a token: from then on everybody needs one. Asked of the store once a moment."""
@@ -136,7 +136,7 @@ class Tokens:
                 fix = "make another first, or say that it is meant: force, or --yes on the command line"
                 raise StateConflict("token", token_id, "the last valid one of an admin", "be revoked by mistake", fix)
             if await self._store.revoke(tx, token_id):
-                await self._acts.note_in(tx, by, Act("token.revoked", token_id, {"name": token.name}))
+                await self._acts.note_in(tx, by, AuditEntry("token.revoked", token_id, {"name": token.name}))
             return token
 
         token = await self._database.run(commit)
@@ -144,7 +144,7 @@ class Tokens:
         return await self.get(token_id)
 
 
-def _check_scopes(scopes: frozenset[Scope], by: Caller) -> None:
+def _check_scopes(scopes: frozenset[TokenScope], by: Caller) -> None:
     lacking = [scope for scope in in_order(scopes) if not may_give(by.scopes, scope)]
     if lacking:
         raise NotAllowed(

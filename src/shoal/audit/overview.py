@@ -4,10 +4,10 @@ from collections import Counter
 from typing import Final
 
 from shoal.audit.analysis import Finding, Severity
-from shoal.base.text import many
+from shoal.base.text import plural
 from shoal.extract.flags import names_of
 from shoal.pages.page import Page
-from shoal.pages.settled import status_class
+from shoal.pages.page_signals import status_class
 
 MOST_KEYS: Final = 1_000  # of one kind: content types are whatever servers make up
 
@@ -39,7 +39,7 @@ class Overview:
             self._samples.setdefault(page.error_code, page.url)
 
     def findings(self) -> list[Finding]:
-        found = [Finding(self.name, "pages", many(self._pages, "page"), facts={"count": self._pages})]
+        found = [Finding(self.name, "pages", plural(self._pages, "page"), facts={"count": self._pages})]
         for kind, counts in self._counts.items():
             found += [self._finding(kind, value, count) for value, count in sorted(counts.items())]
         found += [self._flag(name, count) for name, count in sorted(self._flags.items())]
@@ -51,13 +51,13 @@ class Overview:
         counts[value if value in counts or len(counts) < MOST_KEYS else "other"] += 1
 
     def _finding(self, kind: str, value: str, count: int) -> Finding:
-        message = f"{many(count, 'page')} with {kind.replace('_', ' ')} {value}"
+        message = f"{plural(count, 'page')} with {kind.replace('_', ' ')} {value}"
         severity = SEVERITIES.get(value, "info") if kind == "status" else "info"
         return Finding(self.name, f"{kind}:{value}", message, severity, {"count": count, kind: value})
 
     def _flag(self, name: str, count: int) -> Finding:
         facts = {"count": count, "flag": name}
-        return Finding(self.name, f"flag:{name}", f"{many(count, 'page')} with {name.replace('_', ' ')}", facts=facts)
+        return Finding(self.name, f"flag:{name}", f"{plural(count, 'page')} with {name.replace('_', ' ')}", facts=facts)
 
     def _error(self, code: str, count: int) -> Finding:
         facts = {"count": count, "error": code, "sample": self._samples[code]}

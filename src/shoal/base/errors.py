@@ -53,7 +53,7 @@ class ShoalError(Exception):
         return error
 
     @property
-    def response(self) -> "Response":
+    def response(self) -> "ErrorResponse":
         return RESPONSES[type(self)]
 
     def problem(self) -> dict[str, Any]:
@@ -288,7 +288,7 @@ class NothingCrawled(OperatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class ErrorResponse:
     """How an error leaves the process: over HTTP, from the command line, over gRPC."""
 
     http_status: int
@@ -296,26 +296,26 @@ class Response:
     grpc_status: str
 
 
-RESPONSES: dict[type[ShoalError], Response] = {
-    InvalidInput: Response(422, 2, "INVALID_ARGUMENT"),
-    UsageError: Response(400, 2, "INVALID_ARGUMENT"),
-    NotFound: Response(404, 5, "NOT_FOUND"),
-    AlreadyExists: Response(409, 7, "ALREADY_EXISTS"),
-    StateConflict: Response(409, 7, "FAILED_PRECONDITION"),
-    NotAllowed: Response(403, 7, "PERMISSION_DENIED"),
-    Unauthenticated: Response(401, 7, "UNAUTHENTICATED"),
-    TooLarge: Response(413, 2, "RESOURCE_EXHAUSTED"),
-    WrongMediaType: Response(415, 2, "INVALID_ARGUMENT"),
-    LeaseLost: Response(409, 1, "ABORTED"),
-    BackendUnavailable: Response(503, 8, "UNAVAILABLE"),
-    WaitTimedOut: Response(504, 6, "DEADLINE_EXCEEDED"),
-    RateLimited: Response(429, 8, "RESOURCE_EXHAUSTED"),
-    Interrupted: Response(503, 11, "CANCELLED"),
-    BadConfig: Response(500, 4, "FAILED_PRECONDITION"),
-    SchemaMismatch: Response(503, 4, "FAILED_PRECONDITION"),
-    StorageFull: Response(507, 8, "RESOURCE_EXHAUSTED"),
-    BodiesUnavailable: Response(503, 8, "UNAVAILABLE"),
-    NothingCrawled: Response(502, 3, "UNAVAILABLE"),
+RESPONSES: dict[type[ShoalError], ErrorResponse] = {
+    InvalidInput: ErrorResponse(422, 2, "INVALID_ARGUMENT"),
+    UsageError: ErrorResponse(400, 2, "INVALID_ARGUMENT"),
+    NotFound: ErrorResponse(404, 5, "NOT_FOUND"),
+    AlreadyExists: ErrorResponse(409, 7, "ALREADY_EXISTS"),
+    StateConflict: ErrorResponse(409, 7, "FAILED_PRECONDITION"),
+    NotAllowed: ErrorResponse(403, 7, "PERMISSION_DENIED"),
+    Unauthenticated: ErrorResponse(401, 7, "UNAUTHENTICATED"),
+    TooLarge: ErrorResponse(413, 2, "RESOURCE_EXHAUSTED"),
+    WrongMediaType: ErrorResponse(415, 2, "INVALID_ARGUMENT"),
+    LeaseLost: ErrorResponse(409, 1, "ABORTED"),
+    BackendUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
+    WaitTimedOut: ErrorResponse(504, 6, "DEADLINE_EXCEEDED"),
+    RateLimited: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
+    Interrupted: ErrorResponse(503, 11, "CANCELLED"),
+    BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
+    SchemaMismatch: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
+    StorageFull: ErrorResponse(507, 8, "RESOURCE_EXHAUSTED"),
+    BodiesUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
+    NothingCrawled: ErrorResponse(502, 3, "UNAVAILABLE"),
 }
 
 _BY_CODE = {kind.code: kind for kind in RESPONSES}

@@ -13,7 +13,7 @@ FIRST_BACKOFF = 0.5
 LONGEST_BACKOFF = 30.0
 
 
-class Pass:
+class PassResult:
     """What one pass of a chore did, and when it wants to be called again (None: after its usual interval)."""
 
     __slots__ = ("again_in", "did")
@@ -28,11 +28,11 @@ class Chore(Protocol):
 
     name: str
 
-    async def run_once(self) -> Pass: ...
+    async def run_once(self) -> PassResult: ...
 
 
 @runtime_checkable
-class Closing(Protocol):
+class Closable(Protocol):
     """A chore that keeps something open between its passes."""
 
     async def close(self) -> None: ...
@@ -68,7 +68,7 @@ class Service:
         self._nudged.set()
         if self._task is not None:
             await asyncio.shield(self._task)
-        if isinstance(self._chore, Closing):
+        if isinstance(self._chore, Closable):
             await self._chore.close()
 
     async def _loop(self) -> None:

@@ -1,6 +1,6 @@
 """One setting: what it is called, what it accepts, how its text becomes a value; and slices, which hold the values.
 
-Which settings there are is `shoal.settings`', where their texts come from `shoal.loading`'s. Written without a
+Which settings there are is `shoal.settings`', where their texts come from `shoal.settings_loader`'s. Written without a
 validation library: every command reads all settings first, and importing one takes longer than reading them.
 """
 
@@ -13,7 +13,7 @@ Default = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """What a setting accepts: its name, the form in words with an example, and how a text is read.
 
     `read` raises `ValueError` with the end of a sentence.
@@ -33,7 +33,7 @@ class Setting:
 
     env: str
     default: object | Default
-    says: str
+    description: str
     secret: bool = False
     planned: bool = False
     shown: str | None = None
@@ -41,7 +41,7 @@ class Setting:
     le: Any = None
     min_length: int = 0
     max_length: int | None = None
-    kind: Kind = None  # type: ignore[assignment]  # given by the slice, from the annotation
+    kind: SettingKind = None  # type: ignore[assignment]  # given by the slice, from the annotation
 
     def read(self, value: object) -> Any:
         """The value that a text means; `ValueError` with the end of a sentence if it means none."""
@@ -58,12 +58,12 @@ class Setting:
         return self.read(self.default(earlier) if callable(self.default) else self.default)
 
 
-def setting(env: str, default: object | Default, says: str, **more: Any) -> Any:
+def setting(env: str, default: object | Default, description: str, **more: Any) -> Any:
     """A setting, for the body of a slice: the annotation says its type and its kind."""
-    return Setting(env, default, says, **more)
+    return Setting(env, default, description, **more)
 
 
-class Slice:
+class SettingsSection:
     """The settings of one room, read only: attributes are values, `settings` says what each one is."""
 
     settings: ClassVar[dict[str, Setting]]
@@ -102,14 +102,14 @@ class Slice:
         return type(self)(**({name: getattr(self, name) for name in self.given} | changes))
 
 
-def kind_of(annotation: Any) -> Kind:
+def kind_of(annotation: Any) -> SettingKind:
     """The kind in an annotation; a choice of words is its own."""
     for mark in getattr(annotation, "__metadata__", ()):
-        if isinstance(mark, Kind):
+        if isinstance(mark, SettingKind):
             return mark
     assert get_origin(annotation) is not None, f"{annotation} names no kind"
     words = [str(word) for word in get_args(annotation)]
-    return Kind(" / ".join(words), f"{', '.join(words[:-1])} or {words[-1]}", partial(_read_choice, words))
+    return SettingKind(" / ".join(words), f"{', '.join(words[:-1])} or {words[-1]}", partial(_read_choice, words))
 
 
 def _read_choice(words: list[str], value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
-from shoal.base.service import Pass
+from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 
 
@@ -52,9 +52,9 @@ class ClockWatch:
         self._clock = clock
         self._signals = signals
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         await self.check()
-        return Pass()
+        return PassResult()
 
     async def check(self) -> ClockCheck:
         found = await self._store_clock.check(self._database, self._clock)

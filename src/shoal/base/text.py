@@ -20,6 +20,8 @@ _INVISIBLE = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+_INVISIBLE_IN_LINES = re.compile(rf"(?![\n\t]|\r\n){_INVISIBLE.pattern}")
+
 _QUOTED = r"""(?:"(?:\\.|[^"\\\r\n])*|'(?:\\.|[^'\\\r\n])*|[^\r\n]*)"""
 _PART = r"(?:api[_-]?key|apikey|token|password|passwd|pwd|secret|signature|credentials?)"
 _SECRET_WORDS = rf"(?:[\w-]{{0,40}}{_PART}|sig|key|auth)"
@@ -67,6 +69,17 @@ def _written_out(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(0x2400 + code)  # the pictures ␀ … ␟
     return "␡" if code == 0x7F else f"<U+{code:04X}>"
+
+
+def escaped(text: str) -> str:
+    """Text of several lines, such as JSON lines, with those characters written as JSON writes them: what a terminal
+    shows is still the same JSON. Ends of lines and tabs stay."""
+    return _INVISIBLE_IN_LINES.sub(_as_json, text)
+
+
+def _as_json(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
 def encodable(value: Any) -> Any:
@@ -138,6 +151,6 @@ def redact_url(url: str) -> str:
     return f"{head}://{user}{':' + HIDDEN if colon else ''}{at}{redact(address)}"
 
 
-def many(count: int, noun: str, plural: str | None = None) -> str:
+def plural(count: int, noun: str, plural: str | None = None) -> str:
     """`1 page`, `2 pages`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NewType
 from ada_url import idna, join_url, normalize_url
 from msgspec import Struct
 
-from shoal.base.params import SESSION, TRACKING
+from shoal.base.query_params import SESSION, TRACKING
 
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
@@ -23,7 +23,7 @@ Url = NewType("Url", str)
 """An absolute http or https URL in canonical form: `canonical(url) == url`."""
 
 
-class Refusal(IntEnum):
+class UrlRefusal(IntEnum):
     """Why a link does not become a URL; the number is what the frontier stores."""
 
     INVALID_URL = 1
@@ -46,13 +46,13 @@ class Refusal(IntEnum):
 
 
 _PROBLEMS: Final = {
-    Refusal.INVALID_URL: "is not an absolute http or https URL",
-    Refusal.SCHEME_NOT_ALLOWED: "has a scheme other than http and https",
-    Refusal.URL_TOO_LONG: "is longer than the limit",
-    Refusal.HOST_TOO_LONG: "has a host name that DNS cannot hold",
-    Refusal.CREDENTIALS_IN_URL: "carries a user name or a password",
-    Refusal.CONTROL_CHARACTERS: "contains control characters",
-    Refusal.BACKSLASH_IN_URL: "contains a backslash",
+    UrlRefusal.INVALID_URL: "is not an absolute http or https URL",
+    UrlRefusal.SCHEME_NOT_ALLOWED: "has a scheme other than http and https",
+    UrlRefusal.URL_TOO_LONG: "is longer than the limit",
+    UrlRefusal.HOST_TOO_LONG: "has a host name that DNS cannot hold",
+    UrlRefusal.CREDENTIALS_IN_URL: "carries a user name or a password",
+    UrlRefusal.CONTROL_CHARACTERS: "contains control characters",
+    UrlRefusal.BACKSLASH_IN_URL: "contains a backslash",
 }
 
 
@@ -74,7 +74,7 @@ class UrlRules(Struct, frozen=True):
 DEFAULT_RULES: Final = UrlRules()
 
 
-def canonical(url: str, rules: UrlRules = DEFAULT_RULES) -> Url | Refusal:
+def canonical(url: str, rules: UrlRules = DEFAULT_RULES) -> Url | UrlRefusal:
     """The canonical form of an absolute URL, or why there is none. Idempotent."""
     return _canonicalizer(rules).canonical(url)
 
@@ -141,16 +141,16 @@ class Canonicalizer:
         self._link_count = 0
         self._origins: set[str] = set()
 
-    def canonical(self, url: str) -> Url | Refusal:
+    def canonical(self, url: str) -> Url | UrlRefusal:
         """The canonical form of an absolute URL, or why there is none."""
         return self._parse(url, None)
 
     def base(self, page: Url, href: str | None) -> Url:
         """What the links of a page are relative to: its `<base href>` when that is usable, else the page."""
         found = page if href is None else self._parse(href, page)
-        return page if isinstance(found, Refusal) else found
+        return page if isinstance(found, UrlRefusal) else found
 
-    def resolve(self, base: Url, hrefs: Sequence[str], proven: Container[str] = ()) -> list[Url | Refusal]:
+    def resolve(self, base: Url, hrefs: Sequence[str], proven: Container[str] = ()) -> list[Url | UrlRefusal]:
         """The canonical form of each link of a page, in order. `base` is canonical under the same rules, and so is what
         is in `proven`: it needs no other proof."""
         home = origin(base)
@@ -195,7 +195,7 @@ class Canonicalizer:
             return home in self._origins
         return home in self._origins and not self.rules.sort_query and not self._suspect.search(query.lower())
 
-    def _parse_link(self, href: str, base: Url, links: _Links) -> Url | Refusal:
+    def _parse_link(self, href: str, base: Url, links: _Links) -> Url | UrlRefusal:
         url = self._parse(href, base)
         if isinstance(url, str):
             self._origins.add(origin(url))
@@ -210,7 +210,7 @@ class Canonicalizer:
             self._origins.clear()
             self._link_count = 0
 
-    def _parse(self, text: str, base: Url | None) -> Url | Refusal:
+    def _parse(self, text: str, base: Url | None) -> Url | UrlRefusal:
         text, mark, _ = text.strip(_WHITESPACE).partition("#")
         if base is not None:
             text = _as_a_browser_reads(text)
@@ -221,24 +221,24 @@ class Canonicalizer:
             # The mark stays: without it the parser would take a space before the fragment for one at the end.
             url = normalize_url(text + mark) if base is None else join_url(base, text + mark)
         except ValueError:
-            return Refusal.INVALID_URL
+            return UrlRefusal.INVALID_URL
         return self._reduce(url.partition("#")[0])
 
-    def _refusal(self, text: str, base: Url | None) -> Refusal | None:
+    def _refusal(self, text: str, base: Url | None) -> UrlRefusal | None:
         scheme = _SCHEME.match(text)
         if scheme and scheme[1].lower() not in ("http", "https"):
-            return Refusal.SCHEME_NOT_ALLOWED
+            return UrlRefusal.SCHEME_NOT_ALLOWED
         if len(text) > self.rules.max_length:
-            return Refusal.URL_TOO_LONG
+            return UrlRefusal.URL_TOO_LONG
         if _CONTROL.search(text):
-            return Refusal.CONTROL_CHARACTERS
+            return UrlRefusal.CONTROL_CHARACTERS
         if "\\" in text.partition("?")[0]:
-            return Refusal.BACKSLASH_IN_URL
+            return UrlRefusal.BACKSLASH_IN_URL
         # The standard would take the next name for the host: nobody who writes `http:///x` means that.
         malformed = _WITHOUT_HOST.match(text) if base else not _WITH_HOST.match(text)
-        return Refusal.INVALID_URL if malformed else None
+        return UrlRefusal.INVALID_URL if malformed else None
 
-    def _reduce(self, url: str) -> Url | Refusal:
+    def _reduce(self, url: str) -> Url | UrlRefusal:
         """From the standard's form to ours; parsed again after a cut that could have made a dot segment."""
         head, _, query = url.partition("?")
         slash = head.index("/", 8)
@@ -252,11 +252,11 @@ class Canonicalizer:
             try:
                 again = normalize_url(f"{scheme}://{bare}{path}")
             except ValueError:
-                return Refusal.INVALID_URL
+                return UrlRefusal.INVALID_URL
             return self._reduce(f"{again}?{query}" if query else again)
         query = self._reduced_query(query)
         reduced = f"{head}?{query}" if query else head
-        return Refusal.URL_TOO_LONG if len(reduced) > self.rules.max_length else Url(reduced)
+        return UrlRefusal.URL_TOO_LONG if len(reduced) > self.rules.max_length else Url(reduced)
 
     def _reduced_query(self, query: str) -> str:
         kept = self._dropped.sub("", query)
@@ -357,16 +357,16 @@ def _without_trailing_dots(host: str) -> str:
     return bare.rstrip(".") + host[len(bare) :]
 
 
-def _host_refusal(host: str) -> Refusal | None:
+def _host_refusal(host: str) -> UrlRefusal | None:
     if "@" in host:
-        return Refusal.CREDENTIALS_IN_URL
+        return UrlRefusal.CREDENTIALS_IN_URL
     name = _without_port(host).rstrip(".")
     labels = name.split(".")
     if not all(labels):
-        return Refusal.INVALID_URL
+        return UrlRefusal.INVALID_URL
     if len(name) > _HOST_LIMIT or len(max(labels, key=len)) > _LABEL_LIMIT:
-        return Refusal.HOST_TOO_LONG
+        return UrlRefusal.HOST_TOO_LONG
     # The parser lets ASCII names through; what decodes to itself is no punycode.
     if any(label.startswith("xn--") and idna.decode(label) == label for label in labels):
-        return Refusal.INVALID_URL
+        return UrlRefusal.INVALID_URL
     return None

@@ -15,7 +15,7 @@ Heartbeats, retries of a push and a graceful stop are the bot's own business.
 """
 
 from shoal.bot.bot import Bot
-from shoal.bot.fetcher import Found, JobFailed, Page
-from shoal.bot.wire import Job
+from shoal.bot.client import BotJob
+from shoal.bot.fetcher import BotPage, FetchedPage, JobFailed
 
-__all__ = ["Bot", "Found", "Job", "JobFailed", "Page"]
+__all__ = ["Bot", "BotJob", "BotPage", "FetchedPage", "JobFailed"]

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import InvalidInput, LeaseLost, ShoalError, TimeError, TooLarge
-from shoal.bot.wire import Job, Wire
+from shoal.bot.client import BotClient, BotJob
 
 if TYPE_CHECKING:
-    from shoal.bot.fetcher import Fetcher, Page
+    from shoal.bot.fetcher import BotFetcher, BotPage
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, when the server is away
 BEATS = 3  # heartbeats in one term of a lease
 LONGEST_MESSAGE = 2000
 MOST_AT_ONCE = 100  # jobs that a server gives for one pull
 
-Handler = Callable[[Job], Awaitable[Any]]
+Handler = Callable[[BotJob], Awaitable[Any]]
 Tell = Callable[[str], None]
 
 
@@ -39,7 +39,7 @@ class Bot:
         wait_seconds: float = 20.0,
         grace_seconds: float = 30.0,
         clock: Clock | None = None,
-        fetcher: "Fetcher | None" = None,
+        fetcher: "BotFetcher | None" = None,
         tell: Tell = lambda line: None,
     ) -> None:
         self.name = name or _own_name()
@@ -62,17 +62,17 @@ class Bot:
         self._handler = handler
         return handler
 
-    async def fetch(self, job: Job) -> "Page":
+    async def fetch(self, job: BotJob) -> "BotPage":
         """The page of a job, as robots.txt allows; raises `JobFailed` if there is none."""
         return await self.fetcher.page(job)
 
     @property
-    def fetcher(self) -> "Fetcher":
+    def fetcher(self) -> "BotFetcher":
         if self._fetcher is None:
-            from shoal.bot.fetcher import Fetcher
-            from shoal.loading import load
+            from shoal.bot.fetcher import BotFetcher
+            from shoal.settings_loader import load
 
-            self._fetcher = Fetcher(load().settings, self._clock)
+            self._fetcher = BotFetcher(load().settings, self._clock)
         return self._fetcher
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class Bot:
         """Work until `stop`."""
         if self._handler is None:
             raise RuntimeError("a bot needs a handler: see Bot.on_job")
-        wire = Wire(self._server, self._token, self._clock)
+        wire = BotClient(self._server, self._token, self._clock)
         try:
             while not self._stopping.is_set():
                 await self._pull(wire)
@@ -111,7 +111,7 @@ class Bot:
             if self._fetcher is not None:
                 self._fetcher.close()
 
-    async def _pull(self, wire: Wire) -> None:
+    async def _pull(self, wire: BotClient) -> None:
         room = min(MOST_AT_ONCE, self._concurrency - len(self._tasks))
         if room <= 0:
             self._free.clear()
@@ -122,7 +122,7 @@ class Bot:
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
-    async def _until_stop(self, wire: Wire, room: int) -> list[Job]:
+    async def _until_stop(self, wire: BotClient, room: int) -> list[BotJob]:
         asking = asyncio.ensure_future(wire.pull(self.name, self._capabilities, room, self._wait))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -138,7 +138,7 @@ class Bot:
         if not task.cancelled() and task.exception() is not None:
             self._tell(f"a job was dropped: {task.exception()}")
 
-    async def _work(self, wire: Wire, job: Job) -> None:
+    async def _work(self, wire: BotClient, job: BotJob) -> None:
         """Run the handler and bring home what it gave, as long as the job is ours."""
         working = asyncio.ensure_future(self._result(wire, job))
         beating = asyncio.ensure_future(self._beat(wire, job))
@@ -157,7 +157,7 @@ class Bot:
             working.cancel()
             beating.cancel()
 
-    async def _result(self, wire: Wire, job: Job) -> None:
+    async def _result(self, wire: BotClient, job: BotJob) -> None:
         result = await self._try(job)
         try:
             await self._patiently("push", lambda: wire.push(job, result))
@@ -166,14 +166,14 @@ class Bot:
             failed = _refused(result, refusal)
             await self._patiently("push", lambda: wire.push(job, failed))
 
-    async def _try(self, job: Job) -> dict[str, Any]:
-        from shoal.bot.fetcher import Found, JobFailed
+    async def _try(self, job: BotJob) -> dict[str, Any]:
+        from shoal.bot.fetcher import FetchedPage, JobFailed
 
         assert self._handler is not None
-        began, found, error = self._clock.monotonic(), Found(None), None
+        began, found, error = self._clock.monotonic(), FetchedPage(None), None
         try:
             given = await self._handler(job)
-            found = given if isinstance(given, Found) else Found(given)
+            found = given if isinstance(given, FetchedPage) else FetchedPage(given)
         except JobFailed as failure:
             error = {"code": failure.code[:100], "message": str(failure)[:LONGEST_MESSAGE]}
         except Exception as failure:  # the author's own: the server decides whether to try again
@@ -185,7 +185,7 @@ class Bot:
         }
         return {"status": "success" if error is None else "fail", "data": found.data, "meta": meta}
 
-    async def _beat(self, wire: Wire, job: Job) -> None:
+    async def _beat(self, wire: BotClient, job: BotJob) -> None:
         """Return when the job is cancelled or somebody else's."""
         while True:
             await self._clock.sleep(job.ttl_seconds / BEATS)

@@ -7,14 +7,14 @@ from typing import Any
 import xxhash
 
 from shoal.base.clock import Clock
-from shoal.bot.wire import Job
+from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.fetch.page_job import PageRunner, RobotsMemory, Way, Ways
-from shoal.hosts.desk import ask_host
 from shoal.hosts.robots import Rules
-from shoal.pages.result import Status
-from shoal.pages.work import PageConfig, PageWork
+from shoal.hosts.robots_cache import fetch_robots
+from shoal.page_jobs.result import Status
+from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
+from shoal.page_jobs.spec import PageConfig, PageWork
 from shoal.settings import Settings
 
 
@@ -27,7 +27,7 @@ class JobFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BotPage:
     """What a fetch gave."""
 
     url: str  # after redirects
@@ -37,7 +37,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FetchedPage:
     """What a handler may return instead of bare data, to say more about it."""
 
     data: Any
@@ -54,10 +54,10 @@ class _Desk:
         self._clock = clock
 
     async def rules_of(self, origin: str) -> Rules:
-        return Rules(await ask_host(self._egress, origin, self._agent), self._agent, self._longest)
+        return Rules(await fetch_robots(self._egress, origin, self._agent), self._agent, self._longest)
 
 
-class Fetcher:
+class BotFetcher:
     """Fetches the pages of jobs. The address rule and the proxies are the machine's own: SHOAL_ALLOW_NETWORKS and
     SHOAL_PROXIES."""
 
@@ -66,10 +66,10 @@ class Fetcher:
         self._clock = clock
         self._limits = Limits.of(settings.egress)
         self._agent = settings.egress.user_agent
-        self._ways = Ways(self._way)
-        self._runner = PageRunner(self._ways, self._agent, self._limits, settings.crawl.max_links, clock)
+        self._ways = EgressRoutes(self._way)
+        self._runner = PageJobRunner(self._ways, self._agent, self._limits, settings.crawl.max_links, clock)
 
-    async def page(self, job: Job) -> Page:
+    async def page(self, job: BotJob) -> BotPage:
         """The text of the job's page."""
         fetched = await self._runner.visit(_work(job), _ignore, _ignore, capture=True)
         if fetched.failure is not None:
@@ -81,33 +81,33 @@ class Fetcher:
         if isinstance(body, Failure):
             raise JobFailed(body.code, body.message)
         text, _, _ = decode(body, response.headers.get("content-type"))
-        return Page(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
+        return BotPage(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
-    async def data(self, job: Job) -> Found:
+    async def data(self, job: BotJob) -> FetchedPage:
         """What the job's rule set takes from its page; without one, what the page says of itself."""
         result = await self._runner.run(_work(job), _ignore, _ignore)
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
-        return Found(result.data, result.html_hash)
+        return FetchedPage(result.data, result.html_hash)
 
     def close(self) -> None:
         self._runner.close()
 
-    def _way(self, label: str | None) -> Way | None:
+    def _way(self, label: str | None) -> EgressRoute | None:
         settings = self._settings.egress
         proxy = None if label is None else Proxies(settings.proxies).find(label)
         if label is not None and proxy is None:
             return None
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
-        return Way(egress, RobotsMemory(_Desk(egress, self._settings, self._clock), self._clock))
+        return EgressRoute(egress, RobotsMemo(_Desk(egress, self._settings, self._clock), self._clock))
 
 
 def _ignore(*heard: object) -> None:
     """A bot keeps no books of hosts."""
 
 
-def _work(job: Job) -> PageWork:
+def _work(job: BotJob) -> PageWork:
     config = PageConfig(
         headers=dict(job.headers), js_required=job.js_required, timeout_hint=job.timeout_hint, proxy=job.proxy
     )

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from shoal.cli.api import Api, Reach, at, reaching, run_on
-from shoal.cli.frame import Group
+from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 
 ANALYSES = "/api/v1/analyses"
@@ -14,7 +14,7 @@ ANALYSES = "/api/v1/analyses"
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def analyses() -> None:
     """List analyses of crawls, and what they found."""
 
@@ -27,7 +27,7 @@ def analyses() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="At most N.")
 @reaching
 @_json
-def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Reach, as_json: bool) -> None:
+def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
     """List analyses, the newest first."""
     items, more = run_on(reach, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
     if as_json:
@@ -45,10 +45,10 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Re
 @click.argument("analysis_id", metavar="ID")
 @reaching
 @_json
-def show(analysis_id: str, reach: Reach, as_json: bool) -> None:
+def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Show an analysis with its findings."""
 
-    async def look(api: Api) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    async def look(api: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         analysis = await api.get(at(f"{ANALYSES}/{{}}", analysis_id))
         page = await api.get(at(f"{ANALYSES}/{{}}/findings", analysis_id))
         return analysis, page["items"]

@@ -9,19 +9,19 @@ import click
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
-from shoal.cli.api import LOGIN_FIX, Reach
-from shoal.cli.frame import Group
+from shoal.cli.api_client import LOGIN_FIX, ApiTarget
+from shoal.cli.long_running import on_stop
 from shoal.cli.output import note, print_json, print_table
-from shoal.cli.watching import on_stop
+from shoal.cli.root import CommandGroup
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
-    from shoal.bot.verify import Verdict
+    from shoal.bot.conformance import CheckResult
 
 CAPABILITIES = ("http", "special")  # it has no browser
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--server", metavar="URL", help="The server to pull from; beats SHOAL_SERVER.")
 @click.option("--token", metavar="TOKEN", help="A token with the scope bot; beats SHOAL_TOKEN.")
 @click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
@@ -43,9 +43,9 @@ def bot(
     """Pull page jobs from a server, fetch them here, push what their rule sets take. SIGTERM finishes what is in hand;
     a second one does not wait."""
     if context.invoked_subcommand is not None:
-        context.obj = Reach(None, server, token, token_file)
+        context.obj = ApiTarget(None, server, token, token_file)
         return
-    settings = Reach(None, server, token, token_file).settings()
+    settings = ApiTarget(None, server, token, token_file).settings()
     with _login_explained():
         asyncio.run(_work(settings, name, concurrency, capabilities or ("http",)))
 
@@ -68,7 +68,7 @@ def verify(
     """Check the bot API of a server, rule by rule. It takes three waiting jobs and answers them with a failure: use a
     server, or a capability, whose jobs may be spoiled."""
     before = context.obj
-    reach = Reach(None, server or before.server, token or before.token, token_file or before.token_file)
+    reach = ApiTarget(None, server or before.server, token or before.token, token_file or before.token_file)
     with _login_explained():
         verdicts = asyncio.run(_verify(reach.settings(), capability))
     if as_json:
@@ -89,11 +89,11 @@ def _login_explained() -> Iterator[None]:
 
 async def _work(settings: Settings, name: str | None, concurrency: int, capabilities: tuple[str, ...]) -> None:
     from shoal.bot.bot import Bot
-    from shoal.bot.fetcher import Fetcher
+    from shoal.bot.fetcher import BotFetcher
 
     clock = SystemClock()
     server, token = _server_of(settings)
-    fetcher = Fetcher(settings, clock)
+    fetcher = BotFetcher(settings, clock)
     bot = Bot(server, token, name=name, capabilities=capabilities, concurrency=concurrency, fetcher=fetcher, tell=note)
     bot.on_job(fetcher.data)
     on_stop(bot.stop)
@@ -104,19 +104,19 @@ async def _work(settings: Settings, name: str | None, concurrency: int, capabili
         note(f"{bot.name} brought {bot.done} results home.")
 
 
-async def _verify(settings: Settings, capability: str) -> "list[Verdict]":
-    from shoal.bot.verify import Verifier
-    from shoal.bot.wire import Wire
+async def _verify(settings: Settings, capability: str) -> "list[CheckResult]":
+    from shoal.bot.client import BotClient
+    from shoal.bot.conformance import ConformanceRun
 
-    wire = Wire(*_server_of(settings), SystemClock())
+    wire = BotClient(*_server_of(settings), SystemClock())
     try:
-        return await Verifier(wire, capability).run()
+        return await ConformanceRun(wire, capability).run()
     finally:
         wire.close()
 
 
 def _server_of(settings: Settings) -> tuple[str, str]:
-    from shoal.cli.api import token_of
+    from shoal.cli.api_client import token_of
 
     if not settings.client.server:
         raise UsageError("a bot needs a server", "name it with --server or SHOAL_SERVER")

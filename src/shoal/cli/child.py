@@ -11,18 +11,18 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import ShoalError
 from shoal.base.service import Service
-from shoal.cli.collector import spare
-from shoal.cli.watching import watched
-from shoal.crew import RUNS, Runs, page_work_of
-from shoal.hosts.listeners import ANNOUNCE_EVERY
-from shoal.loading import load
+from shoal.cli.garbage_collection import spare
+from shoal.cli.long_running import watched
+from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
+from shoal.runners import RUNNERS, Runs, page_job_runner
+from shoal.settings_loader import load
 from shoal.work.child import Child, ChildRefused, PageChild, die_with_parent
-from shoal.work.pages import PageCraft, holder_of
+from shoal.work.page_job_loop import PageJobHandler, holder_of
 
-Pages = Callable[[App, Sequence[str]], PageCraft[Any]]
+Pages = Callable[[App, Sequence[str]], PageJobHandler[Any]]
 
 
-def main(runs: Runs = RUNS, pages: Pages = page_work_of) -> None:
+def main(runs: Runs = RUNNERS, pages: Pages = page_job_runner) -> None:
     """Serve the parent whose words come by stdin: as a child for runs, or as the one for pages, by its role."""
     parent, role, *words = sys.argv[1:]
     die_with_parent(int(parent))

@@ -5,14 +5,14 @@ import sys
 import click
 
 from shoal.base.text import LONGEST, shorten
-from shoal.cli.frame import Group
 from shoal.cli.output import print_json, print_table
-from shoal.loading import load
+from shoal.cli.root import CommandGroup
+from shoal.settings_loader import load
 
 LONGEST_SHOWN = 50  # characters of a value on a terminal; a pipe gets all of them
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show the effective settings and where they come from."""
 

@@ -19,22 +19,22 @@ from shoal.base.errors import (
     StorageFull,
     UsageError,
 )
-from shoal.cli.collector import spare
+from shoal.cli.exit_code import exit_code_of
+from shoal.cli.garbage_collection import spare
+from shoal.cli.long_running import on_stop, quiet
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import note
 from shoal.cli.progress import Progress, Screen, screen
 from shoal.cli.stall_watch import StallWatch
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
-from shoal.cli.verdict import exit_code_of
-from shoal.cli.watching import on_stop, quiet
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import Seen
+from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
 from shoal.export.output import Outputs
-from shoal.here.crawl import CrawlHere
-from shoal.here.wish import Wish, read_config, read_id
-from shoal.loading import load
+from shoal.local.crawl_request import CrawlRequest, read_config, read_id
+from shoal.local.local_crawl import LocalCrawl
+from shoal.settings_loader import load
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
@@ -66,26 +66,26 @@ def crawl(
     return uvloop.run(_crawl(wish, store, outputs, output, as_json))
 
 
-def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> Wish:
+def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
     if bool(urls) == (resume is not None):
         raise UsageError("Give the URLs of a new crawl, or --resume ID of an old one", 'see "shoal crawl --help"')
     if resume is None:
         config = read_config({"seeds": list(urls), **given}, flag_of)
-        return Wish(config, None if crawl_id is None else read_id(crawl_id, "--id"))
+        return CrawlRequest(config, None if crawl_id is None else read_id(crawl_id, "--id"))
     if crawl_id is not None:
         raise UsageError("--id names a new crawl and --resume an old one", "give one of them")
     if given:
         note(f"The stored options of the crawl apply; not used: {names_of(list(given))}")
-    return Wish(resume=read_id(resume, "--resume"))
+    return CrawlRequest(resume=read_id(resume, "--resume"))
 
 
-async def _crawl(wish: Wish, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool) -> int:
+async def _crawl(wish: CrawlRequest, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool) -> int:
     settings = load({"DATABASE_URL": store}).settings
     outputs.check()
     async with opened(settings, quiet(settings)) as app:
         crawl = await wish.find(app)
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
-        return await Session(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
+        return await CrawlCommand(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
@@ -93,7 +93,7 @@ def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> s
     return shlex.join(words + [word for name in outputs for word in ("--output", name)])
 
 
-class Session:
+class CrawlCommand:
     """One crawl with a person in front of it: told how it goes, its outputs written, interrupted or not."""
 
     def __init__(self, app: App, crawl: Crawl, outputs: Outputs, how_to_go_on: str, *, as_json: bool) -> None:
@@ -103,7 +103,7 @@ class Session:
         self._how_to_go_on = how_to_go_on
         self._as_json = as_json
         self._screen: Screen | None = None
-        self._here: CrawlHere | None = None
+        self._here: LocalCrawl | None = None
         self._main = asyncio.current_task()
         self._interrupts = 0
         self._pausing: asyncio.Task[None] | None = None
@@ -123,7 +123,7 @@ class Session:
         return exit_code_of(await self._tell(), self._how_to_go_on)
 
     async def _walk(self) -> None:
-        async with CrawlHere(self._app, self._crawl) as here:
+        async with LocalCrawl(self._app, self._crawl) as here:
             self._here = here
             limits = Limits.of(self._app.settings.egress)
             await self._outputs.open(self._crawl.id, self._app.clock.micros(), limits)
@@ -134,14 +134,14 @@ class Session:
             finally:
                 self._outputs.leave()
 
-    async def _follow(self, here: CrawlHere) -> None:
+    async def _follow(self, here: LocalCrawl) -> None:
         self._screen = screen()
         longest = self._app.settings.work.child_silence.total_seconds()
         watch = StallWatch(longest, self._how_to_go_on, self._app.clock, note)
         with watch:
             await self._tell_pages(here, self._screen)
 
-    async def _tell_pages(self, here: CrawlHere, told_on: Screen) -> None:
+    async def _tell_pages(self, here: LocalCrawl, told_on: Screen) -> None:
         async with Progress(here, self._app.clock, told_on):
             while pages := await here.next():
                 if self._outputs:
@@ -160,7 +160,7 @@ class Session:
             self._say("Pausing; once more to end at once.")
             self._pausing = asyncio.create_task(self._pause(self._here))
 
-    async def _pause(self, here: CrawlHere) -> None:
+    async def _pause(self, here: LocalCrawl) -> None:
         try:
             await here.pause("interrupted")
         except (BackendUnavailable, LeaseLost) as error:
@@ -176,7 +176,7 @@ class Session:
     def _say(self, text: str) -> None:
         (self._screen.say if self._screen is not None else note)(text)
 
-    async def _tell(self, left_for: str | None = None) -> Seen:
+    async def _tell(self, left_for: str | None = None) -> CrawlStatus:
         seen = await self._app.crawls.get(self._crawl.id)
         if left_for is not None and seen.crawl.state in WALKED:
             # The store could not be told: nobody walks the crawl any more, and it can be resumed at once.

@@ -5,20 +5,20 @@ from typing import Any
 
 import click
 
-from shoal.base.text import many
-from shoal.cli.adding import add
-from shoal.cli.api import Api, Reach, at, reaching, run_on
-from shoal.cli.exporting import export
-from shoal.cli.following import logs, wait, watch
-from shoal.cli.frame import Group
+from shoal.base.text import plural, visible
+from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.crawls_add import add
+from shoal.cli.crawls_export import export
+from shoal.cli.crawls_follow import logs, wait, watch
 from shoal.cli.options import change_flags, changed_flag_of, changed_values
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import in_bytes, print_rows
-from shoal.crawl.change import CrawlChange
-from shoal.crawl.failures import FailedSeed, FailedUrls
+from shoal.crawl.journal.messages import in_words
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.states import CrawlState
-from shoal.crawl.telling import in_words
-from shoal.pages.responses import in_words as in_classes
+from shoal.pages.response_counts import in_words as in_classes
 
 MOST = 1000  # of one list
 LISTED = ["id", "state", "pages", "responses", "errors", "queued", "created", "seed"]
@@ -28,7 +28,7 @@ CRAWL = f"{CRAWLS}/{{}}"
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def crawls() -> None:
     """Start, list and manage crawls that workers walk."""
 
@@ -41,7 +41,7 @@ def crawls() -> None:
 @click.option("--after", metavar="ID", help="Go on after this crawl, the last one of the list before.")
 @reaching
 @_json
-def list_crawls(limit: int, reach: Reach, as_json: bool, **wanted: Any) -> None:
+def list_crawls(limit: int, reach: ApiTarget, as_json: bool, **wanted: Any) -> None:
     """List crawls, the newest first."""
     items, more = run_on(reach, lambda api: api.list(CRAWLS, limit, **wanted))
     last = items[-1]["id"] if more is not None else None
@@ -57,10 +57,10 @@ def list_crawls(limit: int, reach: Reach, as_json: bool, **wanted: Any) -> None:
 @click.argument("crawl_id", metavar="ID")
 @reaching
 @_json
-def show(crawl_id: str, reach: Reach, as_json: bool) -> None:
+def show(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Show one crawl. Its state, options, what it did so far, patterns in quarantine, hosts that it waits for."""
 
-    async def look(api: Api) -> dict[str, Any]:
+    async def look(api: ApiClient) -> dict[str, Any]:
         crawl: dict[str, Any] = await api.get(at(CRAWL, crawl_id))
         traps = await api.get(at(f"{CRAWL}/traps", crawl_id))
         return crawl | {"traps": traps["items"]}
@@ -79,7 +79,7 @@ def show(crawl_id: str, reach: Reach, as_json: bool) -> None:
 @click.argument("crawl_id", metavar="ID")
 @reaching
 @_json
-def start(crawl_id: str, reach: Reach, as_json: bool) -> None:
+def start(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Start a crawl that was only stored (`shoal crawls add --hold`)."""
     _move(reach, crawl_id, "start", as_json)
 
@@ -88,7 +88,7 @@ def start(crawl_id: str, reach: Reach, as_json: bool) -> None:
 @click.argument("crawl_id", metavar="ID")
 @reaching
 @_json
-def pause(crawl_id: str, reach: Reach, as_json: bool) -> None:
+def pause(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Pause a crawl; its walkers settle what they have first."""
     _move(reach, crawl_id, "pause", as_json)
 
@@ -97,7 +97,7 @@ def pause(crawl_id: str, reach: Reach, as_json: bool) -> None:
 @click.argument("crawl_id", metavar="ID")
 @reaching
 @_json
-def resume(crawl_id: str, reach: Reach, as_json: bool) -> None:
+def resume(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Let workers go on with a paused crawl. `shoal crawl --resume ID` goes on with it in this process."""
     _move(reach, crawl_id, "resume", as_json)
 
@@ -107,7 +107,7 @@ def resume(crawl_id: str, reach: Reach, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Kill the processes of walkers that do not leave within SHOAL_FORCE_GRACE.")
 @reaching
 @_json
-def stop(crawl_id: str, force: bool, reach: Reach, as_json: bool) -> None:
+def stop(crawl_id: str, force: bool, reach: ApiTarget, as_json: bool) -> None:
     """Stop a crawl for good."""
     _move(reach, crawl_id, "stop", as_json, {"force": True} if force else None)
 
@@ -121,7 +121,7 @@ def stop(crawl_id: str, force: bool, reach: Reach, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="All URLs that failed.")
 @reaching
 @_json
-def retry(crawl_id: str, every: bool, reach: Reach, as_json: bool, **which: Any) -> None:
+def retry(crawl_id: str, every: bool, reach: ApiTarget, as_json: bool, **which: Any) -> None:
     """Fetch failed URLs again. Without an option: let workers go on with a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
     if not given and not every:
@@ -132,7 +132,7 @@ def retry(crawl_id: str, every: bool, reach: Reach, as_json: bool, **which: Any)
     if as_json:
         print_json(crawl)
     else:
-        print(f"{many(crawl['retried'], 'URL')} of {crawl_id} will be fetched again; it is {crawl['state']}.")
+        print(f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be fetched again; it is {crawl['state']}.")
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
@@ -140,7 +140,7 @@ def retry(crawl_id: str, every: bool, reach: Reach, as_json: bool, **which: Any)
 @change_flags
 @reaching
 @_json
-def set_options(crawl_id: str, reach: Reach, as_json: bool, **options: Any) -> None:
+def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or pace of a crawl that has not ended. `none` takes a limit or a filter away."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
     crawl = run_on(reach, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
@@ -155,21 +155,21 @@ def set_options(crawl_id: str, reach: Reach, as_json: bool, **options: Any) -> N
 @click.argument("pattern", metavar="PATTERN")
 @reaching
 @_json
-def release(crawl_id: str, pattern: str, reach: Reach, as_json: bool) -> None:
+def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> None:
     """Release a pattern from quarantine. Its URLs wait again, and it is not caught a second time."""
     released = run_on(reach, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
     if as_json:
         print_json(released)
     else:
         count = released["released"]
-        print(f"{many(count, 'URL')} of {pattern} {'waits' if count == 1 else 'wait'} again.")
+        print(f"{plural(count, 'URL')} of {visible(pattern)} {'waits' if count == 1 else 'wait'} again.")
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @reaching
 @_json
-def rm(crawl_id: str, reach: Reach, as_json: bool) -> None:
+def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and kept bodies go with it."""
     run_on(reach, lambda api: api.delete(at(CRAWL, crawl_id)))
     if as_json:
@@ -182,7 +182,7 @@ for _command in (add, logs, watch, wait, export):
     crawls.add_command(_command)
 
 
-def _move(reach: Reach, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
+def _move(reach: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
     crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id), body))
     if as_json:
         print_json(crawl)
@@ -214,4 +214,4 @@ def _held(host: dict[str, Any]) -> str:
 
 
 def _trap(trap: dict[str, Any]) -> str:
-    return f"{trap['pattern']} ({many(trap['count'], 'URL')}, such as {trap['sample']})"
+    return f"{trap['pattern']} ({plural(trap['count'], 'URL')}, such as {trap['sample']})"

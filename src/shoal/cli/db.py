@@ -6,13 +6,13 @@ import click
 
 from shoal.app import database_of
 from shoal.base.clock import SystemClock
-from shoal.cli.frame import Group
 from shoal.cli.output import print_json
-from shoal.loading import load
+from shoal.cli.root import CommandGroup
+from shoal.settings_loader import load
 from shoal.store.sql import migrations
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def db() -> None:
     """Look at the store's schema and upgrade it."""
 

@@ -10,21 +10,21 @@ import uvloop
 
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
-from shoal.base.reading import Address
-from shoal.base.text import many
-from shoal.cli.door import address_of, open_door
+from shoal.base.parsing import Address
+from shoal.base.text import plural
+from shoal.cli.listen import address_of, open_socket
+from shoal.cli.long_running import watched
 from shoal.cli.output import note, print_json
 from shoal.cli.serve import Controller
 from shoal.cli.summary import in_bytes, in_time, summary
-from shoal.cli.watching import watched
 from shoal.cli.worker import workers_of
-from shoal.crawl import telling
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.crawls import Seen
+from shoal.crawl.journal import messages
+from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
-from shoal.loading import load
-from shoal.serve.keeper import is_loopback
+from shoal.serve.authentication import is_loopback
+from shoal.settings_loader import load
 
 LOOK_SECONDS = 0.5
 
@@ -57,17 +57,17 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         workers_of(app, loaded, flags, 1) as team,
         DemoSite(app.clock) as site,
     ):
-        tour = Tour(app, Controller(app, metrics, door, team), site.address)
+        tour = DemoRun(app, Controller(app, metrics, door, team), site.address)
         await tour.run(leave=leave, as_json=as_json)
 
 
 def _door(listen: Address) -> socket.socket:
     """The usual port, or a free one if somebody has it; listening at once, so that nobody else gets it."""
     try:
-        door = open_door(listen)
+        door = open_socket(listen)
         door.listen()
     except (BackendUnavailable, OSError):
-        door = open_door(Address("127.0.0.1", 0))
+        door = open_socket(Address("127.0.0.1", 0))
         door.listen()
     return door
 
@@ -81,7 +81,7 @@ def _say_address(door: socket.socket, *, as_json: bool) -> None:
         print(f"Console: {address}", flush=True)
 
 
-class Tour:
+class DemoRun:
     """The demo's crawl, from submission to its numbers, beside the controller that serves it."""
 
     def __init__(self, app: App, controller: Controller, seed: str) -> None:
@@ -102,7 +102,7 @@ class Tour:
             self._controller.stop()
             await asyncio.gather(serving, crawling, return_exceptions=True)
 
-    async def _crawl(self, *, as_json: bool) -> Seen:
+    async def _crawl(self, *, as_json: bool) -> CrawlStatus:
         # The person who started the demo named this host and port by it; no other of loopback is open to the crawl.
         config = CrawlConfig(seeds=[self._seed], speed="max", project="demo")
         crawl = await self._app.crawls.submit(config, named=[self._seed])
@@ -113,20 +113,20 @@ class Tour:
         note(_told(seen))
         return seen
 
-    async def _ended(self, crawl_id: str) -> Seen:
+    async def _ended(self, crawl_id: str) -> CrawlStatus:
         """The crawl when it has ended; what it does until then is told whenever it changed."""
         said = ""
         while True:
             seen = await self._app.crawls.get(crawl_id)
             if seen.crawl.state in TERMINAL:
                 return seen
-            line = f"  {seen.crawl.state.value}: {many(seen.counts.pages, 'page')}, {seen.counts.queued} waiting"
+            line = f"  {seen.crawl.state.value}: {plural(seen.counts.pages, 'page')}, {seen.counts.queued} waiting"
             if line != said:
                 note(line)
             said = line
             await self._app.clock.sleep(LOOK_SECONDS)
 
-    def _after(self, seen: Seen, *, leave: bool) -> None:
+    def _after(self, seen: CrawlStatus, *, leave: bool) -> None:
         if seen.crawl.state is CrawlState.FAILED:
             raise NothingCrawled(seen.crawl.id, seen.error_message)
         if leave:
@@ -135,8 +135,8 @@ class Tour:
             note(f"The console stays up at {self._controller.address}/ until Ctrl-C; then the demo's store is removed.")
 
 
-def _told(seen: Seen) -> str:
+def _told(seen: CrawlStatus) -> str:
     told = summary(seen)
-    counted = f"{telling.told(seen.counts)}, {in_bytes(told['bytes'])}"
+    counted = f"{messages.told(seen.counts)}, {in_bytes(told['bytes'])}"
     rate = f"{in_time(told['duration_seconds'])} ({told['pages_per_second']:g} pages/s)"
     return f"{told['state'].capitalize()}: {counted} in {rate}."

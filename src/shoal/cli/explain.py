@@ -6,15 +6,15 @@ import click
 
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
-from shoal.base.url import Refusal
-from shoal.cli.api import Reach, at, reaching, run_on
-from shoal.cli.frame import Group
+from shoal.base.url import UrlRefusal
+from shoal.cli.api_client import ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, print_json
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.crawl.seeds import SEED_FIX
+from shoal.crawl.scope.seeds import SEED_FIX
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def explain() -> None:
     """Say why: why a URL or a job waits, was skipped, or failed."""
 
@@ -24,11 +24,11 @@ def explain() -> None:
 @click.argument("url", metavar="URL")
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def url(crawl_id: str, url: str, reach: Reach, as_json: bool) -> None:
+def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
     """Say what became of URL in CRAWL, and why."""
     said = run_on(reach, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
-    if said["reason"] == Refusal.INVALID_URL.code:
-        raise InvalidInput("URL", f"{shorten(url)!r} {Refusal.INVALID_URL.problem}", SEED_FIX)
+    if said["reason"] == UrlRefusal.INVALID_URL.code:
+        raise InvalidInput("URL", f"{shorten(url)!r} {UrlRefusal.INVALID_URL.problem}", SEED_FIX)
     if as_json:
         print_json(said)
     else:
@@ -39,7 +39,7 @@ def url(crawl_id: str, url: str, reach: Reach, as_json: bool) -> None:
 @click.argument("job_id", metavar="ID")
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def job(job_id: str, reach: Reach, as_json: bool) -> None:
+def job(job_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Say why a job waits, who has it, or why it ended."""
     said = run_on(reach, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
     if as_json:

@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from shoal.base.errors import InvalidInput, UsageError
-from shoal.base.reading import read_duration
-from shoal.base.text import many
-from shoal.cli import groups
-from shoal.cli.api import Reach, at, reaching, run_on
-from shoal.cli.frame import Group
+from shoal.base.parsing import read_duration
+from shoal.base.text import plural
+from shoal.cli import job_groups
+from shoal.cli.api_client import ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.queue.states import TERMINAL, JobState
 
@@ -26,12 +26,12 @@ _kind = click.option("--kind", metavar="KIND", help="Only jobs of this kind: pag
 _run = click.option("--run", "run_id", metavar="ID", help="Only jobs of this crawl, analysis or group.")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def jobs() -> None:
     """Make page jobs, and see what they gave; list and manage jobs, what workers lease."""
 
 
-for command in groups.COMMANDS:
+for command in job_groups.COMMANDS:
     jobs.add_command(command)
 
 
@@ -45,7 +45,7 @@ for command in groups.COMMANDS:
 @click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
 @reaching
 @_json
-def list_jobs(limit: int, cursor: str | None, dead: bool, reach: Reach, as_json: bool, **which: Any) -> None:
+def list_jobs(limit: int, cursor: str | None, dead: bool, reach: ApiTarget, as_json: bool, **which: Any) -> None:
     """List jobs, the newest first."""
     which["dead"] = "true" if dead else None
     items, more = run_on(reach, lambda api: api.list(JOBS, limit, cursor=cursor, **which))
@@ -62,7 +62,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, reach: Reach, as_json:
 @click.argument("job_id", metavar="ID")
 @reaching
 @_json
-def show(job_id: str, reach: Reach, as_json: bool) -> None:
+def show(job_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Show one job and its history. Who had it, when, and how that ended."""
     job = run_on(reach, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
     if as_json:
@@ -86,7 +86,7 @@ def retry(
     kind: str | None,
     run_id: str | None,
     limit: int | None,
-    reach: Reach,
+    reach: ApiTarget,
     as_json: bool,
 ) -> None:
     """Replay dead letters. They wait again, with all their attempts."""
@@ -98,14 +98,14 @@ def retry(
     if as_json:
         print_json(told)
     else:
-        print(f"{many(told['retried'], 'job')} will be tried again.")
+        print(f"{plural(told['retried'], 'job')} will be tried again.")
 
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
 @reaching
 @_json
-def cancel(job_id: str, reach: Reach, as_json: bool) -> None:
+def cancel(job_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Cancel a job. What somebody still makes of it is refused."""
     _move(reach, job_id, "cancel", as_json)
 
@@ -124,7 +124,7 @@ def purge(
     kind: str | None,
     older_than: str | None,
     limit: int | None,
-    reach: Reach,
+    reach: ApiTarget,
     as_json: bool,
 ) -> None:
     """Remove jobs that have ended, with their history and results. Those of a crawl or analysis go with it."""
@@ -137,10 +137,10 @@ def purge(
     if as_json:
         print_json(told)
     else:
-        print(f"{many(told['purged'], 'job')} removed.")
+        print(f"{plural(told['purged'], 'job')} removed.")
 
 
-@jobs.group(cls=Group)
+@jobs.group(cls=CommandGroup)
 def quota() -> None:
     """Limit how many jobs of a project, label or key run at once."""
 
@@ -150,7 +150,7 @@ def quota() -> None:
 @click.argument("most", metavar="N", type=int)
 @reaching
 @_json
-def set_quota(scope: str, most: int, reach: Reach, as_json: bool) -> None:
+def set_quota(scope: str, most: int, reach: ApiTarget, as_json: bool) -> None:
     """Let at most N jobs of SCOPE run at once. SCOPE is project:NAME, label:NAME=VALUE or key:ANYTHING."""
     found = run_on(reach, lambda api: api.put(at(f"{QUOTAS}/{{}}", scope), {"most": most}), existing=False)
     if as_json:
@@ -162,7 +162,7 @@ def set_quota(scope: str, most: int, reach: Reach, as_json: bool) -> None:
 @quota.command("ls")
 @reaching
 @_json
-def list_quotas(reach: Reach, as_json: bool) -> None:
+def list_quotas(reach: ApiTarget, as_json: bool) -> None:
     """List quotas, with how many jobs run and how many wait for room."""
     items, more = run_on(reach, lambda api: api.list(QUOTAS, MOST))
     if as_json:
@@ -176,7 +176,7 @@ def list_quotas(reach: Reach, as_json: bool) -> None:
 @click.argument("scope", metavar="SCOPE")
 @reaching
 @_json
-def remove_quota(scope: str, reach: Reach, as_json: bool) -> None:
+def remove_quota(scope: str, reach: ApiTarget, as_json: bool) -> None:
     """Take a quota away."""
     run_on(reach, lambda api: api.delete(at(f"{QUOTAS}/{{}}", scope)))
     if as_json:
@@ -203,7 +203,7 @@ def _seconds(text: str | None) -> int | None:
         raise InvalidInput("--older-than", f'is "{text}", which {error}', "write it as 30m, 12h or 7d") from None
 
 
-def _move(reach: Reach, job_id: str, verb: str, as_json: bool) -> None:
+def _move(reach: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
     job = run_on(reach, lambda api: api.post(at(f"{JOBS}/{{}}/{verb}", job_id)))
     if as_json:
         print_json(job)

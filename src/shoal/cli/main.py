@@ -28,7 +28,7 @@ def _version() -> int:
 
 
 def _command(words: list[str]) -> int:
-    from shoal.cli.frame import run
+    from shoal.cli.root import run
 
     return run(words)
 

@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from shoal.base.errors import InvalidInput, UsageError
-from shoal.base.form import fields_of
-from shoal.base.reading import read_duration, read_size
+from shoal.base.parsing import read_duration, read_size
+from shoal.base.request_form import fields_of
 from shoal.base.text import shorten
-from shoal.crawl.change import CrawlChange
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
+from shoal.crawl.lifecycle.change import CrawlChange
 
 FIELDS = fields_of(CrawlConfig)
 CHANGEABLE = fields_of(CrawlChange)
@@ -70,7 +70,7 @@ def read_file(path: str, what: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class CrawlFlag:
     """One option. `read` raises `ValueError` with the end of a sentence; without it the field judges the text."""
 
     name: str
@@ -90,7 +90,7 @@ class Flag:
         field = FIELDS[self.field]
         default = "" if field.default in (None, False) or not field.default else f"  [default: {field.default}]"
         again = "  May be given again." if self.repeated else ""
-        return f"{field.says}{again}{default}"
+        return f"{field.description}{again}{default}"
 
     @property
     def repeated(self) -> bool:
@@ -133,42 +133,42 @@ class Flag:
 
 
 PROMISED = (
-    Flag("--depth", "depth", "N"),
-    Flag("--max-pages", "max_pages", "N"),
-    Flag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB"),
-    Flag("--max-time", "max_seconds", "D", read_seconds, "a duration such as 30s, 10m or 2h"),
-    Flag("--max-pages-per-host", "max_pages_per_host", "N"),
-    Flag("--scope", "scope"),
-    Flag("--include", "include", "RE"),
-    Flag("--exclude", "exclude", "RE"),
-    Flag("--sort-query", "sort_query"),
-    Flag("--drop-param", "drop_params", "NAME"),
-    Flag("--keep-param", "keep_params", "NAME"),
-    Flag("--speed", "speed"),
-    Flag("--concurrency", "concurrency", "N"),
-    Flag("--processes", "workers", "N"),
-    Flag("--delay", "delay_seconds", "S"),
-    Flag("--render", "render"),
-    Flag("--robots", "robots"),
-    Flag("--sitemap", "sitemap"),
-    Flag("--user-agent", "user_agent", "S"),
-    Flag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
-    Flag("--proxy", "proxy", "URL"),
-    Flag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
-    Flag("--hook", "hooks", "NAME", read_hook),
-    Flag("--keep-bodies", "keep_bodies"),
-    Flag("--since", "recrawl_of", "ID"),
+    CrawlFlag("--depth", "depth", "N"),
+    CrawlFlag("--max-pages", "max_pages", "N"),
+    CrawlFlag("--max-bytes", "max_bytes", "SIZE", read_size, "a size such as 500MB or 2GiB"),
+    CrawlFlag("--max-time", "max_seconds", "D", read_seconds, "a duration such as 30s, 10m or 2h"),
+    CrawlFlag("--max-pages-per-host", "max_pages_per_host", "N"),
+    CrawlFlag("--scope", "scope"),
+    CrawlFlag("--include", "include", "RE"),
+    CrawlFlag("--exclude", "exclude", "RE"),
+    CrawlFlag("--sort-query", "sort_query"),
+    CrawlFlag("--drop-param", "drop_params", "NAME"),
+    CrawlFlag("--keep-param", "keep_params", "NAME"),
+    CrawlFlag("--speed", "speed"),
+    CrawlFlag("--concurrency", "concurrency", "N"),
+    CrawlFlag("--processes", "workers", "N"),
+    CrawlFlag("--delay", "delay_seconds", "S"),
+    CrawlFlag("--render", "render"),
+    CrawlFlag("--robots", "robots"),
+    CrawlFlag("--sitemap", "sitemap"),
+    CrawlFlag("--user-agent", "user_agent", "S"),
+    CrawlFlag("--header", "headers", "H", read_header, "it as NAME: VALUE"),
+    CrawlFlag("--proxy", "proxy", "URL"),
+    CrawlFlag("--rules", "rules", "FILE", read_rules_file, "the path of a TOML or JSON file", at_once=True),
+    CrawlFlag("--hook", "hooks", "NAME", read_hook),
+    CrawlFlag("--keep-bodies", "keep_bodies"),
+    CrawlFlag("--since", "recrawl_of", "ID"),
 )
 FLAGS = {flag.field: flag for flag in PROMISED if flag.field in FIELDS}
-PRIORITY = Flag("--priority", "priority", "N")
+PRIORITY = CrawlFlag("--priority", "priority", "N")
 CHANGES = {flag.field: flag for flag in (*PROMISED, PRIORITY) if flag.field in CHANGEABLE}
 ADDED = FLAGS | {
     flag.field: flag
     for flag in (
-        Flag("--hook", "hooks", "NAME"),  # looked for where the crawl is walked
-        Flag("--workers", "workers", "N"),
-        Flag("--project", "project", "NAME"),
-        Flag("--label", "labels", "K=V", read_label, "it as name=value"),
+        CrawlFlag("--hook", "hooks", "NAME"),  # looked for where the crawl is walked
+        CrawlFlag("--workers", "workers", "N"),
+        CrawlFlag("--project", "project", "NAME"),
+        CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value"),
         PRIORITY,
     )
 }
@@ -193,7 +193,7 @@ def change_flags(command: Command) -> Command:
     """Declare those that may change while a crawl lives."""
     for flag in reversed(CHANGES.values()):
         again = "  May be given again." if flag.repeated else ""
-        about, metavar = CHANGEABLE[flag.field].says + again, flag.choices or flag.metavar
+        about, metavar = CHANGEABLE[flag.field].description + again, flag.choices or flag.metavar
         command = click.option(flag.name, flag.field, multiple=flag.repeated, metavar=metavar, help=about)(command)
     return command
 
@@ -226,7 +226,7 @@ def added_flag_of(field: str) -> str:
     return _name(field, ADDED)
 
 
-def _name(field: str, flags: Mapping[str, Flag]) -> str:
+def _name(field: str, flags: Mapping[str, CrawlFlag]) -> str:
     return flags[field].name if field in flags else "URL" if field.partition("[")[0] == "seeds" else field
 
 
@@ -240,7 +240,7 @@ def added_values(options: Mapping[str, Any]) -> dict[str, Any]:
     return _values(options, ADDED)
 
 
-def _values(options: Mapping[str, Any], flags: Mapping[str, Flag]) -> dict[str, Any]:
+def _values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
     return {name: flags[name].value(value) for name, value in given.items()}
 

@@ -9,15 +9,17 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from shoal.base.text import clean, visible
+from shoal.base.text import clean, escaped, visible
 from shoal.observe.logs import has_colour
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line."""
+    """One JSON document on one line; on a terminal, without what could fool it or its reader."""
     text = json.dumps(value, ensure_ascii=False, default=_plain)
+    if sys.stdout.isatty():
+        text = escaped(text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -9,13 +9,13 @@ import click
 import orjson
 
 from shoal.base.errors import BadConfig, InvalidInput, UsageError
-from shoal.base.text import many
-from shoal.cli.api import Reach, at, reaching, run_on
-from shoal.cli.frame import Group
+from shoal.base.text import plural
+from shoal.cli.api_client import ApiTarget, at, reaching, run_on
 from shoal.cli.options import read_file, read_rules_file
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.export.part import PartFile
+from shoal.export.part_file import PartFile
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
@@ -28,7 +28,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _id = click.argument("policy_id", metavar="ID")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def policies() -> None:
     """Have pages and sites crawled again and again."""
 
@@ -56,7 +56,7 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 @_fields
 @reaching
 @_json
-def add(urls: tuple[str, ...], site: bool, reach: Reach, as_json: bool, **given: Any) -> None:
+def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **given: Any) -> None:
     """Make a policy for a page, or with --site for a site."""
     if not urls or (len(urls) > 1 and not site):
         raise UsageError("A policy is for one URL", "name one, or the seeds of a site with --site")
@@ -75,7 +75,7 @@ def add(urls: tuple[str, ...], site: bool, reach: Reach, as_json: bool, **given:
 @_fields
 @reaching
 @_json
-def change(policy_id: str, reach: Reach, as_json: bool, **given: Any) -> None:
+def change(policy_id: str, reach: ApiTarget, as_json: bool, **given: Any) -> None:
     """Change some of a policy; what is not named stays. Labels are replaced all together."""
     form = _form(given)
     if not form:
@@ -95,7 +95,7 @@ def change(policy_id: str, reach: Reach, as_json: bool, **given: Any) -> None:
 @reaching
 @_json
 def list_policies(
-    project: str | None, enabled: bool | None, limit: int, cursor: str | None, reach: Reach, as_json: bool
+    project: str | None, enabled: bool | None, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool
 ) -> None:
     """List policies, the oldest first."""
     wanted = None if enabled is None else str(enabled).lower()
@@ -113,7 +113,7 @@ def list_policies(
 @_id
 @reaching
 @_json
-def show(policy_id: str, reach: Reach, as_json: bool) -> None:
+def show(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Show one policy, and how it stands."""
     policy = run_on(reach, lambda api: api.get(at(POLICY, policy_id)))
     if as_json:
@@ -128,7 +128,7 @@ def show(policy_id: str, reach: Reach, as_json: bool) -> None:
 @click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
 @reaching
 @_json
-def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_json: bool) -> None:
+def results(policy_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
     """List what a policy gave, the newest first."""
     path = at(f"{POLICY}/results", policy_id)
     items, more = run_on(reach, lambda api: api.list(path, limit, cursor=cursor))
@@ -149,7 +149,7 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: Reach, as_jso
 @click.argument("after", required=False, metavar="[JOB]")
 @reaching
 @_json
-def diff(policy_id: str, before: str | None, after: str | None, reach: Reach, as_json: bool) -> None:
+def diff(policy_id: str, before: str | None, after: str | None, reach: ApiTarget, as_json: bool) -> None:
     """Say what changed between two results of a policy. They are named by their jobs; without names, the last two
     successes."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
@@ -187,7 +187,7 @@ def _data(value: Any) -> str:
 @_id
 @reaching
 @_json
-def run(policy_id: str, reach: Reach, as_json: bool) -> None:
+def run(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Make a job of a policy now, or the crawl of a site. Its plan stays as it is."""
     made = run_on(reach, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
     if as_json:
@@ -200,7 +200,7 @@ def run(policy_id: str, reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def enable(policy_id: str, reach: Reach, as_json: bool) -> None:
+def enable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Let a policy run."""
     _turn(reach, policy_id, "enable", as_json)
 
@@ -209,7 +209,7 @@ def enable(policy_id: str, reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def disable(policy_id: str, reach: Reach, as_json: bool) -> None:
+def disable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Keep a policy from running."""
     _turn(reach, policy_id, "disable", as_json)
 
@@ -218,7 +218,7 @@ def disable(policy_id: str, reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def rm(policy_id: str, reach: Reach, as_json: bool) -> None:
+def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Remove a policy. A job of it that lives is run to its end."""
     run_on(reach, lambda api: api.delete(at(POLICY, policy_id)))
     if as_json:
@@ -232,14 +232,14 @@ def rm(policy_id: str, reach: Reach, as_json: bool) -> None:
 @click.option("--skip-bad", is_flag=True, help="Keep the good lines; else one bad line keeps all of them out.")
 @reaching
 @_json
-def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
+def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None:
     """Make many policies from a .csv or .jsonl file. All are kept in one commit; bad lines are named."""
     kind = _kind_of(file)
     lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
     if problems and not skip_bad:
         _tell_bad(problems)
-        raise InvalidInput(f"{file}", f"has {many(len(problems), 'bad line')}", "correct them, or use --skip-bad")
+        raise InvalidInput(f"{file}", f"has {plural(len(problems), 'bad line')}", "correct them, or use --skip-bad")
     bad = "skip" if skip_bad else "refuse"
     with _sign("Storing"):
         report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
@@ -247,15 +247,15 @@ def take_in(file: Path, skip_bad: bool, reach: Reach, as_json: bool) -> None:
         print_json(report)
         return
     _tell_bad([(problem["line"], problem["problem"]) for problem in report["problems"]])
-    left = f"; {many(report['bad'], 'bad line')} left out" if report["bad"] else ""
-    print(f"{many(report['made'], 'policy', 'policies')} made{left}.")
+    left = f"; {plural(report['bad'], 'bad line')} left out" if report["bad"] else ""
+    print(f"{plural(report['made'], 'policy', 'policies')} made{left}.")
 
 
 @policies.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--project", metavar="NAME", help="Only policies of this project.")
 @reaching
-def export(file: Path, project: str | None, reach: Reach) -> None:
+def export(file: Path, project: str | None, reach: ApiTarget) -> None:
     """Write all policies to a .csv or .jsonl file. It can be imported again."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
@@ -270,7 +270,7 @@ def export(file: Path, project: str | None, reach: Reach) -> None:
     note(f"Written to {file}, which has headers and cookies in clear: only you may read it.")
 
 
-def _turn(reach: Reach, policy_id: str, verb: str, as_json: bool) -> None:
+def _turn(reach: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
     policy = run_on(reach, lambda api: api.post(at(f"{POLICY}/{verb}", policy_id)))
     if as_json:
         print_json(policy)
@@ -316,7 +316,7 @@ def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
     from rich.console import Console
     from rich.progress import track
 
-    from shoal.plan.sheet import read_csv, read_json_lines
+    from shoal.plan.policy_file import read_csv, read_json_lines
 
     text = StringIO(lines.decode("utf-8-sig", "surrogateescape"), newline="")
     rows = read_csv(text) if kind == KINDS[".csv"] else read_json_lines(text)
@@ -338,7 +338,7 @@ def _tell_bad(problems: Iterable[tuple[int, str]]) -> None:
     for line, problem in told[:20]:
         note(f"line {line}: {problem}")
     if len(told) > 20:
-        note(f"… and {many(len(told) - 20, 'line')} more")
+        note(f"… and {plural(len(told) - 20, 'line')} more")
 
 
 def _row(policy: dict[str, Any]) -> list[object]:

@@ -14,14 +14,14 @@ from typing import Protocol, Self
 
 from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
-from shoal.base.text import many
+from shoal.base.text import plural
 from shoal.cli.output import note
 from shoal.cli.summary import in_time
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.crawls import Seen
-from shoal.here.crawl import Tally
-from shoal.hosts.pace import HeldHost
-from shoal.pages.responses import ResponseClass
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.hosts.rate import HeldHost
+from shoal.local.local_crawl import CrawlTally
+from shoal.pages.response_counts import ResponseClass
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
@@ -32,7 +32,7 @@ FEWEST_LOOKS = 3  # before an estimate is worth its name
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProgressSnapshot:
     """Where a crawl stands at one moment."""
 
     pages: int
@@ -56,16 +56,16 @@ class Standing:
         """What matters most comes first: a narrow terminal cuts the rest."""
         left = None if self.seconds_left is None else in_time(max(1, round(self.seconds_left)))
         return [
-            many(self.pages, "page"),
+            plural(self.pages, "page"),
             self.held or (f"{self.rate:,.1f}/s" if self.rate < 100 else f"{self.rate:,.0f}/s"),
             f"{self.waiting:,} waiting",
-            many(self.errors, "error"),
+            plural(self.errors, "error"),
             *(f"{kind} {count:,}" for kind, count in self.refusals),
             in_time(round(self.elapsed)),
             *([f"about {left} for what is known"] if left else []),
             *([f"{self.again:,} to be tried again"] if self.again else []),
             f"depth {self.depth}",
-            *([many(self.hosts, "host")] if self.hosts else []),
+            *([plural(self.hosts, "host")] if self.hosts else []),
         ]
 
 
@@ -74,7 +74,7 @@ class Screen(Protocol):
 
     period: float
 
-    def show(self, standing: Standing) -> None: ...
+    def show(self, standing: ProgressSnapshot) -> None: ...
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -90,9 +90,9 @@ class Followed(Protocol):
     def crawl(self) -> Crawl: ...
 
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> CrawlTally: ...
 
-    async def seen(self) -> Seen: ...
+    async def seen(self) -> CrawlStatus: ...
 
     async def held(self) -> list[HeldHost]: ...
 
@@ -146,9 +146,9 @@ class Progress:
         """Of all walkers: what our own told since the store was asked, or what the store had then."""
         return max(self._here.tally.pages, self._counts.pages)
 
-    def standing(self) -> Standing:
+    def standing(self) -> ProgressSnapshot:
         tally, rate = self._here.tally, self._rate()
-        return Standing(
+        return ProgressSnapshot(
             pages=self._pages,
             errors=max(tally.errors, self._counts.errors),
             depth=max(tally.depth, self._counts.depth_reached),
@@ -199,7 +199,7 @@ class PlainLines:
     def __init__(self) -> None:
         self._said: tuple[object, ...] = (0, 0, 0, None, ())
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ProgressSnapshot) -> None:
         if standing.news != self._said:
             self._said = standing.news
             note(", ".join(standing.words()))
@@ -225,7 +225,7 @@ class LiveLine:
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ProgressSnapshot) -> None:
         from rich.text import Text
 
         first, mark, rest = " · ".join(standing.words()).partition(" ")

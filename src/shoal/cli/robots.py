@@ -8,22 +8,22 @@ import click
 
 from shoal.base.errors import InvalidInput
 from shoal.base.text import redact_url
-from shoal.base.url import Refusal, Url, canonical, origin
-from shoal.cli.frame import Group
+from shoal.base.url import Url, UrlRefusal, canonical, origin
 from shoal.cli.output import print_json
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.egress import AddressRule, Egress, Limits, endpoint
-from shoal.hosts.desk import RobotsDesk, ask_host
 from shoal.hosts.robots import ANYBODY, PRODUCT, Decision, RobotsState, Rules
-from shoal.loading import load
+from shoal.hosts.robots_cache import RobotsCache, fetch_robots
 from shoal.settings import Settings
+from shoal.settings_loader import load
 
 DENIED = 1
 MOST_SITEMAPS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RobotsAnswer:
     """What was asked and what came of it."""
 
     url: Url
@@ -62,7 +62,7 @@ class Answer:
         return "all agents" if self.rules.group == ANYBODY else f"`{self.rules.group}`"
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def robots() -> None:
     """Look at the robots.txt of a host."""
 
@@ -88,7 +88,7 @@ def test(url: str, user_agent: str | None, store: str | None, as_json: bool) -> 
 
 def _url(text: str) -> Url:
     url = canonical(text)
-    if isinstance(url, Refusal):
+    if isinstance(url, UrlRefusal):
         raise InvalidInput(
             "URL",
             f"{redact_url(text[:2000])[:200]!r} {url.problem}",
@@ -104,7 +104,7 @@ def _agent(text: str) -> str:
     return text
 
 
-async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> Answer:
+async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> RobotsAnswer:
     # A person named the host on this machine's command line: it may be asked, wherever it is.
     rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
     egress = Egress(rule, Limits.of(settings.egress))
@@ -112,11 +112,11 @@ async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> An
         rules = await (_kept_rules if stored else _asked_rules)(settings, egress, url, agent)
     finally:
         egress.close()
-    return Answer(url, agent, rules, rules.decide(url))
+    return RobotsAnswer(url, agent, rules, rules.decide(url))
 
 
 async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
-    record = await ask_host(egress, origin(url), agent)
+    record = await fetch_robots(egress, origin(url), agent)
     return Rules(record, agent, settings.hosts.longest_crawl_delay)
 
 
@@ -124,11 +124,11 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
     from shoal.app import opened
 
     async with opened(settings, existing=True) as app:
-        desk = RobotsDesk(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+        desk = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
         return await desk.rules_of(origin(url))
 
 
-def facts(answer: Answer) -> dict[str, Any]:
+def facts(answer: RobotsAnswer) -> dict[str, Any]:
     """The answer for programs."""
     rules, rule = answer.rules, answer.decision.rule
     sitemaps = rules.sitemaps_at(origin(answer.url))
@@ -152,7 +152,7 @@ def facts(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _rows(answer: Answer) -> list[tuple[str, str]]:
+def _rows(answer: RobotsAnswer) -> list[tuple[str, str]]:
     rules, rule = answer.rules, answer.decision.rule
     rows = [
         ("URL", answer.url),

@@ -11,21 +11,21 @@ import uvloop
 
 from shoal.app import opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
-from shoal.base.text import many, shorten
-from shoal.cli.api import of_the_store
-from shoal.cli.frame import Group
+from shoal.base.text import plural, shorten
+from shoal.cli.api_client import of_the_store
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
-from shoal.export.part import PartFile, Stdout
-from shoal.extract.further import INVALID_DATA
+from shoal.export.part_file import PartFile, Stdout
+from shoal.extract.optional_facts import INVALID_DATA
 from shoal.extract.rules import RuleSet, read_rules
-from shoal.here.crawl import CrawlHere
-from shoal.here.reread import Rereader, Tally
-from shoal.here.wish import Wish, read_config
-from shoal.loading import load
+from shoal.local.crawl_request import CrawlRequest, read_config
+from shoal.local.local_crawl import LocalCrawl
+from shoal.local.rule_replay import ReplayTally, RuleReplay
 from shoal.pages.page import Page
+from shoal.settings_loader import load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ def fetch_flags(command: Command) -> Command:
     return command
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def rules() -> None:
     """Try a rule set on a page, or take its data from a crawl's kept bodies."""
 
@@ -73,13 +73,13 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
     if output is not None and not output.endswith(".jsonl"):
         raise InvalidInput(f"--output {shorten(output)}", "is no name for JSON lines", "let it end with .jsonl")
     tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
-    note(f"{many(tally.read, 'page')} read, {tally.left_out} left out, {tally.without_body} without a body.")
+    note(f"{plural(tally.read, 'page')} read, {tally.left_out} left out, {tally.without_body} without a body.")
 
 
-async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> Tally:
+async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> ReplayTally:
     async with opened(of_the_store(store, "shoal rules apply"), existing=True) as app:
         crawl = (await app.crawls.get(crawl_id)).crawl
-        rereader = Rereader(app, rule_set)
+        rereader = RuleReplay(app, rule_set)
         file.begin()
         try:
             async for found in rereader.read(crawl):
@@ -98,7 +98,7 @@ async def _fetched(config: CrawlConfig) -> Page:
     """The one page of a crawl in a store that nobody keeps."""
     with TemporaryDirectory(prefix="shoal-rules-") as folder:
         settings = load({"DATABASE_URL": f"sqlite:///{Path(folder) / 'rules.db'}"}).settings
-        async with opened(settings) as app, CrawlHere(app, await Wish(config).find(app)) as here:
+        async with opened(settings) as app, LocalCrawl(app, await CrawlRequest(config).find(app)) as here:
             pages = await here.next()
             if not pages:
                 raise NothingCrawled(None, (await here.seen()).error_message)

@@ -9,26 +9,26 @@ from datetime import timedelta
 import click
 import uvloop
 
-from shoal.access.failures import Failures
+from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
 from shoal.base.service import Service
-from shoal.cli.door import address_of, check_reach, config_of, open_door
+from shoal.cli.listen import address_of, check_exposure, config_of, open_socket
+from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
-from shoal.cli.watching import on_stop, watched
 from shoal.cli.worker import workers_of
-from shoal.hosts.listeners import ANNOUNCE_EVERY
-from shoal.loading import load
-from shoal.observe.hours import EVERY
+from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
+from shoal.observe.hourly_stats import EVERY
 from shoal.observe.metrics import Metrics
-from shoal.serve.connections import BoundedServer, Connections
+from shoal.serve.application import application
+from shoal.serve.authentication import TokenAuthenticator
+from shoal.serve.connections import BoundedServer, ConnectionLimits
 from shoal.serve.console import ConsoleApi, files
+from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
-from shoal.serve.keeper import TokenKeeper
-from shoal.serve.live import Live
 from shoal.serve.login import Login
-from shoal.serve.site import site
 from shoal.serve.tls import LOOK_EVERY, Certificate, tls_of
+from shoal.settings_loader import load
 from shoal.work.worker import Worker
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before another worker takes the place of one that failed
@@ -48,13 +48,13 @@ def serve(listen: str | None, workers: int, store: str | None) -> None:
 async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     asked = load(flags).settings.serve
     tls_of(asked)
-    door = open_door(asked.listen)
+    door = open_socket(asked.listen)
     flags = {**flags, "SHOAL_LISTEN": address_of(door)}
     loaded = load(flags)
     settings = loaded.settings
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
-        await check_reach(app, settings.serve)
+        await check_exposure(app, settings.serve)
         controller = Controller(app, metrics, door, team)
         note(f"Shoal listens on {controller.address}")
         for warning in (app.database.warning, app.privacy_warning):
@@ -79,7 +79,7 @@ class Controller:
         self._chores.append(Service(app.hour_keeper(), EVERY, app.clock, app.signals))
         self._announcing = Service(app.announcer(), ANNOUNCE_EVERY, app.clock, app.signals)
         self._chores.append(self._announcing)
-        self._live = Live(app.crawls, app.clock)
+        self._live = CrawlFeeds(app.crawls, app.clock)
         self._room = app.waiting_room()
         often = app.settings.plan.schedule_every
         self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
@@ -155,11 +155,11 @@ class Controller:
     def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
         tokens = app.tokens()
-        keeper = TokenKeeper(tokens, Failures(app.clock), settings, app.signals)
+        keeper = TokenAuthenticator(tokens, AuthThrottle(app.clock), settings, app.signals)
         groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
-        whole = site(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
-        server = BoundedServer(config_of(whole, settings), Connections(settings, app.clock, app.signals), settings)
+        whole = application(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
+        server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:
             self._chores.append(Service(Certificate(server.tls, settings), LOOK_EVERY, app.clock, app.signals))
         return server

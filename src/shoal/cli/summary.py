@@ -5,17 +5,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.base.text import many, visible
-from shoal.crawl.budget import BUDGETS
-from shoal.crawl.crawls import Seen
-from shoal.crawl.telling import in_words
-from shoal.pages.responses import in_words as in_classes
+from shoal.base.text import plural, visible
+from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.journal.messages import in_words
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.pages.response_counts import in_words as in_classes
 
 SHORTEST_BREAK = 5.0  # seconds; less is how a crawl begins and ends
 BREAKS_BELOW = 0.9  # of its time: a crawl that was walked for more had none that matters
 
 
-def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
+def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
     """The crawl in numbers. While it has no end of its own, its time is what it was walked, or what has `elapsed`."""
     crawl, counts = seen.crawl, seen.counts
     seconds = max(elapsed or 0.0, counts.walked / 1e6)
@@ -38,7 +38,7 @@ def summary(seen: Seen, elapsed: float | None = None) -> dict[str, Any]:
     }
 
 
-def rows_of(seen: Seen, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
+def rows_of(seen: CrawlStatus, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
     """The summary for people."""
     reason = seen.crawl.state_reason
     why = f" ({in_words(reason)})" if reason else ""
@@ -64,23 +64,23 @@ def rows_of(seen: Seen, told: dict[str, Any], outputs: Sequence[str]) -> list[tu
     return rows + [("Output", place) for place in outputs]
 
 
-def cut_off(seen: Seen) -> list[str]:
+def cut_off(seen: CrawlStatus) -> list[str]:
     """Say what each limit of the crawl kept it from, by the flag that sets it."""
     config, counts, reason = seen.crawl.config, seen.counts, seen.crawl.state_reason
     deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
     said = []
     if deeper:
-        said.append(f"{many(deeper, 'URL')} {_lie(deeper)} deeper than `--depth {config.depth}`")
+        said.append(f"{plural(deeper, 'URL')} {_lie(deeper)} deeper than `--depth {config.depth}`")
     if at_full_hosts:
         limit = f"`--max-pages-per-host {config.max_pages_per_host}`"
-        said.append(f"{many(at_full_hosts, 'URL')} {_lie(at_full_hosts)} beyond {limit}")
+        said.append(f"{plural(at_full_hosts, 'URL')} {_lie(at_full_hosts)} beyond {limit}")
     if reason in BUDGETS and counts.queued:
         flag = {
             "max_pages": f"--max-pages {config.max_pages}",
             "max_bytes": f"--max-bytes {config.max_bytes}",
             "max_seconds": f"--max-time {config.max_seconds or 0:g}s",
         }[reason]
-        waited = f"{many(counts.queued, 'URL')} still waited"
+        waited = f"{plural(counts.queued, 'URL')} still waited"
         said.append(f"{waited} when `{flag}` was reached")
     return said
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
-from shoal.access.scopes import ROLES, Scope
-from shoal.cli.api import Api, Reach, at, reaching, run_on
-from shoal.cli.frame import Group
+from shoal.access.scopes import ROLES, TokenScope
+from shoal.base.text import visible
+from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 
 TOKENS = "/api/v1/tokens"
@@ -19,7 +20,7 @@ _limit = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def tokens() -> None:
     """Make, list and revoke tokens."""
 
@@ -31,20 +32,20 @@ def tokens() -> None:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice([scope.value for scope in Scope]),
+    type=click.Choice([scope.value for scope in TokenScope]),
     help="The same by scopes. Repeatable.",
 )
 @click.option("--expires-in", metavar="D", help="How long it is valid, such as 90d; else until it is revoked.")
 @reaching
 @_json
 def create(
-    name: str, role: str | None, scopes: tuple[str, ...], expires_in: str | None, reach: Reach, as_json: bool
+    name: str, role: str | None, scopes: tuple[str, ...], expires_in: str | None, reach: ApiTarget, as_json: bool
 ) -> None:
     """Make a token. It is printed once and kept nowhere."""
     wish: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
     given = {field: value for field, value in wish.items() if value}
 
-    async def work(api: Api) -> tuple[dict[str, Any], bool]:
+    async def work(api: ApiClient) -> tuple[dict[str, Any], bool]:
         is_first = not (await api.get(TOKENS, limit=1))["items"]  # asked before: then the door closes
         return await api.post(TOKENS, given), is_first
 
@@ -62,7 +63,7 @@ def create(
 @_limit
 @reaching
 @_json
-def list_tokens(limit: int, reach: Reach, as_json: bool) -> None:
+def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
     """List tokens, the newest first; revoked and expired ones too."""
     items, more = run_on(reach, lambda api: api.list(TOKENS, limit))
     if as_json:
@@ -78,7 +79,7 @@ def list_tokens(limit: int, reach: Reach, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID")
 @reaching
 @_json
-def show(token_id: str, reach: Reach, as_json: bool) -> None:
+def show(token_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Show what is kept of a token; the token itself is not."""
     token = run_on(reach, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
     if as_json:
@@ -92,13 +93,13 @@ def show(token_id: str, reach: Reach, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid one of an admin.")
 @reaching
 @_json
-def revoke(token_id: str, yes: bool, reach: Reach, as_json: bool) -> None:
+def revoke(token_id: str, yes: bool, reach: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller refuses it within a few seconds."""
     token = run_on(reach, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
     if as_json:
         print_json(token)
     else:
-        print(f"{token['id']} ({token['name']}) is revoked.")
+        print(f"{token['id']} ({visible(token['name'])}) is revoked.")
 
 
 @tokens.command()
@@ -106,10 +107,10 @@ def revoke(token_id: str, yes: bool, reach: Reach, as_json: bool) -> None:
 @_limit
 @reaching
 @_json
-def log(subject: str | None, limit: int, reach: Reach, as_json: bool) -> None:
+def log(subject: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
     """List what administrators did, the newest first."""
 
-    async def look(api: Api) -> tuple[list[Any], str | None]:
+    async def look(api: ApiClient) -> tuple[list[Any], str | None]:
         return await api.list("/api/v1/audit-log", limit, subject=subject)
 
     items, more = run_on(reach, look)

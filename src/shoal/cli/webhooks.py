@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from shoal.base.errors import UsageError
-from shoal.base.text import many
-from shoal.cli.api import Reach, at, reaching, run_on
-from shoal.cli.frame import Group
+from shoal.base.text import plural
+from shoal.cli.api_client import ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 
 WEBHOOKS = "/api/v1/webhooks"
@@ -19,7 +19,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _id = click.argument("webhook_id", metavar="ID")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def webhooks() -> None:
     """Have events sent to an address of yours."""
 
@@ -32,7 +32,7 @@ def webhooks() -> None:
 @click.option("--secret", metavar="SECRET", help="What signs the deliveries; made if absent.")
 @reaching
 @_json
-def add(url: str, events: tuple[str, ...], secret: str | None, reach: Reach, as_json: bool) -> None:
+def add(url: str, events: tuple[str, ...], secret: str | None, reach: ApiTarget, as_json: bool) -> None:
     """Have events sent to an address. The secret is printed once."""
     wish = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
     _print_secret(run_on(reach, lambda api: api.post(WEBHOOKS, wish), existing=False), as_json)
@@ -41,7 +41,7 @@ def add(url: str, events: tuple[str, ...], secret: str | None, reach: Reach, as_
 @webhooks.command("ls")
 @reaching
 @_json
-def list_webhooks(reach: Reach, as_json: bool) -> None:
+def list_webhooks(reach: ApiTarget, as_json: bool) -> None:
     """List webhooks."""
     items = run_on(reach, lambda api: api.get(WEBHOOKS))["items"]
     if as_json:
@@ -54,7 +54,7 @@ def list_webhooks(reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def show(webhook_id: str, reach: Reach, as_json: bool) -> None:
+def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Show one webhook, and how its queue stands."""
     webhook = run_on(reach, lambda api: api.get(at(WEBHOOK, webhook_id)))
     if as_json:
@@ -67,7 +67,7 @@ def show(webhook_id: str, reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def enable(webhook_id: str, reach: Reach, as_json: bool) -> None:
+def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Send events again, also those that it missed."""
     _change(reach, webhook_id, {"enabled": True}, as_json)
 
@@ -76,7 +76,7 @@ def enable(webhook_id: str, reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def disable(webhook_id: str, reach: Reach, as_json: bool) -> None:
+def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Send nothing for now."""
     _change(reach, webhook_id, {"enabled": False}, as_json)
 
@@ -85,7 +85,7 @@ def disable(webhook_id: str, reach: Reach, as_json: bool) -> None:
 @_id
 @reaching
 @_json
-def rotate(webhook_id: str, reach: Reach, as_json: bool) -> None:
+def rotate(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Give it a new secret. For a day deliveries are signed with those before as well."""
     _print_secret(run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
 
@@ -96,7 +96,7 @@ def rotate(webhook_id: str, reach: Reach, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
 @reaching
 @_json
-def deliveries(webhook_id: str, state: str | None, limit: int, reach: Reach, as_json: bool) -> None:
+def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
     """List what was or will be sent, the newest first."""
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
     items, more = run_on(reach, lambda api: api.list(path, limit, state=state))
@@ -115,7 +115,7 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: Reach, as_
 @click.option("--until", metavar="TIME", help="Events before this moment.")
 @reaching
 @_json
-def replay(webhook_id: str, reach: Reach, as_json: bool, **which: str | None) -> None:
+def replay(webhook_id: str, reach: ApiTarget, as_json: bool, **which: str | None) -> None:
     """Send events again. Their ids stay the same."""
     wish = {name: value for name, value in which.items() if value}
     if not wish or ("since" in wish) != ("until" in wish):
@@ -124,14 +124,14 @@ def replay(webhook_id: str, reach: Reach, as_json: bool, **which: str | None) ->
     if as_json:
         print_json(told)
     else:
-        print(f"{many(told['replayed'], 'event')} will be sent again.")
+        print(f"{plural(told['replayed'], 'event')} will be sent again.")
 
 
 @webhooks.command()
 @_id
 @reaching
 @_json
-def rm(webhook_id: str, reach: Reach, as_json: bool) -> None:
+def rm(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Remove a webhook and its queue."""
     run_on(reach, lambda api: api.delete(at(WEBHOOK, webhook_id)))
     if as_json:
@@ -140,7 +140,7 @@ def rm(webhook_id: str, reach: Reach, as_json: bool) -> None:
         print(f"{webhook_id} is removed.")
 
 
-def _change(reach: Reach, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
+def _change(reach: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
     webhook = run_on(reach, lambda api: api.patch(at(WEBHOOK, webhook_id), change))
     if as_json:
         print_json(webhook)

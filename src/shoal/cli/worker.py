@@ -11,18 +11,18 @@ import uvloop
 from shoal import __version__
 from shoal.app import App, apart, opened
 from shoal.base.service import Service
+from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
-from shoal.cli.watching import on_stop, watched
-from shoal.crew import RUNS, storage_of
-from shoal.loading import Loaded, load
-from shoal.observe.hours import EVERY
+from shoal.observe.hourly_stats import EVERY
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.queue import Queue
-from shoal.work.leftovers import Book, claim
-from shoal.work.nursery import COMMAND, Nursery
-from shoal.work.storage import StorageWatch
+from shoal.runners import RUNNERS, storage_of
+from shoal.settings_loader import Loaded, load
+from shoal.work.child_process import COMMAND, ChildSpawner
+from shoal.work.pidfile import PidFile, claim_name
+from shoal.work.storage_watch import StorageWatch
 from shoal.work.worker import Worker
-from shoal.work.workplace import Workplace
+from shoal.work.worker_context import WorkerContext
 
 
 @click.command()
@@ -43,7 +43,7 @@ async def _work(flags: Mapping[str, str | None]) -> None:
             note(app.privacy_warning)
         [node] = await stack.enter_async_context(workers_of(app, loaded, flags, 1))
         if settings.work.listen is not None:
-            from shoal.cli.probes import probed
+            from shoal.cli.worker_http import probed
 
             await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
         on_stop(node.stop)
@@ -72,7 +72,7 @@ async def workers_of(
         stack.callback(storage.close)
         books = []
         for place in range(count):
-            books.append(await claim(name, settings.database.data_dir, app.clock, given=given and place == 0))
+            books.append(await claim_name(name, settings.database.data_dir, app.clock, given=given and place == 0))
             stack.callback(books[-1].close)
         yield [_worker(app, flags, book, heart, storage, config_of(loaded), command) for book in books]
 
@@ -86,7 +86,7 @@ def config_of(loaded: Loaded) -> str:
 def _worker(
     app: App,
     flags: Mapping[str, str | None],
-    book: Book,
+    book: PidFile,
     heart: Queue,
     storage: StorageWatch,
     config: str,
@@ -94,16 +94,16 @@ def _worker(
 ) -> Worker:
     """A worker whose children come to the same settings as we did: by the environment, and what our flags changed."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
-    place = Workplace(
+    place = WorkerContext(
         node_id=book.node_id,
         holder=f"{book.node_id}/{os.getpid()}",
         lanes=(SHARED_LANE,),
-        kinds=tuple(RUNS),
+        kinds=tuple(RUNNERS),
         queue=app.queue,
         settings=app.settings.work,
         clock=app.clock,
         signals=app.signals,
-        nursery=Nursery(app.clock, app.signals, environment, book, command),
+        nursery=ChildSpawner(app.clock, app.signals, environment, book, command),
         storage=storage,
         config=config,
     )

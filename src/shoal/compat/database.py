@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from shoal.app import on_given
 from shoal.compat.memory import url_of, urls_of
 from shoal.compat.scan import Scan
-from shoal.loading import load
+from shoal.settings_loader import load
 
 if TYPE_CHECKING:
     import asyncpg

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from urllib.parse import urljoin, urlparse
 
-from shoal.base.url import Refusal, Url, canonical
+from shoal.base.url import Url, UrlRefusal, canonical
 
 EMPTY = "URL queue is empty"
 
@@ -52,7 +52,7 @@ def url_of(url: str, parent_url: str | None = None) -> Url | None:
     except ValueError:  # such as a broken IPv6 address
         return None
     found = canonical(url)
-    return None if isinstance(found, Refusal) else found
+    return None if isinstance(found, UrlRefusal) else found
 
 
 def urls_of(seeds: Iterable[str]) -> list[Url]:

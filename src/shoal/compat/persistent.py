@@ -14,7 +14,7 @@ from shoal.base.errors import NotFound, ShoalError, StateConflict
 from shoal.base.url import Url
 from shoal.compat.memory import EMPTY, url_of, urls_of
 from shoal.compat.scan import Scan
-from shoal.loading import load
+from shoal.settings_loader import load
 
 T = TypeVar("T")
 

@@ -17,22 +17,22 @@ from shoal.base.errors import AlreadyExists, LeaseLost, NotFound, StateConflict
 from shoal.base.ids import JobId, new_id
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.crawls import KIND
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Report, Settled, Task, key_of
+from shoal.crawl.engine.walker_commits import WalkerCommits
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, Settled, WalkerBatch, key_of
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import Pace
-from shoal.crawl.walk import Walk
-from shoal.here.wish import read_config, read_id
+from shoal.crawl.store import HostRate
+from shoal.local.crawl_request import read_config, read_id
 from shoal.queue import states as job_states
 from shoal.queue.job import Job, Lease, NewJob, local_lane
 from shoal.queue.states import GrantEnd, JobState
-from shoal.work.local import holder_name, is_gone
-from shoal.work.vigil import Vigil
+from shoal.work.lease_renewer import LeaseRenewer
+from shoal.work.local_lease import holder_name, is_gone
 
 MOST_SEEDS = 10_000  # that a crawl's options hold; more are added one by one
 DEEPEST = 32_767
-AT_ONCE = Pace(timedelta(0))
+AT_ONCE = HostRate(timedelta(0))
 SHORTEST_WAIT = 0.01  # seconds: another taker had the host under lock just now
 LONGEST_WAIT = 0.25
 BUSY_TRIES = 200  # after that many, what waits is somebody else's to take
@@ -57,7 +57,7 @@ class Hold:
 
     crawl: Crawl
     lease: Lease
-    walk: Walk
+    walk: WalkerCommits
     keeping: asyncio.Task[None]
 
 
@@ -70,8 +70,8 @@ class Scan:
         self._janitor = app.janitor()
         self._lock = asyncio.Lock()
         self._hold: Hold | None = None
-        self._held: dict[Url, Task] = {}  # given out, and not settled
-        self._undelivered: deque[Task] = deque()  # taken for a caller that was gone when they came
+        self._held: dict[Url, FrontierTask] = {}  # given out, and not settled
+        self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was gone when they came
         self._in_doubt = False  # whether our last commit was stored is not known
         self._paused_here = False
         self._watched: dict[JobId, int | None] = {}  # where the leases of strangers ended when we first saw them
@@ -193,7 +193,7 @@ class Scan:
         crawl = await self.find()
         return crawl is None or (crawl.state in ENDED and not (await self.statistics()).queued)
 
-    async def _taken(self, settling: bool) -> Task | None:
+    async def _taken(self, settling: bool) -> FrontierTask | None:
         """One more URL. If our caller goes away while the store works, what it took is kept for the next one."""
         done = list(self._held.values()) if settling else []
         if done or not self._undelivered:
@@ -205,11 +205,11 @@ class Scan:
                 raise
         return self._undelivered.popleft() if self._undelivered else None
 
-    def _keep(self, turn: "asyncio.Future[list[Task]]") -> None:
+    def _keep(self, turn: "asyncio.Future[list[FrontierTask]]") -> None:
         if not turn.cancelled() and turn.exception() is None:
             self._undelivered += turn.result()
 
-    async def _turn(self, done: list[Task], want: int) -> list[Task]:
+    async def _turn(self, done: list[FrontierTask], want: int) -> list[FrontierTask]:
         """Settle and take, in one commit. With a lease that was lost, so was the right to settle: we begin again."""
         async with self._lock:
             hold = await self._holding()
@@ -230,11 +230,11 @@ class Scan:
                 raise StateConflict("scan", self.id, state, "give another URL", "resume it first")
             return work
 
-    async def _commit(self, hold: Hold, done: list[Task], want: int) -> tuple[CrawlState, list[Task]]:
+    async def _commit(self, hold: Hold, done: list[FrontierTask], want: int) -> tuple[CrawlState, list[FrontierTask]]:
         app, number, holder = self._app, hold.crawl.number, hold.lease.holder
-        report = Report([Settled(task, Fate.FETCHED) for task in done])
+        report = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
 
-        async def commit(tx: Tx) -> tuple[CrawlState, list[Task]]:
+        async def commit(tx: Tx) -> tuple[CrawlState, list[FrontierTask]]:
             if not await app.queue.store.fence(tx, holder):
                 raise LeaseLost(holder.job_id, holder.epoch)
             state, _ = await app.crawls.store.control(tx, self.id)
@@ -276,7 +276,7 @@ class Scan:
             await self._app.crawls.resume(self.id, here=True)
         lease = await self._lease(crawl)
         app = self._app
-        walk = Walk(app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE)
+        walk = WalkerCommits(app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE)
         return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
 
     async def _lease(self, crawl: Crawl) -> Lease:
@@ -347,8 +347,8 @@ class Scan:
             return False
         return self._watched.setdefault(job.id, job.lease_until) == job.lease_until
 
-    async def _leave(self, reason: str, done: Sequence[Task] = ()) -> None:
-        hold, report = self._hold, Report([Settled(task, Fate.FETCHED) for task in done])
+    async def _leave(self, reason: str, done: Sequence[FrontierTask] = ()) -> None:
+        hold, report = self._hold, WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
         self._forget()
         if hold is not None:
             with suppress(LeaseLost):  # then there is nothing to hand back
@@ -364,7 +364,7 @@ class Scan:
 
 
 async def _keep_alive(app: App, lease: Lease) -> None:
-    async with Vigil(app.queue, lease, app.clock):
+    async with LeaseRenewer(app.queue, lease, app.clock):
         await asyncio.Event().wait()
 
 

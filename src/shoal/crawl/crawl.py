@@ -7,16 +7,16 @@ import xxhash
 from msgspec import Meta
 
 from shoal.base.clock import moment
-from shoal.base.form import Form, matching, says
 from shoal.base.ids import CrawlId
-from shoal.base.params import SESSION, TRACKING, read_name
+from shoal.base.query_params import SESSION, TRACKING, read_name
+from shoal.base.request_form import Form, describe, matching
 from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
 from shoal.crawl.url_patterns import check_patterns
-from shoal.egress.given import MOST_HEADERS, check_headers
-from shoal.pages.responses import ResponseClass, count_responses
+from shoal.egress.custom_headers import MOST_HEADERS, check_headers
+from shoal.pages.response_counts import ResponseClass, count_responses
 from shoal.settings import Speed
 
 Scope = Literal["page", "prefix", "host", "domain", "any"]
@@ -68,51 +68,55 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller asks for."""
 
-    seeds: Annotated[list[Text], says("Where the crawl begins.", min_length=1, max_length=10_000)]
-    depth: Annotated[Depth, says("How many links away from a seed a page may be.")] = 3
-    max_pages: Annotated[Count | None, says("Pages after which the crawl completes.")] = None
-    max_bytes: Annotated[Size | None, says("Bytes after which the crawl completes.")] = None
-    max_seconds: Annotated[Seconds | None, says("Time of work after which it completes.")] = None
-    max_pages_per_host: Annotated[Count | None, says("Pages taken from one host.")] = None
-    scope: Annotated[Scope, says("What belongs to the crawl, seen from its seeds.")] = "host"
-    include: Annotated[Patterns, says("Only URLs that match one of these are crawled.")] = []
-    exclude: Annotated[Patterns, says("URLs that match one of these are skipped.")] = []
-    sort_query: Annotated[bool, says("The order of query parameters makes no other page.")] = False
-    drop_params: Annotated[Params, says("A query parameter that makes no other page; `NAME*` is any rest.")] = []
-    keep_params: Annotated[Params, says("A parameter that is kept whatever the lists say; `NAME*` is any rest.")] = []
-    tracking_params: Annotated[Params | None, says("Tracking parameters, instead of the listed ones.")] = None
-    session_params: Annotated[Params | None, says("Session parameters, instead of the listed ones.")] = None
-    speed: Annotated[Speed, says("How hard one host is asked.")] = "normal"
-    concurrency: Annotated[Fetches | None, says("Fetches in flight; beats the speed profile.")] = None
-    delay_seconds: Annotated[Pause | None, says("Pause between requests to one host.")] = None
-    robots: Annotated[Literal["obey", "ignore"], says("Whether robots.txt decides what may be fetched.")] = "obey"
+    seeds: Annotated[list[Text], describe("Where the crawl begins.", min_length=1, max_length=10_000)]
+    depth: Annotated[Depth, describe("How many links away from a seed a page may be.")] = 3
+    max_pages: Annotated[Count | None, describe("Pages after which the crawl completes.")] = None
+    max_bytes: Annotated[Size | None, describe("Bytes after which the crawl completes.")] = None
+    max_seconds: Annotated[Seconds | None, describe("Time of work after which it completes.")] = None
+    max_pages_per_host: Annotated[Count | None, describe("Pages taken from one host.")] = None
+    scope: Annotated[Scope, describe("What belongs to the crawl, seen from its seeds.")] = "host"
+    include: Annotated[Patterns, describe("Only URLs that match one of these are crawled.")] = []
+    exclude: Annotated[Patterns, describe("URLs that match one of these are skipped.")] = []
+    sort_query: Annotated[bool, describe("The order of query parameters makes no other page.")] = False
+    drop_params: Annotated[Params, describe("A query parameter that makes no other page; `NAME*` is any rest.")] = []
+    keep_params: Annotated[
+        Params, describe("A parameter that is kept whatever the lists say; `NAME*` is any rest.")
+    ] = []
+    tracking_params: Annotated[Params | None, describe("Tracking parameters, instead of the listed ones.")] = None
+    session_params: Annotated[Params | None, describe("Session parameters, instead of the listed ones.")] = None
+    speed: Annotated[Speed, describe("How hard one host is asked.")] = "normal"
+    concurrency: Annotated[Fetches | None, describe("Fetches in flight; beats the speed profile.")] = None
+    delay_seconds: Annotated[Pause | None, describe("Pause between requests to one host.")] = None
+    robots: Annotated[Literal["obey", "ignore"], describe("Whether robots.txt decides what may be fetched.")] = "obey"
     sitemap: Annotated[
         Literal["on", "off", "only"],
-        says("Whether sitemaps are read; `only`: nothing but the seeds and what sitemaps list is fetched."),
+        describe("Whether sitemaps are read; `only`: nothing but the seeds and what sitemaps list is fetched."),
     ] = "on"
-    user_agent: Annotated[Line | None, says("How Shoal names itself.")] = None
+    user_agent: Annotated[Line | None, describe("How Shoal names itself.")] = None
     headers: Annotated[
-        dict[str, Text], says("Headers of your own; all but Accept… go only to the origins of the seeds.")
+        dict[str, Text], describe("Headers of your own; all but Accept… go only to the origins of the seeds.")
     ] = {}
     cookies: Annotated[
         list[GivenCookie],
-        says("Cookies to begin with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
+        describe("Cookies to begin with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
     ] = []
     proxy: Annotated[
-        Proxied | None, says("A proxy to go through: http, https, socks5 or socks5h, or the label of one.")
+        Proxied | None, describe("A proxy to go through: http, https, socks5 or socks5h, or the label of one.")
     ] = None
-    keep_bodies: Annotated[bool, says("Keep every answer as it was sent.")] = False
-    rules: Annotated[dict[str, Any] | None, says("A rule set: which data to take from each page.")] = None
-    hooks: Annotated[list[HookName], says("Functions of installed packages that read each page.", max_length=20)] = []
-    analyze: Annotated[bool, says("Keep what analyses need of each page, beyond its record.")] = False
+    keep_bodies: Annotated[bool, describe("Keep every answer as it was sent.")] = False
+    rules: Annotated[dict[str, Any] | None, describe("A rule set: which data to take from each page.")] = None
+    hooks: Annotated[
+        list[HookName], describe("Functions of installed packages that read each page.", max_length=20)
+    ] = []
+    analyze: Annotated[bool, describe("Keep what analyses need of each page, beyond its record.")] = False
     recrawl_of: Annotated[
-        Name | None, says("An earlier crawl: pages that have not changed since are not sent again.")
+        Name | None, describe("An earlier crawl: pages that have not changed since are not sent again.")
     ] = None
-    project: Annotated[Name, says("What the crawl is filed under.")] = "default"
-    labels: Annotated[dict[Label, LabelText], says("Words of your own, by name.", max_length=64)] = {}
-    workers: Annotated[int, says("Walkers over the one frontier.", ge=1, le=64)] = 1
-    priority: Annotated[Priority, says("Higher first.")] = 50
-    start: Annotated[bool, says("False: store it, and start it later.")] = True
+    project: Annotated[Name, describe("What the crawl is filed under.")] = "default"
+    labels: Annotated[dict[Label, LabelText], describe("Words of your own, by name.", max_length=64)] = {}
+    workers: Annotated[int, describe("Walkers over the one frontier.", ge=1, le=64)] = 1
+    priority: Annotated[Priority, describe("Higher first.")] = 50
+    start: Annotated[bool, describe("False: store it, and start it later.")] = True
 
     unquoted = SECRET_FIELDS
     raw = frozenset({"seeds"})  # judged one by one, by their places

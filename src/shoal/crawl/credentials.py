@@ -7,12 +7,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from shoal.base.errors import BadConfig
-from shoal.base.reading import PROXY_LABEL
+from shoal.base.parsing import PROXY_LABEL
 from shoal.base.text import HIDDEN, redact_url
-from shoal.base.url import Refusal, Url, canonical, hostname
+from shoal.base.url import Url, UrlRefusal, canonical, hostname
 from shoal.egress import AddressRule, Proxy
 from shoal.egress.address import literal
-from shoal.egress.given import hidden_headers
+from shoal.egress.custom_headers import hidden_headers
 from shoal.fetch.cookies import LONGEST, Cookie, is_public_suffix
 
 SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})
@@ -43,7 +43,7 @@ class GivenCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def _domain(written: str) -> str:
     url = canonical(f"http://{written.removeprefix('.')}/")
-    if isinstance(url, Refusal) or any(mark in written for mark in "/@:?#"):
+    if isinstance(url, UrlRefusal) or any(mark in written for mark in "/@:?#"):
         raise ValueError("must have a host name such as example.com as its domain")
     domain = hostname(url)
     if literal(domain) is None and is_public_suffix(domain):

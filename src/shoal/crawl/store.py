@@ -10,13 +10,13 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.failures import FailedPage, FailedSeed
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import NewUrl, Report, Task
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, WalkerBatch
+from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.traps import Trap
-from shoal.hosts.pace import HeldHost, Standing
-from shoal.queue.job import Holder
+from shoal.hosts.rate import HeldHost, HostStanding
+from shoal.queue.job import Fence
 
 
 class CrawlFilter(Struct, frozen=True):
@@ -85,7 +85,7 @@ class CrawlStore(Protocol):
         ...
 
 
-class Pace(Struct, frozen=True):
+class HostRate(Struct, frozen=True):
     """How takes may ask one host. The delay that the host itself asks for, and its holds, come first."""
 
     delay: timedelta
@@ -95,7 +95,7 @@ class Pace(Struct, frozen=True):
     ease: float = 0.0  # seconds of delay for each second that a slow host takes to answer
     longest_ease: timedelta = timedelta(0)
 
-    def delay_at(self, standing: Standing) -> float:
+    def delay_at(self, standing: HostStanding) -> float:
         """Seconds between two requests to a host."""
         eased = min(standing.latency * self.ease, self.longest_ease.total_seconds())
         return max(self.delay.total_seconds(), standing.crawl_delay, eased)
@@ -104,7 +104,7 @@ class Pace(Struct, frozen=True):
 class Admission(Protocol):
     """What a walker knows of URLs before it fetches them."""
 
-    def verdict(self, task: Task) -> Fate | None:
+    def verdict(self, task: FrontierTask) -> Fate | None:
         """What becomes of a URL that is not to be fetched; None if it is."""
         ...
 
@@ -124,18 +124,18 @@ class FrontierStore(Protocol):
         self,
         tx: Tx,
         crawl: int,
-        holder: Holder,
+        holder: Fence,
         want: int,
         in_flight: int,
-        pace: Pace,
+        pace: HostRate,
         admission: Admission | None = None,
-    ) -> list[Task]:
+    ) -> list[FrontierTask]:
         """Up to `want` URLs: of the host that waited longest first, shallow first, none before its time. An empty
         answer does not mean that the frontier is empty. Those with a verdict come on top, and use up no slot."""
         ...
 
     async def settle(
-        self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0, *, leaves: bool = False
+        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int = 0, *, leaves: bool = False
     ) -> None:
         """Close the report's taken URLs, or put them back to wait, and add what they led to; pages and counters are in
         the same transaction, among them the microseconds of work. What is not (or no longer) this holder's is left as
@@ -172,11 +172,11 @@ class FrontierStore(Protocol):
         how many. Those that somebody else reopened are left as they are. Call under the crawl's lock."""
         ...
 
-    async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
+    async def release(self, tx: Tx, crawl: int, holder: Fence) -> int:
         """Put back everything that this holder still has; how many."""
         ...
 
-    async def holds(self, tx: Tx, crawl: int, holder: Holder) -> bool:
+    async def holds(self, tx: Tx, crawl: int, holder: Fence) -> bool:
         """Whether this holder has taken URLs that it has neither settled nor put back. Exact only under its job's
         lock."""
         ...

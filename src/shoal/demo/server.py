@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from shoal.base.clock import Clock
-from shoal.demo.site import Answer, answer
+from shoal.demo.site import DemoResponse, answer
 
 HEAD_LIMIT = 16_384
 THINKING_SECONDS = 0.25  # before each answer: on loopback the crawl would be over before anybody had looked
@@ -61,7 +61,7 @@ class DemoSite:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         words = head.partition("\r\n")[0].split(" ")
         if len(words) != 3 or words[0] != "GET":
-            writer.write(_encode(Answer(HTTPStatus.NOT_IMPLEMENTED, "")))
+            writer.write(_encode(DemoResponse(HTTPStatus.NOT_IMPLEMENTED, "")))
             return False
         await self._clock.sleep(THINKING_SECONDS)
         writer.write(_encode(answer(words[1].partition("?")[0])))
@@ -69,7 +69,7 @@ class DemoSite:
         return True
 
 
-def _encode(said: Answer) -> bytes:
+def _encode(said: DemoResponse) -> bytes:
     body = said.body.encode()
     headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body)), **said.headers}
     lines = [f"HTTP/1.1 {said.status.value} {said.status.phrase}"]

@@ -13,7 +13,7 @@ PAGES = 1 + len(SEAS) + len(SEAS) * len(FISH)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DemoResponse:
     """One HTTP answer."""
 
     status: HTTPStatus
@@ -21,15 +21,15 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def answer(path: str) -> Answer:
+def answer(path: str) -> DemoResponse:
     """The answer to a GET of this path."""
     if path == "/robots.txt":
-        return Answer(HTTPStatus.OK, "User-agent: *\nAllow: /\n", {"Content-Type": "text/plain"})
+        return DemoResponse(HTTPStatus.OK, "User-agent: *\nAllow: /\n", {"Content-Type": "text/plain"})
     if path == MOVED:
-        return Answer(HTTPStatus.MOVED_PERMANENTLY, _page("Moved", "The map has moved.", []), {"Location": HOME})
+        return DemoResponse(HTTPStatus.MOVED_PERMANENTLY, _page("Moved", "The map has moved.", []), {"Location": HOME})
     if path in SITE:
-        return Answer(HTTPStatus.OK, SITE[path])
-    return Answer(HTTPStatus.NOT_FOUND, _page("Not on the map", "There is nothing here.", [(HOME, "Home")]))
+        return DemoResponse(HTTPStatus.OK, SITE[path])
+    return DemoResponse(HTTPStatus.NOT_FOUND, _page("Not on the map", "There is nothing here.", [(HOME, "Home")]))
 
 
 def _address(sea: str, fish: str | None = None) -> str:

@@ -68,7 +68,7 @@ FIRST_FREE_PORT: Final = 1024
 WEB_PORTS: Final = frozenset({80, 443})
 
 
-class Refusal(Struct, frozen=True):
+class AddressRefusal(Struct, frozen=True):
     """Why an address is not dialled. The detail names the address and is for operators only."""
 
     code: str
@@ -95,22 +95,22 @@ class AddressRule(Struct, frozen=True):
     is_local: Callable[[Address], bool] = nowhere
     others: Callable[[], frozenset[tuple[Address, int]]] = frozenset
 
-    def judge(self, ip: str | Address, port: int, host: str) -> Refusal | None:
+    def judge(self, ip: str | Address, port: int, host: str) -> AddressRefusal | None:
         """None when `host`, found at this address, may be dialled."""
         address = plain_address(ip)
         if self._is_one_of(self.own, address, port):
-            return Refusal("self_connection", f"{address} port {port} is this process")
+            return AddressRefusal("self_connection", f"{address} port {port} is this process")
         if self._is_one_of(self.others(), address, port):
-            return Refusal("self_connection", f"{address} port {port} is a controller")
+            return AddressRefusal("self_connection", f"{address} port {port} is a controller")
         if self._is_opened(address, port, host):
             return None
         if not is_public(address):
-            return Refusal("address_not_public", f"{host} is at {address}, which is not public")
+            return AddressRefusal("address_not_public", f"{host} is at {address}, which is not public")
         if port not in WEB_PORTS and port < FIRST_FREE_PORT:
-            return Refusal("port_not_allowed", f"port {port} of {host} is below {FIRST_FREE_PORT}")
+            return AddressRefusal("port_not_allowed", f"port {port} of {host} is below {FIRST_FREE_PORT}")
         return None
 
-    def judge_url(self, url: Url) -> Refusal | None:
+    def judge_url(self, url: Url) -> AddressRefusal | None:
         """What is known against a URL before it is fetched: its host spells an address out. Names are judged when
         they are resolved."""
         host, port = endpoint(url)

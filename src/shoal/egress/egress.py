@@ -9,18 +9,17 @@ from functools import partial
 from typing import Final
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.url import Canonicalizer, Url, origin
-from shoal.base.url import Refusal as UrlRefusal
-from shoal.egress.address import AddressRule, Refusal, endpoint, literal
+from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
+from shoal.egress.address import AddressRefusal, AddressRule, endpoint, literal
+from shoal.egress.ca_bundle import machine_ca_file
+from shoal.egress.curl_errors import refused
+from shoal.egress.curl_handle import CurlHandle, TransportOptions
 from shoal.egress.exchange import Failure, Limits, Outcome, Request
-from shoal.egress.fault import refused
 from shoal.egress.proxy import Proxy
-from shoal.egress.redirect import PLAIN_URLS, AtHop, Cancellable, Journey
+from shoal.egress.redirect import PLAIN_URLS, AtHop, Cancellable, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
 from shoal.egress.route import Route, pin
-from shoal.egress.slot import Slot, TransportOptions
 from shoal.egress.transport import Transport
-from shoal.egress.trust import machine_ca_file
 
 Done = Callable[[Outcome], None]
 
@@ -82,7 +81,7 @@ class Egress:
 
     def follow(self, request: Request, done: Done, at_hop: AtHop | None = None) -> Cancellable:
         """Send a request and follow its redirects; the outcome carries the chain."""
-        return Journey(
+        return RedirectFollower(
             request,
             done,
             send=self.submit,
@@ -158,14 +157,14 @@ class Egress:
             route = Route(proxy.host, proxy.port, addresses, proxy.rule, target.expires_at, pins)
             self._depart(exchange, route)
 
-    def _objection(self, rule: AddressRule, host: str, port: int, answer: Answer) -> Refusal | Failure | None:
+    def _objection(self, rule: AddressRule, host: str, port: int, answer: Answer) -> AddressRefusal | Failure | None:
         """Why this answer of the resolver cannot be dialled. One bad address among good ones is enough."""
         if isinstance(answer, Failure):
             return answer
         return next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)
 
-    def _reject(self, exchange: "Exchange", why: Refusal | Failure) -> None:
-        if isinstance(why, Refusal):
+    def _reject(self, exchange: "Exchange", why: AddressRefusal | Failure) -> None:
+        if isinstance(why, AddressRefusal):
             failure = refused(why, exchange.url)
         else:
             failure = Failure(why.code, why.message, why.retryable, why.operator_detail, exchange.url)
@@ -204,7 +203,7 @@ class Exchange:
         self.request = request
         self.url = request.url
         self.limits = limits
-        self.slot: Slot | None = None
+        self.slot: CurlHandle | None = None
 
     def cancel(self) -> None:
         """Ends with the failure `cancelled`, unless it is over already."""

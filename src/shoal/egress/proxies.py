@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from shoal.base.errors import InvalidInput
-from shoal.base.reading import LabelledProxy
+from shoal.base.parsing import LabelledProxy
 from shoal.egress.address import AddressRule
 from shoal.egress.proxy import Proxy
 

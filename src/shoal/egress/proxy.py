@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from shoal.base.errors import BadConfig
-from shoal.base.url import Refusal, canonical, hostname
+from shoal.base.url import UrlRefusal, canonical, hostname
 from shoal.egress.address import AddressRule, literal
 
 _PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
@@ -42,6 +42,6 @@ class Proxy:
 def _means_address(host: str) -> bool:
     """Whether a host that looks like a name is read as an address: 2130706433, 0177.0.0.1, 0x7f.1, 127.1."""
     url = canonical(f"http://{host}/")
-    if isinstance(url, Refusal):  # numbers that are no address
+    if isinstance(url, UrlRefusal):  # numbers that are no address
         return host.rstrip(".").rpartition(".")[2][:1].isdigit()
     return literal(hostname(url)) is not None

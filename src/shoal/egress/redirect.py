@@ -6,8 +6,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from shoal.base.clock import Clock
-from shoal.base.url import Canonicalizer, Url, UrlRules, origin
-from shoal.base.url import Refusal as UrlRefusal
+from shoal.base.url import Canonicalizer, Url, UrlRefusal, UrlRules, origin
 from shoal.egress.exchange import Failure, HeaderPairs, Hop, Limits, Outcome, Request, Response
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -35,7 +34,7 @@ class Sender(Protocol):
     def __call__(self, request: Request, done: Callable[[Outcome], None]) -> Cancellable: ...
 
 
-class Journey:
+class RedirectFollower:
     """One request and its redirects. Ends with the last answer, or with the failure that stopped it."""
 
     __slots__ = (

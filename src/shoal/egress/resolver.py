@@ -53,7 +53,7 @@ class Resolver:
         self._known: dict[str, tuple[float, Answer]] = {}
         self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._crew = _Crew(threads)
+        self._crew = _Threads(threads)
 
     def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
         """Calls `done` with the answer: at once when it is known, else from the loop."""
@@ -77,7 +77,7 @@ class Resolver:
             return
         # Whoever waited on the last loop is gone with it.
         self.close()
-        self._crew = _Crew(self._threads)
+        self._crew = _Threads(self._threads)
         self._loop = loop
 
     def _ask(self, host: str) -> None:
@@ -131,7 +131,7 @@ def _not_found(host: str, why: str, *, retryable: bool) -> Failure:
     return Failure("dns_error", "The name could not be resolved.", retryable, f"{host}: {why}")
 
 
-class _Crew:
+class _Threads:
     """Threads that do what they are handed, started as they are needed."""
 
     def __init__(self, most: int) -> None:

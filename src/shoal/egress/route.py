@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from shoal.egress.address import AddressRule, Refusal, plain_address
+from shoal.egress.address import AddressRefusal, AddressRule, plain_address
 
 
 class Route(Struct, eq=False):
@@ -16,10 +16,10 @@ class Route(Struct, eq=False):
     pins: list[str] = field(default_factory=list)
     """Answers for libcurl's cache, so that it never asks a name server itself."""
 
-    def refusal(self, ip: str, port: int) -> Refusal | None:
+    def refusal(self, ip: str, port: int) -> AddressRefusal | None:
         """The last check, on the address that libcurl is about to dial."""
         if port != self.port or (ip not in self.addresses and str(plain_address(ip)) not in self.addresses):
-            return Refusal("address_not_public", f"{ip} port {port} is no judged address of {self.host}")
+            return AddressRefusal("address_not_public", f"{ip} port {port} is no judged address of {self.host}")
         return self.rule.judge(ip, port, self.host)
 
 

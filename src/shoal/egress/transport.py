@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from shoal.egress import curl
+from shoal.egress.curl_handle import CurlHandle, Transfer, TransportOptions
 from shoal.egress.exchange import Failure
-from shoal.egress.slot import Slot, Transfer, TransportOptions
-from shoal.egress.watch import Watch, new_watch
+from shoal.egress.socket_poller import SocketPoller, new_poller
 
 _FREE_HANDLES: Final = 256
 _ROUNDS: Final = 16
@@ -22,8 +22,8 @@ class Transport:
 
     def __init__(self, options: TransportOptions) -> None:
         self._options = options
-        self._free: list[Slot] = []
-        self._active: dict[curl.Easy, Slot] = {}
+        self._free: list[CurlHandle] = []
+        self._active: dict[curl.Easy, CurlHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_after = 0
@@ -37,7 +37,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._attach(loop)
-        slot = self._free.pop() if self._free else Slot(self._options, self._on_opened)
+        slot = self._free.pop() if self._free else CurlHandle(self._options, self._on_opened)
         try:
             slot.dress(transfer)
             self._multi.add_handle(slot.easy)
@@ -71,7 +71,7 @@ class Transport:
 
     def _open(self) -> None:
         self._multi: curl.Multi = curl.multi(idle_connections=self._options.idle_connections)
-        self._watch: Watch = new_watch(self._multi.socket_action, self._settle, self._begin_anew)
+        self._watch: SocketPoller = new_poller(self._multi.socket_action, self._settle, self._begin_anew)
         curl.listen(self._multi, self._watch.want, self._on_timer)
 
     def _shut(self) -> None:
@@ -155,7 +155,7 @@ class Transport:
             if transfer is not None and slot.transfer is transfer:
                 self._finish(slot, transfer, number, words)
 
-    def _finish(self, slot: Slot, transfer: Transfer, number: int, words: str) -> None:
+    def _finish(self, slot: CurlHandle, transfer: Transfer, number: int, words: str) -> None:
         outcome = slot.failure(transfer, number, words) if number else slot.response(transfer)
         self._release(slot)
         try:
@@ -166,7 +166,7 @@ class Transport:
                 context = {"message": "the callback of a request failed", "exception": fault}
                 self._loop.call_exception_handler(context)
 
-    def _release(self, slot: Slot) -> None:
+    def _release(self, slot: CurlHandle) -> None:
         easy = slot.easy
         self._multi.remove_handle(easy)
         del self._active[easy]

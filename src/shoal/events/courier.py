@@ -13,12 +13,12 @@ from datetime import timedelta
 from shoal import __version__
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import asked_wait, wait_of
-from shoal.base.service import Pass
+from shoal.base.retry_after import asked_wait, retry_after_seconds
+from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import redact_url
 from shoal.egress import Egress, Limits, Outcome, Request, Response
-from shoal.events.event import Told
+from shoal.events.event import EventReceipt
 from shoal.events.signature import sign
 from shoal.events.store import WebhookStore
 from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
@@ -52,7 +52,7 @@ class WebhookDisabled(Signal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CourierStumbled(Signal):
+class CourierFailed(Signal):
     """Serving a webhook failed on our side, mostly because the store could not be reached."""
 
     webhook_id: str
@@ -79,7 +79,7 @@ class _Batch:
 
     webhook: Webhook
     secrets: list[str]
-    left: deque[tuple[Delivery, Told]]
+    left: deque[tuple[Delivery, EventReceipt]]
     sent: list[_Sent] = field(default_factory=list)
     all_ok: bool = True
 
@@ -111,12 +111,12 @@ class Courier:
         self._jitter = jitter
         self._serving: dict[str, asyncio.Task[None]] = {}
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         """Begin to serve every webhook that has something due; does not wait for any."""
         for webhook_id in await self._database.read(self._webhooks.due):
             if webhook_id not in self._serving or self._serving[webhook_id].done():
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
-        return Pass()
+        return PassResult()
 
     async def rest(self) -> None:
         """Until nothing is under way."""
@@ -137,7 +137,7 @@ class Courier:
             while batch is not None:
                 batch = await self._round(batch)
         except Exception as error:  # what was taken comes up again; the other webhooks must not notice
-            self._signals.emit(CourierStumbled(webhook_id=webhook_id, error=f"{type(error).__name__}: {error}"))
+            self._signals.emit(CourierFailed(webhook_id=webhook_id, error=f"{type(error).__name__}: {error}"))
 
     async def _take(self, tx: Tx, webhook_id: str) -> _Batch | None:
         webhook = await self._webhooks.get(tx, webhook_id)
@@ -164,7 +164,7 @@ class Courier:
             if self._clock.monotonic() >= until:
                 return
 
-    async def _send(self, batch: _Batch, delivery: Delivery, told: Told) -> _Sent:
+    async def _send(self, batch: _Batch, delivery: Delivery, told: EventReceipt) -> _Sent:
         body = told.line()
         now = self._clock.micros() // 1_000_000
         headers = (
@@ -184,7 +184,7 @@ class Courier:
             return _Sent(delivery, outcome.status, None)
         hold = None
         if outcome.status in (429, 502, 503, 504):
-            hold = wait_of(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
+            hold = retry_after_seconds(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
         redirect = 300 <= outcome.status < 400
         why = "it redirects, which is not followed: give the final address" if redirect else "it was answered"
         return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)

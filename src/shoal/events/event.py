@@ -18,7 +18,7 @@ class EventType:
     """A type of events: what has happened then, and the names in its data. `planned`: nobody sends it yet, and whoever
     wants to hear of it may say so already."""
 
-    says: str
+    description: str
     data: tuple[str, ...]
     planned: bool = False
 
@@ -62,7 +62,7 @@ class Event(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventReceipt:
     """An event with its place in the sequence, as it is read from the outbox."""
 
     sequence: int

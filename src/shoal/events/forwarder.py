@@ -5,7 +5,7 @@ from datetime import timedelta
 from functools import partial
 
 from shoal.base.database import Database, Tx
-from shoal.base.service import Pass
+from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.events.store import EventStore, WebhookStore
 
@@ -31,14 +31,14 @@ class Forwarder:
         self._webhooks = webhooks
         self._signals = signals
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         numbered, waited = await self._database.run(lambda tx: self._events.number(tx, BATCH))
         if numbered:
             self._signals.emit(EventsNumbered(count=numbered, waited_seconds=max(0, waited) / 1e6))
         more = numbered == BATCH
         for webhook_id in await self._database.read(self._behind):
             more |= await self._database.run(partial(self._fan_out, webhook_id)) == BATCH
-        return Pass(again_in=timedelta(0) if more else None)
+        return PassResult(again_in=timedelta(0) if more else None)
 
     async def _behind(self, tx: Tx) -> list[str]:
         last = await self._events.last(tx)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.events.event import Event, Told
+from shoal.events.event import Event, EventReceipt
 from shoal.events.webhook import Delivery, Webhook
 
 
@@ -22,7 +22,7 @@ class EventStore(Protocol):
         a reader who has seen a number has missed none."""
         ...
 
-    async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
+    async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
         """Numbered events after that number, in order: up to so many, and fewer if they are large; at least one if
         there is one."""
         ...
@@ -31,7 +31,7 @@ class EventStore(Protocol):
         """The numbers and types of the events after that number, in order."""
         ...
 
-    async def find(self, tx: Tx, event_id: str) -> Told | None: ...
+    async def find(self, tx: Tx, event_id: str) -> EventReceipt | None: ...
 
     async def between(self, tx: Tx, after: tuple[int, int], until: int, limit: int) -> list[tuple[int, int, str]]:
         """Moments, numbers and types of the events of a time, in the order of moments: those after that moment and
@@ -98,7 +98,9 @@ class WebhookStore(Protocol):
         """Enabled webhooks that are not held and have a delivery due."""
         ...
 
-    async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
+    async def take(
+        self, tx: Tx, webhook_id: str, limit: int, patience: timedelta
+    ) -> list[tuple[Delivery, EventReceipt]]:
         """Due deliveries of a webhook, fewer if they are large, each counted as tried. Nobody else takes them for so
         long: whoever took them and died has perhaps sent them, and they are sent again."""
         ...

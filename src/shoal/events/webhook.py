@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 from msgspec import field
 
 from shoal.base.clock import moment
-from shoal.base.form import Form, says
+from shoal.base.request_form import Form, describe
 from shoal.base.text import redact_url
-from shoal.base.url import Refusal, canonical
+from shoal.base.url import UrlRefusal, canonical
 from shoal.events.event import TYPES
 from shoal.events.signature import check_secret
 
@@ -23,7 +23,7 @@ JITTER = 0.2
 
 def check_url(text: str) -> str:
     url = canonical(text)
-    if isinstance(url, Refusal):
+    if isinstance(url, UrlRefusal):
         raise ValueError(f"{url.problem}; give an http or https address")
     return url
 
@@ -39,8 +39,8 @@ def check_events(wanted: list[str]) -> list[str]:
     return sorted(set(wanted))
 
 
-Address = Annotated[str, says("Where events are sent, by POST.", max_length=2083)]
-Wanted = Annotated[list[str], says("Which events; all if none is named.", max_length=50)]
+Address = Annotated[str, describe("Where events are sent, by POST.", max_length=2083)]
+Wanted = Annotated[list[str], describe("Which events; all if none is named.", max_length=50)]
 
 
 class NewWebhook(Form, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class NewWebhook(Form, frozen=True, kw_only=True):
 
     url: Address
     events: Wanted = field(default_factory=list)
-    secret: Annotated[str, says("What signs the deliveries; made if absent.", max_length=200)] | None = None
+    secret: Annotated[str, describe("What signs the deliveries; made if absent.", max_length=200)] | None = None
 
     checks: ClassVar = {
         "url": check_url,
@@ -63,7 +63,7 @@ class WebhookChange(Form, frozen=True, kw_only=True):
 
     url: Address | None = None
     events: Wanted | None = None
-    enabled: Annotated[bool, says("Whether events are sent.")] | None = None
+    enabled: Annotated[bool, describe("Whether events are sent.")] | None = None
 
     checks: ClassVar = {
         "url": lambda text: None if text is None else check_url(text),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from shoal.access.noting import Noting, unnoted
+from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, TooLarge
@@ -13,7 +13,7 @@ from shoal.base.ids import new_id
 from shoal.base.url import Url
 from shoal.egress import AddressRule, endpoint
 from shoal.egress.address import literal
-from shoal.events.event import Told
+from shoal.events.event import EventReceipt
 from shoal.events.signature import new_secret
 from shoal.events.store import EventStore, WebhookStore
 from shoal.events.webhook import Delivery, NewWebhook, Webhook, WebhookChange
@@ -37,7 +37,7 @@ class Webhooks:
         self._events = events
         self._rule = rule
 
-    async def make(self, form: NewWebhook, webhook_id: str | None = None, *, noting: Noting = unnoted) -> Webhook:
+    async def make(self, form: NewWebhook, webhook_id: str | None = None, *, noting: AuditHook = no_audit) -> Webhook:
         """Tell somebody of the events that come from now on. The answer is the only one with the secret. Making one
         again under the same id changes nothing."""
         self._check_address(form.url)
@@ -79,7 +79,7 @@ class Webhooks:
 
         return await self._database.read(look)
 
-    async def change(self, webhook_id: str, change: WebhookChange, *, noting: Noting = unnoted) -> Webhook:
+    async def change(self, webhook_id: str, change: WebhookChange, *, noting: AuditHook = no_audit) -> Webhook:
         """Enabling one again sends it what it missed, as far as that is kept."""
         if change.url is not None:
             self._check_address(change.url)
@@ -94,7 +94,7 @@ class Webhooks:
 
         return await self._update(webhook_id, changed, noting)
 
-    async def rotate(self, webhook_id: str, *, noting: Noting = unnoted) -> Webhook:
+    async def rotate(self, webhook_id: str, *, noting: AuditHook = no_audit) -> Webhook:
         """Give it a new secret; for a day those before sign as well. The answer is the only one with the secret."""
 
         def rotated(webhook: Webhook, now: int) -> Webhook:
@@ -103,7 +103,7 @@ class Webhooks:
 
         return await self._update(webhook_id, rotated, noting)
 
-    async def remove(self, webhook_id: str, *, noting: Noting = unnoted) -> None:
+    async def remove(self, webhook_id: str, *, noting: AuditHook = no_audit) -> None:
         """Forget it and its queue, which may be long: a batch a commit, so that others can write meanwhile."""
 
         async def empty(tx: Tx) -> int:
@@ -128,7 +128,7 @@ class Webhooks:
 
         return await self._database.read(look)
 
-    async def replay(self, webhook_id: str, event_id: str, *, noting: Noting = unnoted) -> int:
+    async def replay(self, webhook_id: str, event_id: str, *, noting: AuditHook = no_audit) -> int:
         """Send one event again, whatever became of it."""
 
         async def commit(tx: Tx) -> int:
@@ -142,7 +142,7 @@ class Webhooks:
 
         return await self._database.run(commit)
 
-    async def replay_time(self, webhook_id: str, since: int, until: int, *, noting: Noting = unnoted) -> int:
+    async def replay_time(self, webhook_id: str, since: int, until: int, *, noting: AuditHook = no_audit) -> int:
         """Send the events of that time again, those that the webhook wants; how many."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
@@ -150,18 +150,18 @@ class Webhooks:
         while True:
             some = partial(self._replay_some, webhook_id, after, until, noting)
             looked, put, after = await self._database.run(some)
-            noting = unnoted  # with the first batch
+            noting = no_audit  # with the first batch
             count += put
             if looked < BATCH:
                 return count
 
-    async def events(self, after: int, limit: int) -> list[Told]:
+    async def events(self, after: int, limit: int) -> list[EventReceipt]:
         """Events after a number, in order; none only if there is none. Whoever has seen a number has missed none before
         it."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def _replay_some(
-        self, webhook_id: str, after: tuple[int, int], until: int, noting: Noting, tx: Tx
+        self, webhook_id: str, after: tuple[int, int], until: int, noting: AuditHook, tx: Tx
     ) -> tuple[int, int, tuple[int, int]]:
         webhook = await self._locked(tx, webhook_id)
         found = await self._events.between(tx, after, until, BATCH)
@@ -170,7 +170,7 @@ class Webhooks:
         await noting(tx, webhook_id)
         return len(found), len(wanted), found[-1][:2] if found else after
 
-    async def _update(self, webhook_id: str, change: Callable[[Webhook, int], Webhook], noting: Noting) -> Webhook:
+    async def _update(self, webhook_id: str, change: Callable[[Webhook, int], Webhook], noting: AuditHook) -> Webhook:
         async def commit(tx: Tx) -> Webhook:
             after = change(await self._locked(tx, webhook_id), await self._store.now(tx))
             await self._store.save(tx, after)

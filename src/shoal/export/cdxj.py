@@ -10,7 +10,7 @@ from typing import IO, Final
 import orjson
 
 from shoal.egress import Headers
-from shoal.export.part import translated
+from shoal.export.part_file import translated
 from shoal.export.surt import surt
 from shoal.pages.warc import Record
 

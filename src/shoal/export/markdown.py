@@ -15,10 +15,10 @@ import xxhash
 
 from shoal.base.disk import sync_folder
 from shoal.egress import Failure, Limits, Response
-from shoal.export.part import check_place, translated, unusable
-from shoal.extract.maintext import LONGEST_PAGE, main_text
-from shoal.extract.source import Source
-from shoal.pages.bodies import Place, answer_in, place_of
+from shoal.export.part_file import check_place, translated, unusable
+from shoal.extract.main_text import LONGEST_PAGE, main_text
+from shoal.extract.page_source import Source
+from shoal.pages.bodies import BodyLocation, answer_in, place_of
 from shoal.pages.page import Page
 
 INDEX: Final = "index.md"
@@ -63,7 +63,7 @@ class MarkdownFolder:
         except OSError as error:
             raise self._failed(error) from error
 
-    def write(self, pages: Sequence[Page], bodies: Mapping[Place, bytes]) -> None:
+    def write(self, pages: Sequence[Page], bodies: Mapping[BodyLocation, bytes]) -> None:
         assert self._index is not None
         try:
             for page in pages:
@@ -92,7 +92,7 @@ class MarkdownFolder:
         except OSError:  # why it cannot be written was said when it was
             return
 
-    def _write_page(self, page: Page, bodies: Mapping[Place, bytes]) -> str:
+    def _write_page(self, page: Page, bodies: Mapping[BodyLocation, bytes]) -> str:
         """Write a page's file; its line in the index."""
         name = file_name(page.url)
         path = self._part / name

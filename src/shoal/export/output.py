@@ -12,14 +12,14 @@ from typing import Protocol
 from shoal.base.errors import InvalidInput
 from shoal.egress import Limits
 from shoal.export.formats import Csv, Format, JsonLines
-from shoal.export.part import PartFile, Stdout
-from shoal.pages.bodies import BodyStore, Place, place_of, read_all
+from shoal.export.part_file import PartFile, Stdout
+from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all
 from shoal.pages.page import Page
 
 STDOUT = "-"
 MOST_BODIES = 8_000_000  # bytes that are in memory at once, packed; what is made of one page comes on top
 
-Bodies = Mapping[Place, bytes]
+Bodies = Mapping[BodyLocation, bytes]
 
 
 class Output(Protocol):

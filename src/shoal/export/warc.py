@@ -6,9 +6,9 @@ from pathlib import Path
 from shoal import __version__
 from shoal.egress import Limits
 from shoal.export.cdxj import SortedLines, line_of
-from shoal.export.part import PartFile
+from shoal.export.part_file import PartFile
 from shoal.pages import warc
-from shoal.pages.bodies import Place, place_of
+from shoal.pages.bodies import BodyLocation, place_of
 from shoal.pages.page import Page
 
 ENDING = ".warc.gz"
@@ -43,7 +43,7 @@ class WarcOutput:
         self._file.write([info])
         self._end = len(info)
 
-    def write(self, pages: Sequence[Page], bodies: Mapping[Place, bytes]) -> None:
+    def write(self, pages: Sequence[Page], bodies: Mapping[BodyLocation, bytes]) -> None:
         runs = [bodies[place] for page in pages if (place := place_of(page))]
         self._lines.add(self._indexed(runs))
         self._file.write(runs)

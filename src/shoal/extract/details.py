@@ -16,7 +16,7 @@ from turbohtml import Document, Element, MicrodataItem, RdfaItem
 
 from shoal.extract.fingerprint import fingerprint
 from shoal.extract.page import seen_body
-from shoal.extract.source import HeaderPairs, Source
+from shoal.extract.page_source import HeaderPairs, Source
 from shoal.extract.tree import parse
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class Heading:
 
 
 @dataclass(slots=True)
-class Anchor:
+class LinkFacts:
     """A link with its words: those of the images in it, if it has no others."""
 
     url: str
@@ -166,7 +166,7 @@ class Resource:
 
 
 @dataclass(slots=True)
-class Cookie:
+class CookieFacts:
     """The flags of a cookie that the answer sets; its value is nobody's business."""
 
     name: str
@@ -183,14 +183,14 @@ class Details:
 
     http_version: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    cookies: list[Cookie] = field(default_factory=list)
+    cookies: list[CookieFacts] = field(default_factory=list)
     doctype: bool = False
     base: str | None = None
     titles: list[str] = field(default_factory=list)
     canonicals: list[str] = field(default_factory=list)
     metas: dict[str, str] = field(default_factory=dict)
     headings: list[Heading] = field(default_factory=list)
-    links: list[Anchor] = field(default_factory=list)
+    links: list[LinkFacts] = field(default_factory=list)
     hreflang: list[Alternate] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
@@ -246,9 +246,9 @@ def unpacked(data: bytes) -> Details:
 
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
-    "cookies": Cookie,
+    "cookies": CookieFacts,
     "headings": Heading,
-    "links": Anchor,
+    "links": LinkFacts,
     "hreflang": Alternate,
     "images": Image,
     "resources": Resource,
@@ -298,7 +298,7 @@ class _Reader:
         if url is None:
             return
         text = _text(element) or _line(element.attr("alt") or "") or _line(_words_of_images(element))
-        self._keep(self._details.links, "links", Anchor(_address(url), text, _line(element.attr("rel") or "")))
+        self._keep(self._details.links, "links", LinkFacts(_address(url), text, _line(element.attr("rel") or "")))
 
     def _image(self, element: Element) -> None:
         alt = element.attr("alt")
@@ -367,12 +367,12 @@ def _read_headers(headers: HeaderPairs, details: Details) -> None:
             details.headers[name] = joined[:LONGEST_URL]
 
 
-def _cookie(value: str) -> Cookie:
+def _cookie(value: str) -> CookieFacts:
     pair, *attributes = value[: 4 * LONGEST_URL].split(";")
     named = {
         name.strip().lower(): said.strip().lower() for name, _, said in (part.partition("=") for part in attributes)
     }
-    return Cookie(
+    return CookieFacts(
         pair.partition("=")[0].strip()[:LONGEST_TEXT],
         secure="secure" in named,
         http_only="httponly" in named,

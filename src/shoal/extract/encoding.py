@@ -11,7 +11,7 @@ from typing import Final
 import turbohtml
 from turbohtml.detect import detect
 
-from shoal.extract.flags import NO_FLAGS, Flag
+from shoal.extract.flags import NO_FLAGS, PageFlag
 
 MAX_BYTES: Final = 8_000_000
 """What is read of one page: its tree takes up to twelve times as much memory."""
@@ -56,11 +56,11 @@ def is_html(body: bytes, content_type: str | None) -> bool:
     return body[:512].lstrip(b"\xef\xbb\xbf \t\r\n\f\x00\xff\xfe").startswith(b"<")
 
 
-def decode(body: bytes, content_type: str | None) -> tuple[str, str, Flag]:
+def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
     """The text of a page, the WHATWG name of its encoding, and what was wrong with it."""
     if len(body) > MAX_BYTES:
         text, encoding, flags = decode(_beginning(body, MAX_BYTES), content_type)
-        return text, encoding, flags | Flag.PARSE_LIMIT
+        return text, encoding, flags | PageFlag.PARSE_LIMIT
     mark = _mark(body)
     if mark is not None:
         return _decoded(body[len(mark[0]) :], mark[1], NO_FLAGS)
@@ -69,7 +69,7 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, Flag]:
         return _decoded(body, declared, flags)
     guess = _STARTS_OF_UTF_16.get(body[:2])
     if guess is not None:
-        return _decoded(body, guess, flags | Flag.ENCODING_GUESSED)
+        return _decoded(body, guess, flags | PageFlag.ENCODING_GUESSED)
     if body.isascii():
         return _decoded(body, _declared_by_meta(body, "utf-8") or "utf-8", flags)
     found = detect(body if len(body) <= _SAMPLE else _sample(body))
@@ -80,7 +80,7 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, Flag]:
         late = _declared_by_meta(body, guess)
         if late is not None:
             return _decoded(body, late, flags)
-    return _decoded(body, guess, flags if certain or found.encoding is None else flags | Flag.ENCODING_GUESSED)
+    return _decoded(body, guess, flags if certain or found.encoding is None else flags | PageFlag.ENCODING_GUESSED)
 
 
 def _declared_by_meta(body: bytes, guess: str) -> str | None:
@@ -124,14 +124,14 @@ def _sample(body: bytes) -> bytes:
     return _beginning(body if start < _PRESCAN else body[:_PRESCAN] + body[start : start + 2 * _SAMPLE], _SAMPLE)
 
 
-def _decoded(body: bytes, encoding: str, flags: Flag) -> tuple[str, str, Flag]:
+def _decoded(body: bytes, encoding: str, flags: PageFlag) -> tuple[str, str, PageFlag]:
     if encoding == "utf-8":
         try:
             return body.decode(), encoding, flags
         except UnicodeDecodeError:
-            return body.decode(errors="replace"), encoding, flags | Flag.ENCODING_ERRORS
+            return body.decode(errors="replace"), encoding, flags | PageFlag.ENCODING_ERRORS
     text = body.decode(f"whatwg-{encoding}")
-    return text, encoding, flags | Flag.ENCODING_ERRORS if "\ufffd" in text else flags
+    return text, encoding, flags | PageFlag.ENCODING_ERRORS if "\ufffd" in text else flags
 
 
 def _mark(body: bytes) -> tuple[bytes, str] | None:
@@ -146,7 +146,7 @@ def _media_type(content_type: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _declared(content_type: str) -> tuple[str | None, Flag]:
+def _declared(content_type: str) -> tuple[str | None, PageFlag]:
     match = _CHARSET.search(content_type)
     if match is None:
         return None, NO_FLAGS
@@ -154,4 +154,4 @@ def _declared(content_type: str) -> tuple[str | None, Flag]:
         known = turbohtml.parse(b"", encoding=match[1]).encoding
     except LookupError:
         known = None
-    return (known.lower(), NO_FLAGS) if known else (None, Flag.ENCODING_UNKNOWN)
+    return (known.lower(), NO_FLAGS) if known else (None, PageFlag.ENCODING_UNKNOWN)

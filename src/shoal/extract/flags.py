@@ -4,7 +4,7 @@ from enum import IntFlag
 from typing import Final
 
 
-class Flag(IntFlag):
+class PageFlag(IntFlag):
     """Numbers are stored: never reuse one."""
 
     ENCODING_GUESSED = 1  # nobody declared the encoding
@@ -15,9 +15,9 @@ class Flag(IntFlag):
     NOT_HTML = 32  # the body is something else: no facts, no links
 
 
-NO_FLAGS: Final = Flag(0)
+NO_FLAGS: Final = PageFlag(0)
 
 
 def names_of(flags: int) -> list[str]:
     """The flags that are set, by their names."""
-    return [flag.name.lower() for flag in Flag if flags & flag and flag.name]
+    return [flag.name.lower() for flag in PageFlag if flags & flag and flag.name]

@@ -17,7 +17,7 @@ from turbohtml import Document, Element, Namespace
 from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from shoal.extract.encoding import decode, is_html
-from shoal.extract.flags import NO_FLAGS, Flag
+from shoal.extract.flags import NO_FLAGS, PageFlag
 from shoal.extract.header_links import LONGEST_URL, refresh_target
 from shoal.extract.tree import MAX_TAGS, parse
 
@@ -31,11 +31,11 @@ class ExtractOptions(Struct, frozen=True):
     agent: str = "robots"  # a second name for which `<meta>` may say something to robots: our product token
 
 
-class Facts(Struct):
+class PageFacts(Struct):
     """What was read from one page. None means that the page does not say it."""
 
     content_hash: str  # of the body's bytes
-    flags: Flag = NO_FLAGS
+    flags: PageFlag = NO_FLAGS
     encoding: str | None = None
     title: str | None = None
     description: str | None = None
@@ -60,16 +60,16 @@ _WORD_BYTES: Final = bytes(byte > 32 for byte in range(256))
 _PUNCTUATION: Final = bytes(byte for byte in range(33, 128) if not chr(byte).isalnum())
 
 
-def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEFAULT_OPTIONS) -> Facts:
+def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEFAULT_OPTIONS) -> PageFacts:
     """The facts of a page; never raises, whatever the bytes are."""
-    facts = Facts(xxh3_128_hexdigest(body))
+    facts = PageFacts(xxh3_128_hexdigest(body))
     if not is_html(body, content_type):
-        facts.flags = Flag.NOT_HTML
+        facts.flags = PageFlag.NOT_HTML
         return facts
     text, facts.encoding, facts.flags = decode(body, content_type)
     document, whole = parse(text, options.max_tags)
     if not whole:
-        facts.flags |= Flag.PARSE_LIMIT
+        facts.flags |= PageFlag.PARSE_LIMIT
     _read_head(document, facts, options.max_text, options.agent)
     _read_links(document, facts, options.max_links)
     _read_text(document, facts)
@@ -83,7 +83,7 @@ def count_words(text: bytes) -> int:
     return (runs ^ runs << 8).bit_count() // 2
 
 
-def _read_head(document: Document, facts: Facts, longest: int, agent: str) -> None:
+def _read_head(document: Document, facts: PageFacts, longest: int, agent: str) -> None:
     for title in document.find_all("title"):
         if title.namespace is Namespace.HTML:
             facts.title = _line((title.text,), longest)
@@ -109,12 +109,12 @@ def _robots_selector(agent: str) -> str:
     return f'meta:is([name="robots" i], [name="{agent}" i])[content]'
 
 
-def _read_links(document: Document, facts: Facts, most: int) -> None:
+def _read_links(document: Document, facts: PageFacts, most: int) -> None:
     select = document.select
     followed = select('a[href]:not([rel~="nofollow" i])') + select('area[href]:not([rel~="nofollow" i])')
     ignored = select('a[href][rel~="nofollow" i]') + select('area[href][rel~="nofollow" i]')
     if len(followed) + len(ignored) > most:
-        facts.flags |= Flag.LINK_LIMIT
+        facts.flags |= PageFlag.LINK_LIMIT
         followed = followed[:most]
         ignored = ignored[: most - len(followed)]
     facts.links = _attributes(followed, "href")
@@ -127,7 +127,7 @@ def _read_links(document: Document, facts: Facts, most: int) -> None:
             facts.links.append(target)
 
 
-def _read_text(document: Document, facts: Facts) -> None:
+def _read_text(document: Document, facts: PageFacts) -> None:
     body = seen_body(document)
     # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two. White space
     # around is markup as well: without it a page that was only indented anew keeps its hash.

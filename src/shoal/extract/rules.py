@@ -1,4 +1,4 @@
-"""A rule set: which data to take from a page. Read and judged here; carried out by `shoal.extract.data`.
+"""A rule set: which data to take from a page. Read and judged here; carried out by `shoal.extract.rule_reader`.
 
     [fields.name]
     css = "h1"
@@ -29,7 +29,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from shoal.base.errors import InvalidInput
-from shoal.base.form import Form, says
+from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.extract.selectors import check_css, check_json_ld, check_regex, check_xpath
 
@@ -49,28 +49,30 @@ _HOW: Final = "write [fields.NAME] with a rule for each field"
 _NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "list", "default", "date_format")
 
 
-class Rule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one field is found and what it becomes."""
 
-    css: Annotated[Words | None, says("A CSS selector.")] = None
-    xpath: Annotated[Words | None, says("An XPath 1.0 expression; the common functions, the near axes.")] = None
-    jsonld: Annotated[Words | None, says("A path into JSON-LD: a type (or *), then keys, such as Product.sku.")] = None
-    attribute: Annotated[Words | None, says("Take this attribute of the element instead of its text.")] = None
-    regex: Annotated[Words | None, says("Take what the first group (or all of it) matches in the text.")] = None
-    transform: Annotated[Transforms, says("Steps on the text, in order.")] = []  # noqa: RUF012 - each form gets its own
-    type: Annotated[Type, says("What the text becomes.")] = "text"
-    date_format: Annotated[Words | None, says("How a date is written, as for strptime.")] = None
-    required: Annotated[bool, says("A page without it has invalid data.")] = False
-    default: Annotated[Default, says("Stands in when nothing is found.")] = None
-    each: Annotated[dict[str, Any] | None, says("Each element found is an object of these fields.")] = None
-    list: Annotated[bool, says("All that is found, instead of the first.")] = False  # last: it hides the type
+    css: Annotated[Words | None, describe("A CSS selector.")] = None
+    xpath: Annotated[Words | None, describe("An XPath 1.0 expression; the common functions, the near axes.")] = None
+    jsonld: Annotated[Words | None, describe("A path into JSON-LD: a type (or *), then keys, such as Product.sku.")] = (
+        None
+    )
+    attribute: Annotated[Words | None, describe("Take this attribute of the element instead of its text.")] = None
+    regex: Annotated[Words | None, describe("Take what the first group (or all of it) matches in the text.")] = None
+    transform: Annotated[Transforms, describe("Steps on the text, in order.")] = []  # noqa: RUF012 - each form gets its own
+    type: Annotated[Type, describe("What the text becomes.")] = "text"
+    date_format: Annotated[Words | None, describe("How a date is written, as for strptime.")] = None
+    required: Annotated[bool, describe("A page without it has invalid data.")] = False
+    default: Annotated[Default, describe("Stands in when nothing is found.")] = None
+    each: Annotated[dict[str, Any] | None, describe("Each element found is an object of these fields.")] = None
+    list: Annotated[bool, describe("All that is found, instead of the first.")] = False  # last: it hides the type
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
     """The fields of a page, each with its rule; with `urls`, only of pages whose URL matches one of them."""
 
-    fields: dict[str, Rule]
+    fields: dict[str, FieldRule]
     urls: list[str] = field(default_factory=list)
 
 
@@ -129,12 +131,12 @@ class _Judge:
             self._check(f"urls[{place}]", "regex", pattern)
         return RuleSet(self._fields(given["fields"], "fields", 0), urls)
 
-    def _fields(self, given: Any, where: str, depth: int) -> dict[str, Rule]:
+    def _fields(self, given: Any, where: str, depth: int) -> dict[str, FieldRule]:
         if not isinstance(given, Mapping) or not given:
             raise self._refusal(where, "has no fields", _HOW)
         return {name: self._rule(name, rule, f"{where}.{shorten(name)}", depth) for name, rule in given.items()}
 
-    def _rule(self, name: Any, given: Any, where: str, depth: int) -> Rule:
+    def _rule(self, name: Any, given: Any, where: str, depth: int) -> FieldRule:
         self._count += 1
         if self._count > MOST_FIELDS:
             raise self._refusal("fields", f"are more than {MOST_FIELDS} in all", "leave some out")
@@ -145,13 +147,13 @@ class _Judge:
             raise self._refusal(where, "is no name", fix)
         if not isinstance(given, Mapping):
             raise self._refusal(where, f"cannot be {shorten(given)!r}", 'write a rule, such as {css = "h1"}')
-        rule = Rule.read(given, called=lambda word: f"{self._called}{where}.{word}")
+        rule = FieldRule.read(given, called=lambda word: f"{self._called}{where}.{word}")
         self._judge(rule, given, where, depth)
         if rule.each is None:
             return rule
         return replace(rule, each=self._fields(rule.each, f"{where}.each", depth + 1))
 
-    def _judge(self, rule: Rule, given: Mapping[str, Any], where: str, depth: int) -> None:
+    def _judge(self, rule: FieldRule, given: Mapping[str, Any], where: str, depth: int) -> None:
         ways = [name for name in ("css", "xpath", "jsonld") if getattr(rule, name) is not None]
         if len(ways) > 1:
             raise self._refusal(where, f"has both {ways[0]} and {ways[1]}", "keep one of them")
@@ -163,7 +165,7 @@ class _Judge:
             if written is not None:
                 self._check(f"{where}.{way}", way, written)
 
-    def _judge_company(self, rule: Rule, given: Mapping[str, Any], where: str) -> None:
+    def _judge_company(self, rule: FieldRule, given: Mapping[str, Any], where: str) -> None:
         """What does not go together in one rule."""
         odd = next((name for name in _NOT_WITH_EACH if name in given), None) if rule.each is not None else None
         if odd is not None:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
-from shoal.base.text import many
+from shoal.base.text import plural
 
 LONGEST_TEXT: Final = 8_192  # of a URL or a date, in characters
 LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers read an unfinished one again and again
@@ -38,7 +38,7 @@ class SitemapKind(StrEnum):
     TEXT = "text"
 
 
-class Entry(NamedTuple):
+class SitemapEntry(NamedTuple):
     """A URL, absolute and otherwise as written, with the moment of its last change as written, if there is one."""
 
     url: str
@@ -50,7 +50,7 @@ class Sitemap:
     """What was read. Without a kind the bytes are no sitemap; `problem` continues the sentence "The sitemap …"."""
 
     kind: SitemapKind | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[SitemapEntry] = field(default_factory=list)
     refused: int = 0  # entries without an absolute URL
     problem: str | None = None
 
@@ -117,7 +117,7 @@ def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap
         else:
             _read_text(sitemap, limits, first, pieces)
         if sitemap.refused:
-            sitemap.problem = f"has {many(sitemap.refused, 'entry', 'entries')} without an absolute URL, left out"
+            sitemap.problem = f"has {plural(sitemap.refused, 'entry', 'entries')} without an absolute URL, left out"
     except _Stop as stop:
         sitemap.problem = str(stop)
     return sitemap
@@ -209,7 +209,7 @@ def _add(sitemap: Sitemap, limits: SitemapLimits, written: str, lastmod: str | N
         return False
     if len(sitemap.entries) >= limits.most_entries:
         raise _Stop(f"lists more than {limits.most_entries:,} URLs; the rest was not read")
-    sitemap.entries.append(Entry(url, lastmod))
+    sitemap.entries.append(SitemapEntry(url, lastmod))
     return True
 
 

@@ -12,7 +12,7 @@ import xxhash
 from msgspec import Struct, field
 
 from shoal.base.url import Url
-from shoal.hosts.robots_match import RuleMatcher
+from shoal.hosts.robots_matcher import RuleMatcher
 
 MAX_BYTES = 500 * 1024
 MOST_SITEMAPS = 1000
@@ -61,7 +61,7 @@ class Throttled(Struct, frozen=True):
     retry_after: str | None
 
 
-class Rule(Struct, frozen=True):
+class RobotsRule(Struct, frozen=True):
     """One line of a group: what it says of URLs whose path begins with `path`."""
 
     allow: bool
@@ -72,30 +72,30 @@ class Rule(Struct, frozen=True):
         return f"{'Allow' if self.allow else 'Disallow'}: {self.path}"
 
 
-class Group(Struct):
+class RobotsGroup(Struct):
     """Rules, and the agents that they are for: product tokens in lower case, or `*`."""
 
     agents: list[str] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[RobotsRule] = field(default_factory=list)
     complete: bool = False  # a rule was read: the next agent begins another group
 
 
 class RobotsFile(Struct):
     """A file, read."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[RobotsGroup] = field(default_factory=list)
     delays: dict[str, str] = field(default_factory=dict)  # per agent, as written
     sitemaps: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, text: str) -> "RobotsFile":
-        file, group = cls(), Group()
+        file, group = cls(), RobotsGroup()
         named: list[str] = []  # the agents right above, for which a delay is meant
         last = None
         for number, name, value in _records(text):
             if name == "user-agent":
                 if group.complete:
-                    group = Group()
+                    group = RobotsGroup()
                 if not group.agents:
                     file.groups.append(group)
                 named = [*named, _agent(value)] if last == name else [_agent(value)]
@@ -108,7 +108,7 @@ class RobotsFile(Struct):
             else:
                 group.complete = True
                 if value:
-                    group.rules.append(Rule(name == "allow", value, number))
+                    group.rules.append(RobotsRule(name == "allow", value, number))
             last = name
         return file
 
@@ -121,7 +121,7 @@ class RobotsFile(Struct):
         named = {agent for group in self.groups for agent in group.agents}
         return next((name for name in (token.lower(), ANYBODY) if name in named), None)
 
-    def rules_for(self, agent: str) -> list[Rule]:
+    def rules_for(self, agent: str) -> list[RobotsRule]:
         """All groups of one agent count as one."""
         return [rule for group in self.groups if agent in group.agents for rule in group.rules]
 
@@ -130,7 +130,7 @@ class Decision(Struct, frozen=True):
     """Whether a URL may be fetched, and what decided it. No rule: nothing in our group speaks of the URL."""
 
     allowed: bool
-    rule: Rule | None = None
+    rule: RobotsRule | None = None
 
 
 class Rules:
@@ -216,7 +216,7 @@ def _agent(value: str) -> str:
     return match[0].lower() if match else ""
 
 
-def _meanings(rules: list[Rule]) -> Iterator[tuple[str, bool, Rule]]:
+def _meanings(rules: list[RobotsRule]) -> Iterator[tuple[str, bool, RobotsRule]]:
     for rule in rules:
         yield rule.path, rule.allow, rule
         if rule.allow and rule.path.endswith("/index.html"):  # as Google reads it: the folder is meant as well

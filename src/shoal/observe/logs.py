@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal
 from shoal.base.text import HIDDEN, clean, names_a_secret
-from shoal.observe.words import Level, Line, level_of, worded
+from shoal.observe.log_messages import LogLevel, LogLine, level_of, log_line
 from shoal.settings import LogSettings
 
 # The promised fields come first and in this order; the rest follow as they were given.
@@ -35,7 +35,7 @@ ORDER = (
 OWN = frozenset({"timestamp", "level", "event", "msg"})
 DEEPEST = 4
 MOST_ITEMS = 100
-COLOURS = {Level.DEBUG: "2", Level.INFO: "36", Level.WARNING: "33", Level.ERROR: "31"}
+COLOURS = {LogLevel.DEBUG: "2", LogLevel.INFO: "36", LogLevel.WARNING: "33", LogLevel.ERROR: "31"}
 
 
 class Logs:
@@ -45,7 +45,7 @@ class Logs:
         self._given = stream
         self._clock = clock
         self._lock = threading.Lock()
-        self.level = Level[settings.level.upper()]
+        self.level = LogLevel[settings.level.upper()]
         self._as_text = settings.format == "text" or (settings.format == "auto" and self._stream.isatty())
         self._colour = self._as_text and has_colour(self._stream)
 
@@ -56,12 +56,12 @@ class Logs:
 
     def listen(self, signal: Signal) -> None:
         if level_of(signal) >= self.level:
-            self.write(worded(signal))
+            self.write(log_line(signal))
 
-    def say(self, level: Level, event: str, message: str, **facts: Any) -> None:
-        self.write(Line(level, event, message, facts))
+    def say(self, level: LogLevel, event: str, message: str, **facts: Any) -> None:
+        self.write(LogLine(level, event, message, facts))
 
-    def write(self, line: Line) -> None:
+    def write(self, line: LogLine) -> None:
         if line.level < self.level:
             return
         text = self._text(line) if self._as_text else self._json(line)
@@ -72,13 +72,13 @@ class Logs:
         except (OSError, ValueError):  # a closed or full stream: there is nowhere left to say so
             return
 
-    def _json(self, line: Line) -> str:
+    def _json(self, line: LogLine) -> str:
         now = self._clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         head = {"timestamp": now, "level": line.level.name.lower()}
         told = {"event": clean(line.event), "msg": clean(line.message)}
         return json.dumps(head | told | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
 
-    def _text(self, line: Line) -> str:
+    def _text(self, line: LogLine) -> str:
         time = self._clock.now().astimezone().strftime("%H:%M:%S")
         message = clean(line.message)
         facts = " ".join(_brief(name, value) for name, value in _unsaid(line.facts, message))
@@ -160,8 +160,8 @@ class Bridge(logging.Handler):
         self._logs.say(_nearest(record.levelno), "log", _message(record), **facts)
 
 
-def _nearest(number: int) -> Level:
-    return max((level for level in Level if level <= number), default=Level.DEBUG)
+def _nearest(number: int) -> LogLevel:
+    return max((level for level in LogLevel if level <= number), default=LogLevel.DEBUG)
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -180,13 +180,13 @@ def capture_stdlib(logs: Logs) -> None:
     """Send every library's lines, and Python's warnings, through `logs`; replaces what was set up before."""
     root = logging.getLogger()
     root.handlers[:] = [Bridge(logs)]
-    root.setLevel(max(logs.level, Level.INFO))
+    root.setLevel(max(logs.level, LogLevel.INFO))
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
     for name in QUIET:
-        logging.getLogger(name).setLevel(Level.WARNING)
+        logging.getLogger(name).setLevel(LogLevel.WARNING)
     silence()
     logging.captureWarnings(True)
 

@@ -18,13 +18,13 @@ SPANS = (1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
-class Told(NamedTuple):
+class MetricTable(NamedTuple):
     """A metric as the reference tells of it."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    says: str
+    description: str
 
 
 class Metrics:
@@ -34,7 +34,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.told: list[Told] = []
+        self.told: list[MetricTable] = []
         self._chore_failures = self._counter("shoal_chore_failures", "Passes of a chore that raised.", "chore")
         self._clock_steps = self._counter("shoal_clock_steps", "Times that the store's clock was set.", "direction")
         self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
@@ -103,17 +103,17 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, says: str, *labels: str) -> Counter:
-        self.told.append(Told(name, "counter", labels, says))
-        return Counter(name, says, labels, registry=self.registry)
+    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+        self.told.append(MetricTable(name, "counter", labels, description))
+        return Counter(name, description, labels, registry=self.registry)
 
-    def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
-        self.told.append(Told(name, "gauge", labels, says))
-        return Gauge(name, says, labels, registry=self.registry)
+    def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
+        self.told.append(MetricTable(name, "gauge", labels, description))
+        return Gauge(name, description, labels, registry=self.registry)
 
-    def _histogram(self, name: str, says: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
-        self.told.append(Told(name, "histogram", labels, says))
-        return Histogram(name, says, labels, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, description: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
+        self.told.append(MetricTable(name, "histogram", labels, description))
+        return Histogram(name, description, labels, buckets=buckets, registry=self.registry)
 
     def _chore_failed(self, signal: Any) -> None:
         self._chore_failures.labels(signal.chore).inc()

@@ -16,7 +16,7 @@ from shoal.pages.page import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BodyStoreStumbled(Signal):
+class BodyStoreFailed(Signal):
     """The body store did not do what it was asked; it is asked again after a pause."""
 
     store: str
@@ -24,7 +24,7 @@ class BodyStoreStumbled(Signal):
     retry_in_seconds: float
 
 
-class Place(NamedTuple):
+class BodyLocation(NamedTuple):
     """Where bytes are kept: a file of the store, and the piece of it."""
 
     file: str
@@ -46,7 +46,7 @@ Waiting = tuple[Page, tuple[Captured, ...], bytes]
 class BodyWriter(Protocol):
     """Adds to what is kept of one crawl, for one walker."""
 
-    async def append(self, data: bytes) -> Place:
+    async def append(self, data: bytes) -> BodyLocation:
         """Keep these bytes in one piece; they are durable when this returns. Raises `StorageFull` or
         `BodiesUnavailable`; then nothing refers to what may have been written, and the next call begins a new file."""
         ...
@@ -59,7 +59,7 @@ class BodyStore(Protocol):
         """A writer of its own: two of them never share a file. Nothing is made before the first bytes come."""
         ...
 
-    async def read(self, place: Place) -> bytes:
+    async def read(self, place: BodyLocation) -> bytes:
         """The bytes at a place; `NotFound` if they are not there."""
         ...
 
@@ -74,27 +74,27 @@ class BodyStore(Protocol):
     def close(self) -> None: ...
 
 
-def place_of(page: Page) -> Place | None:
+def place_of(page: Page) -> BodyLocation | None:
     """Where a page's answer is kept, if it is."""
     if page.body_file is None or page.body_offset is None or page.body_length is None:
         return None
-    return Place(page.body_file, page.body_offset, page.body_length)
+    return BodyLocation(page.body_file, page.body_offset, page.body_length)
 
 
-async def read_all(store: BodyStore, places: Sequence[Place]) -> dict[Place, bytes]:
+async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[BodyLocation, bytes]:
     """What is kept at these places. Neighbours are read in one go: those of one commit stand side by side."""
     found = {}
     for run in _runs(places):
         first, last = run[0], run[-1]
-        kept = await store.read(Place(first.file, first.offset, last.offset + last.length - first.offset))
+        kept = await store.read(BodyLocation(first.file, first.offset, last.offset + last.length - first.offset))
         for place in run:
             start = place.offset - first.offset
             found[place] = kept[start : start + place.length]
     return found
 
 
-def _runs(places: Sequence[Place]) -> Iterator[list[Place]]:
-    run: list[Place] = []
+def _runs(places: Sequence[BodyLocation]) -> Iterator[list[BodyLocation]]:
+    run: list[BodyLocation] = []
     for place in places:
         if run and (place.file, place.offset) != (run[-1].file, run[-1].offset + run[-1].length):
             yield run
@@ -110,7 +110,7 @@ async def answer_of(store: BodyStore, page: Page) -> Response | None:
     return None if place is None else answer_in(await store.read(place), place)
 
 
-def answer_in(kept: bytes, place: Place) -> Response:
+def answer_in(kept: bytes, place: BodyLocation) -> Response:
     """The last answer among the bytes that were kept of a page: it stands first."""
     from shoal.pages import warc  # only crawls that keep bodies pay for it
 

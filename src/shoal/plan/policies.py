@@ -10,20 +10,20 @@ from msgspec.structs import replace as replace_fields
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound
-from shoal.base.form import Form, says
 from shoal.base.ids import new_id
-from shoal.base.reading import read_duration, read_span
+from shoal.base.parsing import read_duration, read_span
+from shoal.base.request_form import Form, describe
 from shoal.base.text import HIDDEN
 from shoal.egress.address import AddressRule
 from shoal.egress.proxies import Proxies
-from shoal.pages.work import check_url
+from shoal.page_jobs.spec import check_url
 from shoal.plan.change import PolicyChange
 from shoal.plan.policy import Policy, PolicyForm
-from shoal.plan.priority import RULES, Priority, Rule, rate
+from shoal.plan.priority import RULES, Priority, PriorityRule, rate
+from shoal.plan.schedule import Schedule
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
-from shoal.plan.sites import Crawling, options_of
-from shoal.plan.store import NewPolicy, PolicyStore, Signal, Step
-from shoal.plan.when import Rhythm
+from shoal.plan.site_scheduler import Crawling, options_of
+from shoal.plan.store import NewPolicy, PolicyStore, PriorityBoost, ScheduleStep
 from shoal.queue.job import Enqueued, NewJob
 from shoal.queue.queue import Queue
 
@@ -31,10 +31,10 @@ from shoal.queue.queue import Queue
 class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a business says about a URL or a label."""
 
-    url: Annotated[Annotated[str, Meta(max_length=2083)] | None, says("The URL that it is about.")] = None
-    label: Annotated[Annotated[str, Meta(max_length=500)] | None, says("Or the label, as name=value.")] = None
-    boost: Annotated[float, says("Points for the priority of its jobs.", ge=-100, le=100)]
-    lasts: Annotated[str, says("For how long.", max_length=20)] = "24h"
+    url: Annotated[Annotated[str, Meta(max_length=2083)] | None, describe("The URL that it is about.")] = None
+    label: Annotated[Annotated[str, Meta(max_length=500)] | None, describe("Or the label, as name=value.")] = None
+    boost: Annotated[float, describe("Points for the priority of its jobs.", ge=-100, le=100)]
+    lasts: Annotated[str, describe("For how long.", max_length=20)] = "24h"
 
     checks: ClassVar = {"lasts": lambda text: read_span(text) and text}
 
@@ -58,7 +58,7 @@ class Policies:
         queue: Queue,
         crawling: Crawling,
         rule: Callable[[], AddressRule],
-        rules: tuple[Rule, ...] = RULES,
+        rules: tuple[PriorityRule, ...] = RULES,
         proxies: Proxies | None = None,
     ) -> None:
         self._database = database
@@ -173,7 +173,7 @@ class Policies:
         said = await self._store.signals(tx, subjects_of(policy))
         return rate(facts_of(policy, now, sum(said.values())), self.rules)
 
-    async def signal(self, form: SignalForm) -> Signal:
+    async def signal(self, form: SignalForm) -> PriorityBoost:
         """Take note of what a business says; it counts for jobs that are made from now on."""
         if (form.url is None) == (form.label is None):
             raise InvalidInput("url", "or label is what a signal needs, and not both", "give one of them")
@@ -181,9 +181,9 @@ class Policies:
             raise InvalidInput("label", "has no value", "write it as name=value")
         subject = f"url:{check_url(form.url, self._rule(), 'url')}" if form.url is not None else f"label:{form.label}"
 
-        async def commit(tx: Tx) -> Signal:
+        async def commit(tx: Tx) -> PriorityBoost:
             until = await self._store.now(tx) + span(read_duration(form.lasts))
-            signal = Signal(subject, form.boost, until)
+            signal = PriorityBoost(subject, form.boost, until)
             await self._store.put_signal(tx, signal)
             return signal
 
@@ -200,10 +200,10 @@ class Policies:
         return await self.get(policy_id)
 
 
-def _begun_now(policy: Policy, crawl: str | None = None) -> Step:
+def _begun_now(policy: Policy, crawl: str | None = None) -> ScheduleStep:
     """A run of it began, and its plan stays as it is."""
     at, seen = policy.next_run_at, policy.next_run_at or 0
-    return Step(policy.id, seen, policy.planned_at, at, policy.queued, begun=True, crawl=crawl)
+    return ScheduleStep(policy.id, seen, policy.planned_at, at, policy.queued, begun=True, crawl=crawl)
 
 
 def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewPolicy:
@@ -218,7 +218,7 @@ def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewP
     return NewPolicy(wanted, form.project, form.line, form.text(), form.enabled, planned, begins, now)
 
 
-def _first_planned(form: PolicyForm, rhythm: Rhythm, now: int) -> int:
+def _first_planned(form: PolicyForm, rhythm: Schedule, now: int) -> int:
     """A fresh rhythm is due at once, or at the first minute of its cron expression."""
     return now if form.cron is None else rhythm.next_planned(now, now)
 

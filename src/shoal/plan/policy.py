@@ -9,12 +9,12 @@ from msgspec import Meta, field
 
 from shoal.base.clock import moment, span, to_micros
 from shoal.base.errors import InvalidInput
-from shoal.base.form import Form, matching, says
-from shoal.base.reading import read_duration, read_pause, read_span
+from shoal.base.parsing import read_duration, read_pause, read_span
+from shoal.base.request_form import Form, describe, matching
 from shoal.base.text import HIDDEN, redact_url
-from shoal.egress.given import hidden_headers
-from shoal.pages.work import PageConfig, check_config, check_rule_set
-from shoal.plan.when import MOST_WINDOWS, Rhythm, check_cron, check_frequency, check_windows, read_window, zone
+from shoal.egress.custom_headers import hidden_headers
+from shoal.page_jobs.spec import PageConfig, check_config, check_rule_set
+from shoal.plan.schedule import MOST_WINDOWS, Schedule, check_cron, check_frequency, check_windows, read_window, zone
 
 DAY = timedelta(days=1)
 SITES = "site"
@@ -56,8 +56,8 @@ def check_zone(name: str) -> str:
 class Adaptive(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Between which frequencies a policy moves by itself: more often while the page changes, else less."""
 
-    min: Annotated[Span, says("The shortest frequency.")]
-    max: Annotated[Span, says("The longest frequency.")]
+    min: Annotated[Span, describe("The shortest frequency.")]
+    max: Annotated[Span, describe("The longest frequency.")]
 
 
 def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
@@ -71,27 +71,27 @@ def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
 class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller says of a policy. A page has `url`, a site `seeds`; when is said by `frequency` or by `cron`."""
 
-    url: Annotated[Text | None, says("The page to fetch again and again.")] = None
-    seeds: Annotated[Seeds, says("Where a crawl of a site begins, instead of a url.")] = field(default_factory=list)
-    frequency: Annotated[Span | None, says("How often: 6h, 24h, 7d; any duration from 1m to 366d.")] = None
-    cron: Annotated[Cron | None, says("When, as cron has it, instead of a frequency.")] = None
-    timezone: Annotated[Zone, says("The time zone of cron and windows.")] = "UTC"
-    windows: Annotated[Windows, says("When runs may begin: Mon-Fri 08:00-18:00.")] = field(default_factory=list)
-    jitter: Annotated[Span, says("Begin up to so much later, so that not all begin at once.")] = "0s"
-    priority_base: Annotated[Importance, says("How important it is.")] = 50
-    crawl_config: Annotated[dict[str, Any], says("How a page is fetched, or the options of a crawl.")] = field(
+    url: Annotated[Text | None, describe("The page to fetch again and again.")] = None
+    seeds: Annotated[Seeds, describe("Where a crawl of a site begins, instead of a url.")] = field(default_factory=list)
+    frequency: Annotated[Span | None, describe("How often: 6h, 24h, 7d; any duration from 1m to 366d.")] = None
+    cron: Annotated[Cron | None, describe("When, as cron has it, instead of a frequency.")] = None
+    timezone: Annotated[Zone, describe("The time zone of cron and windows.")] = "UTC"
+    windows: Annotated[Windows, describe("When runs may begin: Mon-Fri 08:00-18:00.")] = field(default_factory=list)
+    jitter: Annotated[Span, describe("Begin up to so much later, so that not all begin at once.")] = "0s"
+    priority_base: Annotated[Importance, describe("How important it is.")] = 50
+    crawl_config: Annotated[dict[str, Any], describe("How a page is fetched, or the options of a crawl.")] = field(
         default_factory=dict
     )
-    rule_set: Annotated[dict[str, Any] | None, says("Which data to take from the page.")] = None
-    lock_ttl: Annotated[Span, says("How long a bot has for a job before somebody else gets it.")] = "10m"
-    max_retry: Annotated[Tries, says("Tries after the first one.")] = 3
-    queue: Annotated[Capability | None, says("What its bot must be able to do.")] = None
-    overlap: Annotated[Overlap, says("When it is due while its last run still lives.")] = "skip"
-    adaptive: Annotated[Adaptive | None, says("Frequencies between which it moves by itself.")] = None
-    not_after: Annotated[Moment | None, says("No run begins after this moment.")] = None
-    labels: Annotated[Labels, says("Words of your own.")] = field(default_factory=dict)
-    project: Annotated[Name, says("What it is filed under.")] = "default"
-    enabled: Annotated[bool, says("False: kept, but not run.")] = True
+    rule_set: Annotated[dict[str, Any] | None, describe("Which data to take from the page.")] = None
+    lock_ttl: Annotated[Span, describe("How long a bot has for a job before somebody else gets it.")] = "10m"
+    max_retry: Annotated[Tries, describe("Tries after the first one.")] = 3
+    queue: Annotated[Capability | None, describe("What its bot must be able to do.")] = None
+    overlap: Annotated[Overlap, describe("When it is due while its last run still lives.")] = "skip"
+    adaptive: Annotated[Adaptive | None, describe("Frequencies between which it moves by itself.")] = None
+    not_after: Annotated[Moment | None, describe("No run begins after this moment.")] = None
+    labels: Annotated[Labels, describe("Words of your own.")] = field(default_factory=dict)
+    project: Annotated[Name, describe("What it is filed under.")] = "default"
+    enabled: Annotated[bool, describe("False: kept, but not run.")] = True
 
     unquoted: ClassVar = frozenset({"crawl_config"})
     checks: ClassVar = {
@@ -145,11 +145,11 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def lock(self) -> timedelta:
         return read_duration(self.lock_ttl)
 
-    def rhythm(self, frequency: timedelta | None = None) -> Rhythm:
+    def rhythm(self, frequency: timedelta | None = None) -> Schedule:
         """When it is due; at another frequency if it has adapted."""
         own = None if self.frequency is None else read_duration(self.frequency)
         windows = tuple(read_window(text) for text in self.windows)
-        return Rhythm(frequency or own, self.cron, self.timezone, windows, read_pause(self.jitter))
+        return Schedule(frequency or own, self.cron, self.timezone, windows, read_pause(self.jitter))
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Policy:
         return PolicyForm.stored(self.spec)
 
     @property
-    def rhythm(self) -> Rhythm:
+    def rhythm(self) -> Schedule:
         adapted = None if self.frequency_now is None else timedelta(microseconds=self.frequency_now)
         return self.form.rhythm(adapted)
 

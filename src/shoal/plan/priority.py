@@ -14,7 +14,7 @@ LOWEST, HIGHEST = 0, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PriorityFacts:
     """What the rules look at."""
 
     importance: int  # `priority_base` of the policy
@@ -25,7 +25,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PriorityRule:
     """Points for one fact: `per` for each unit of it, at most `most` either way."""
 
     fact: str
@@ -42,15 +42,15 @@ class Priority:
 
 
 RULES = (
-    Rule("importance", 1, 100),
-    Rule("staleness", 5, 20),
-    Rule("error_rate", -20, 20),
-    Rule("signal", 1, 50),
+    PriorityRule("importance", 1, 100),
+    PriorityRule("staleness", 5, 20),
+    PriorityRule("error_rate", -20, 20),
+    PriorityRule("signal", 1, 50),
 )
-FACTS = tuple(Facts.__slots__)
+FACTS = tuple(PriorityFacts.__slots__)
 
 
-def rate(facts: Facts, rules: tuple[Rule, ...] = RULES) -> Priority:
+def rate(facts: PriorityFacts, rules: tuple[PriorityRule, ...] = RULES) -> Priority:
     """Add up what the rules give."""
     parts = []
     for rule in rules:
@@ -60,7 +60,7 @@ def rate(facts: Facts, rules: tuple[Rule, ...] = RULES) -> Priority:
     return Priority(max(LOWEST, min(HIGHEST, total)), tuple(parts))
 
 
-def read_rules(values: Any, name: str) -> tuple[Rule, ...]:
+def read_rules(values: Any, name: str) -> tuple[PriorityRule, ...]:
     """Rules from an operator's data: `{"staleness": {"per": 5, "most": 20}}`. Facts that are not named give no points.
     `name` is what a refusal begins with."""
     if not isinstance(values, dict) or not values:
@@ -68,14 +68,14 @@ def read_rules(values: Any, name: str) -> tuple[Rule, ...]:
     return tuple(_read_rule(fact, rule, name) for fact, rule in values.items())
 
 
-def _read_rule(fact: str, rule: Any, name: str) -> Rule:
+def _read_rule(fact: str, rule: Any, name: str) -> PriorityRule:
     if fact not in FACTS:
         raise BadConfig(f"{name} {shorten(fact)}", "is no fact that rules look at", f"use {', '.join(FACTS)}")
     numbers = rule if isinstance(rule, dict) else {}
     per, most = numbers.get("per", None), numbers.get("most", HIGHEST)
     if set(numbers) - {"per", "most"} or not _is_number(per) or not _is_number(most) or most < 0:
         raise BadConfig(f"{name} {fact}", "is not a rule", 'write it as {"per": 5, "most": 20}')
-    return Rule(fact, per, most)
+    return PriorityRule(fact, per, most)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

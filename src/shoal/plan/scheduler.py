@@ -14,15 +14,15 @@ import orjson
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.ids import JobId, new_id
-from shoal.base.service import Pass
+from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import canonical
-from shoal.pages.work import AS_GIVEN, KIND, host_of
+from shoal.page_jobs.spec import AS_GIVEN, KIND, host_of
 from shoal.plan.policy import CAPABILITIES, Policy
-from shoal.plan.priority import RULES, Facts, Priority, Rule, rate
-from shoal.plan.store import PolicyStore, Step
+from shoal.plan.priority import RULES, Priority, PriorityFacts, PriorityRule, rate
+from shoal.plan.store import PolicyStore, ScheduleStep
 from shoal.queue.job import Enqueued, NewJob
-from shoal.queue.jobs import Jobs
+from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
@@ -53,7 +53,7 @@ class _Plan:
 
     policy: Policy
     job: NewJob
-    step: Step
+    step: ScheduleStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class Scheduler:
         database: Database,
         store: PolicyStore,
         queue: Queue,
-        jobs: Jobs,
+        jobs: JobAdmin,
         signals: Signals,
         backlog: int,
-        rules: tuple[Rule, ...] = RULES,
+        rules: tuple[PriorityRule, ...] = RULES,
     ) -> None:
         self._database = database
         self._store = store
@@ -91,14 +91,14 @@ class Scheduler:
         self._backlog = backlog
         self._rules = rules
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         rooms = await self._database.read(self._rooms)
         if not rooms:
-            return Pass()  # what is due stays due: the longest waiting goes first when there is room
+            return PassResult()  # what is due stays due: the longest waiting goes first when there is room
         batch = await self._database.run(lambda tx: self._make(tx, rooms))
         await self._tell(batch)
         full = min(BATCH, *rooms.values())
-        return Pass(again_in=timedelta(0) if batch.looked >= full else None)
+        return PassResult(again_in=timedelta(0) if batch.looked >= full else None)
 
     async def _tell(self, batch: _Batch) -> None:
         for move in batch.replaced:
@@ -144,7 +144,7 @@ class Scheduler:
 
     async def _plan(
         self, tx: Tx, policies: Sequence[Policy], now: int
-    ) -> tuple[list[_Plan], list[Step], list[PolicyStuck]]:
+    ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
         """What to do for each of these; where those go that may not begin now; and those that cannot be run: they must
         not keep the others from it."""
         said = await self._store.signals(tx, sorted(set(_subjects(policies))))
@@ -167,9 +167,9 @@ class Scheduler:
         return [move for move in moves if move is not None]
 
 
-def facts_of(policy: Policy, now: int, signal: float) -> Facts:
+def facts_of(policy: Policy, now: int, signal: float) -> PriorityFacts:
     overdue = max(0.0, (now - (policy.next_run_at or now)) / 1e6)
-    return Facts(policy.form.priority_base, policy.staleness(now), policy.error_rate, signal, overdue)
+    return PriorityFacts(policy.form.priority_base, policy.staleness(now), policy.error_rate, signal, overdue)
 
 
 def job_of(policy: Policy, rating: Priority) -> NewJob:
@@ -215,22 +215,24 @@ def _points(policy: Policy, said: Mapping[str, float]) -> float:
     return sum(said.get(name, 0.0) for name in subjects_of(policy))
 
 
-def step_of(policy: Policy, now: int, lives: bool) -> Step:
+def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
     """Where a policy goes from here. One that was only owed a run keeps its times."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
     queued = lives and (policy.queued or policy.form.overlap == "queue")
     if not due:
-        return Step(policy.id, policy.next_run_at or 0, policy.planned_at, policy.next_run_at, queued, not lives)
+        return ScheduleStep(
+            policy.id, policy.next_run_at or 0, policy.planned_at, policy.next_run_at, queued, not lives
+        )
     planned = policy.planned_at  # later than now if the run was owed, and waited for a window
     if planned <= now:
         planned = policy.rhythm.next_planned(planned, now)
     begins = policy.rhythm.begins(policy.id, planned)
-    return Step(
+    return ScheduleStep(
         policy.id, policy.next_run_at or 0, planned, None if policy.form.is_over(begins) else begins, queued, not lives
     )
 
 
-def kept_waiting(policy: Policy, now: int) -> Step | None:
+def kept_waiting(policy: Policy, now: int) -> ScheduleStep | None:
     """Where a policy goes whose run comes so late that it may not begin any more: to when its next window opens, or
     nowhere, for it is over. None if it may begin."""
     is_free = not policy.form.windows and policy.form.not_after is None
@@ -239,17 +241,17 @@ def kept_waiting(policy: Policy, now: int) -> Step | None:
     due = policy.next_run_at is None or policy.next_run_at <= now
     begins = opens if due else min(opens, policy.next_run_at or opens)
     later = None if policy.form.is_over(begins) else begins
-    return Step(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
+    return ScheduleStep(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 
-def put_off(policy: Policy, now: int) -> Step:
+def put_off(policy: Policy, now: int) -> ScheduleStep:
     """A policy that cannot be run as it is has to wait, and is owed nothing."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
     later = now + span(PUT_OFF) if due else policy.next_run_at
-    return Step(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
+    return ScheduleStep(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 
-def _left(plan: _Plan) -> Step:
+def _left(plan: _Plan) -> ScheduleStep:
     """The step of a policy whose last run still lives."""
     queued = plan.policy.queued or plan.policy.form.overlap == "queue"
     return replace(plan.step, queued=queued, begun=False)

@@ -24,7 +24,7 @@ class NewPolicy(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduleStep:
     """How a policy goes on after one of its times has come: compare-and-set on the time that was seen."""
 
     id: str
@@ -37,7 +37,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RunNote:
     """What the end of a run says about a policy."""
 
     id: str
@@ -49,7 +49,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class PriorityBoost:
     """What a business says about a URL or a label: points, for a while."""
 
     subject: str  # `url:https://…` or `label:team=search`
@@ -95,9 +95,9 @@ class PolicyStore(Protocol):
         """The store's time, and policies of sites whose time has come or that are owed a run."""
         ...
 
-    async def advance(self, tx: Tx, steps: Sequence[Step]) -> None: ...
+    async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> None: ...
 
-    async def note(self, tx: Tx, notes: Sequence[Note]) -> None: ...
+    async def note(self, tx: Tx, notes: Sequence[RunNote]) -> None: ...
 
     async def live_jobs(self, tx: Tx, keys: Sequence[str]) -> dict[str, str]:
         """The live jobs with these dedupe keys."""
@@ -111,7 +111,7 @@ class PolicyStore(Protocol):
         """The points that are valid now, by subject."""
         ...
 
-    async def put_signal(self, tx: Tx, signal: Signal) -> None: ...
+    async def put_signal(self, tx: Tx, signal: PriorityBoost) -> None: ...
 
     async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
         """Remove signals that counted no longer at that time; how many."""

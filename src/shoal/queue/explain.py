@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.base.clock import from_micros
-from shoal.hosts.pace import AHEAD
-from shoal.queue.book import Crowd
+from shoal.hosts.rate import AHEAD
 from shoal.queue.job import JS, LOCAL, Job
+from shoal.queue.job_admin_store import QueuePosition
 from shoal.queue.states import JobState
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class JobExplanation:
     """Where a job is and why: a reason with a stable name, a sentence, and the facts behind it."""
 
     job: Job
@@ -32,31 +32,31 @@ class Explanation:
         }
 
 
-def explain(job: Job, crowd: Crowd, room: tuple[int, int | None] | None) -> Explanation:
+def explain(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None) -> JobExplanation:
     """`room`: of the scope that a parked job waits for, how many are locked and how many may be."""
     if job.state is JobState.PENDING:
         return _waiting(job, crowd, room)
     return _locked(job, crowd) if job.state is JobState.LOCKED else _ended(job)
 
 
-def _waiting(job: Job, crowd: Crowd, room: tuple[int, int | None] | None) -> Explanation:
+def _waiting(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None) -> JobExplanation:
     if job.parked is not None and room is not None:
         locked, most = room
         says = f"{job.parked} may have {_many(most)} at once and has {locked}: it waits for one of them to end."
-        return Explanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
+        return JobExplanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
     if job.not_before > crowd.now:
         seconds = (job.not_before - crowd.now) / 1e6
         why = f"it failed ({job.error}) and is tried again" if job.attempts else "it is not to begin before"
-        return Explanation(job, "not_before", f"{why} in {seconds:.0f} s.".capitalize(), {"in_seconds": seconds})
+        return JobExplanation(job, "not_before", f"{why} in {seconds:.0f} s.".capitalize(), {"in_seconds": seconds})
     if job.lane.startswith(LOCAL):
         says = (
             "It waits in the lane of one process, which no worker takes from: `shoal crawl --resume` goes on with it."
         )
-        return Explanation(job, "local_lane", says, {"lane": job.lane})
+        return JobExplanation(job, "local_lane", says, {"lane": job.lane})
     return _in_line(job, crowd)
 
 
-def _in_line(job: Job, crowd: Crowd) -> Explanation:
+def _in_line(job: Job, crowd: QueuePosition) -> JobExplanation:
     facts: dict[str, Any] = {
         "ahead": crowd.ahead,
         "running": crowd.locked,
@@ -69,32 +69,34 @@ def _in_line(job: Job, crowd: Crowd) -> Explanation:
     if crowd.host_busy_for > AHEAD:
         before = f"{crowd.ahead} of its jobs {'goes' if crowd.ahead == 1 else 'go'} before this one"
         says = f"{crowd.host} is not to be asked for another {crowd.host_busy_for:.0f} s, and {before}."
-        return Explanation(job, "host_busy", says, facts)
+        return JobExplanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
     if job.capability == JS and not crowd.locked:
         says = "It needs a browser, and no worker of this version has one: it waits until there is a renderer."
-        return Explanation(job, "no_renderer", says, facts)
+        return JobExplanation(job, "no_renderer", says, facts)
     if not crowd.locked:
         says = f"Nobody works on {like} just now: start a worker that takes them from the {job.lane} lane."
-        return Explanation(job, "no_worker", says, facts)
+        return JobExplanation(job, "no_worker", says, facts)
     stand = (
         f"{crowd.ahead} {'stands' if crowd.ahead == 1 else 'stand'} before it" if crowd.ahead else "It is the next one"
     )
-    return Explanation(job, "in_line", f"{stand}; {crowd.locked} {like} are worked on.", facts)
+    return JobExplanation(job, "in_line", f"{stand}; {crowd.locked} {like} are worked on.", facts)
 
 
-def _locked(job: Job, crowd: Crowd) -> Explanation:
+def _locked(job: Job, crowd: QueuePosition) -> JobExplanation:
     left = ((job.lease_until or 0) - crowd.now) / 1e6
     facts = {"holder": job.lease_holder, "lease_seconds": left, "epoch": job.lease_epoch}
     if left < 0:
         says = f"The lease of {job.lease_holder} ran out {-left:.0f} s ago: the next sweep gives the job back."
-        return Explanation(job, "lease_over", says, facts)
+        return JobExplanation(job, "lease_over", says, facts)
     if job.kill_at is not None:
-        return Explanation(job, "to_be_killed", f"{job.lease_holder} has it and is told to kill it.", facts)
-    return Explanation(job, "worked_on", f"{job.lease_holder} has it for another {left:.0f} s, if not extended.", facts)
+        return JobExplanation(job, "to_be_killed", f"{job.lease_holder} has it and is told to kill it.", facts)
+    return JobExplanation(
+        job, "worked_on", f"{job.lease_holder} has it for another {left:.0f} s, if not extended.", facts
+    )
 
 
-def _ended(job: Job) -> Explanation:
+def _ended(job: Job) -> JobExplanation:
     at = from_micros(job.finished_at or 0).isoformat(timespec="seconds").replace("+00:00", "Z")
     why = f" ({job.state_reason})" if job.state_reason else ""
     error = f": {job.error.rstrip('.')}" if job.error and job.state is not JobState.DONE else ""
@@ -102,7 +104,7 @@ def _ended(job: Job) -> Explanation:
         f"; `shoal jobs retry {job.id}` lets it run again" if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
     )
     facts = {"attempts": job.attempts, "crash_count": job.crash_count, "error": job.error}
-    return Explanation(
+    return JobExplanation(
         job, job.state_reason or job.state.value, f"It is {job.state.value}{why} since {at}{error}{tail}.", facts
     )
 

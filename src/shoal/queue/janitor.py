@@ -8,9 +8,9 @@ from functools import partial
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost, StorageFull, TimeError
-from shoal.base.service import Pass
+from shoal.base.service import PassResult
 from shoal.base.store_clock import ClockCheck
-from shoal.queue.job import RUN_KINDS, Holder, LostJob
+from shoal.queue.job import RUN_KINDS, Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, Move
 
@@ -25,9 +25,8 @@ class Janitor:
     lease of the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not
     with it. But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was
     extended of late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever
-    they hold is left to them for `bot_grace` after the start. When the store's clock jumped, a lease says nothing of its
-    holder until that had the time to extend it: nothing expires within one lease of the jump, and bots get their grace
-    again.
+    they hold is left to them for `bot_grace` after the start. After a jump of the store's clock nothing expires within
+    one lease, because holders need that time to extend, and bots get their grace again.
     """
 
     name = "janitor"
@@ -53,7 +52,7 @@ class Janitor:
         self._store_clock = queue.clock_watch(clock)
         self._own_clock: tuple[int, float] | None = None  # what it showed at the last pass, and when that was
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         began = self._now()
         try:
             lost = await self._database.read(self._look)
@@ -63,7 +62,7 @@ class Janitor:
                 self._wary = False
             tidied = await self._tidy()
             if self._in_grace(began):
-                return Pass(did=tidied)
+                return PassResult(did=tidied)
             moved = await self._expire_all(lost)
         except (TimeError, StorageFull):  # nobody could extend its lease either
             self._last_pass = None
@@ -71,7 +70,7 @@ class Janitor:
             raise
         again = timedelta(0) if len(lost) == BATCH and moved else None
         swept = f"gave back {moved} of {len(lost)} expired leases" if lost else ""
-        return Pass(did=", ".join(filter(None, (swept, tidied))), again_in=again)
+        return PassResult(did=", ".join(filter(None, (swept, tidied))), again_in=again)
 
     def _in_grace(self, now: float) -> bool:
         """Whether leases get the benefit of the doubt: the store, or this process, was away and has just come back."""
@@ -110,7 +109,7 @@ class Janitor:
     async def _expire_group(self, kind: str, run_id: str | None, seen: list[LostJob]) -> int:
         async def commit(tx: Tx) -> list[Move]:
             await self._queue.lock_run(tx, kind, run_id)
-            lost = await self._queue.store.lost_in(tx, [Holder(job.id, job.epoch) for job in seen], expired=True)
+            lost = await self._queue.store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
             moves = [await self._verdict(tx, job) for job in lost]
             await self._queue.finish_and_lease_in(tx, moves, None)
             for move in moves:
@@ -161,7 +160,7 @@ class Janitor:
         return True
 
     async def _expire_in(self, tx: Tx, seen: LostJob) -> Move:
-        holder = Holder(seen.id, seen.epoch)
+        holder = Fence(seen.id, seen.epoch)
         await self._queue.lock_run(tx, seen.kind, seen.run_id)
         lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
         if lost is None:

@@ -13,7 +13,7 @@ from shoal.base.clock import moment
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import redact_url
-from shoal.hosts.pace import HostPace
+from shoal.hosts.rate import HostRateLimit
 from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
@@ -54,12 +54,12 @@ def is_local(lane: str) -> bool:
     return lane.startswith(LOCAL)
 
 
-def scopes_of(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+def quota_keys(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The scopes of what belongs to a project and has labels."""
     return (f"project:{project}", *(f"label:{name}={value}" for name, value in labels.items()))
 
 
-def most_in(scope: str, quota: int | None) -> int | None:
+def quota_limit(scope: str, quota: int | None) -> int | None:
     """How many jobs of a scope may be locked at once; None: any number."""
     return 1 if quota is None and scope.startswith(KEY_SCOPE) else quota
 
@@ -98,7 +98,7 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class LeaseRequest:
     """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first. `lock_ttl`: of a
     bot, how long it keeps jobs that say nothing about it; None: a node, whose leases are all as long. `waits`: for
     others who count the seats of a scope just now; who holds what such others may need must not. `pace`: lease by host:
@@ -110,10 +110,10 @@ class Taker:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
-    pace: HostPace | None = None
+    pace: HostRateLimit | None = None
 
 
-class Holder(Struct, frozen=True):
+class Fence(Struct, frozen=True):
     """Who may change what a job owns: the job, and the number of its grant. The fence of every commit."""
 
     job_id: JobId
@@ -123,7 +123,7 @@ class Holder(Struct, frozen=True):
 class Lease(Struct):
     """The right to work on a job. It lasts one term from the grant: measure what is left by your own clock."""
 
-    holder: Holder
+    holder: Fence
     kind: str
     run_id: str | None
     payload: str
@@ -141,12 +141,12 @@ class Extended:
     """Of the leases that were to be extended: those that still are their holders', and of these the ones whose work is
     to be killed."""
 
-    kept: list[Holder]
-    to_kill: frozenset[Holder] = frozenset()
+    kept: list[Fence]
+    to_kill: frozenset[Fence] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HeartbeatAnswer:
     """What a bot hears when it gives a sign of life: how long its lease lasts from now, and whether it is to drop the
     work."""
 
@@ -155,7 +155,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class TurnResult:
     """What one commit did: the moves that were refused, for somebody else was first, the jobs granted, and how many
     found no room in their scopes and left the line."""
 
@@ -284,7 +284,7 @@ class LostJob:
     settled: bool  # something, since the grant: the deaths before it do not count any more
 
 
-class RunKeeper(Protocol):
+class RunListener(Protocol):
     """Who owns the runs of one job kind. The queue calls it in the transaction that ends or returns a job, so that
     run and job change in one commit; `lock` comes first, for the lock order is run, then job."""
 
@@ -302,7 +302,7 @@ class RunKeeper(Protocol):
         ...
 
 
-class Undertaker(Protocol):
+class DeadLetterListener(Protocol):
     """Who is told, in that very commit, that jobs of a kind became dead letters without a result: their workers were
     lost, or raised."""
 

@@ -7,16 +7,16 @@ from typing import Protocol
 
 from shoal.base.clock import span
 from shoal.base.database import Database
-from shoal.base.service import Pass
-from shoal.queue.book import JobBook, JobFilter
+from shoal.base.service import PassResult
 from shoal.queue.job import RUN_KINDS
+from shoal.queue.job_admin_store import JobAdminStore, JobFilter
 from shoal.settings import QueueSettings
 
 BATCH = 500
 BATCHES = 20  # of one shelf in one pass: others want their turn
 
 
-class Shelf(Protocol):
+class RetentionRule(Protocol):
     """Rows that are kept for a time. `keep`: how long; `timedelta.max` for ever."""
 
     name: str
@@ -29,12 +29,12 @@ class Shelf(Protocol):
 
 
 @dataclass(slots=True)
-class OldJobs:
+class JobRetention:
     """Jobs that ended, dead letters or all others. Those of runs are kept as long as their run."""
 
     name: str
     keep: timedelta
-    book: JobBook
+    book: JobAdminStore
     dead: bool
     _after: int = 0  # what ended before is done with, until the end is reached: runs' jobs may be many
 
@@ -45,11 +45,11 @@ class OldJobs:
         return purged.count, purged.after is not None
 
 
-def job_shelves(book: JobBook, settings: QueueSettings) -> list[Shelf]:
+def job_retention(book: JobAdminStore, settings: QueueSettings) -> list[RetentionRule]:
     """What the queue itself keeps: jobs that are done or were cancelled, and dead letters, which people want longer."""
     return [
-        OldJobs("ended jobs", settings.keep_finished, book, dead=False),
-        OldJobs("dead letters", settings.keep_dead, book, dead=True),
+        JobRetention("ended jobs", settings.keep_finished, book, dead=False),
+        JobRetention("dead letters", settings.keep_dead, book, dead=True),
     ]
 
 
@@ -58,18 +58,18 @@ class Pruner:
 
     name = "pruner"
 
-    def __init__(self, database: Database, shelves: Sequence[Shelf]) -> None:
+    def __init__(self, database: Database, shelves: Sequence[RetentionRule]) -> None:
         self._database = database
         self._shelves = list(shelves)
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         now: int = await self._database.read(lambda tx: tx.value("now"))
         passes = {shelf.name: await self._prune(shelf, now) for shelf in self._shelves if shelf.keep != timedelta.max}
         told = ", ".join(f"{count} {name}" for name, (count, _) in passes.items() if count)
         more = any(more for _, more in passes.values())
-        return Pass(did=f"removed {told}" if told else "", again_in=timedelta(0) if more else None)
+        return PassResult(did=f"removed {told}" if told else "", again_in=timedelta(0) if more else None)
 
-    async def _prune(self, shelf: Shelf, now: int) -> tuple[int, bool]:
+    async def _prune(self, shelf: RetentionRule, now: int) -> tuple[int, bool]:
         removed, more, before = 0, True, now - span(shelf.keep)
         for _ in range(BATCHES):
             count, more = await shelf.prune(self._database, before, BATCH)

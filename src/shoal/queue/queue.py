@@ -20,17 +20,17 @@ from shoal.base.store_clock import ClockWatch
 from shoal.queue import states
 from shoal.queue.job import (
     HTTP,
-    Beat,
+    DeadLetterListener,
     Enqueued,
     Extended,
-    Holder,
+    Fence,
+    HeartbeatAnswer,
     Lease,
+    LeaseRequest,
     LostJob,
     NewJob,
-    RunKeeper,
-    Taker,
-    Turned,
-    Undertaker,
+    RunListener,
+    TurnResult,
     is_bot,
 )
 from shoal.queue.states import GrantEnd, JobState, Move
@@ -114,12 +114,14 @@ class Queue:
         self.store = store
         self.settings = settings
         self._signals = signals
-        self._keepers: dict[str, RunKeeper] = {}
-        self._undertakers: dict[str, Undertaker] = {}
+        self._keepers: dict[str, RunListener] = {}
+        self._undertakers: dict[str, DeadLetterListener] = {}
         self._jitter = jitter
         self._apart = 0
 
-    def register(self, keepers: Mapping[str, RunKeeper], undertakers: Mapping[str, Undertaker] | None = None) -> None:
+    def register(
+        self, keepers: Mapping[str, RunListener], undertakers: Mapping[str, DeadLetterListener] | None = None
+    ) -> None:
         """Name who owns the runs of each job kind, and who is told of its dead letters."""
         self._keepers.update(keepers)
         self._undertakers.update(undertakers or {})
@@ -151,7 +153,7 @@ class Queue:
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
         """Grant up to `limit` jobs. Those that find no room in their scopes are put aside, and others looked for."""
-        taker, leases = Taker(holder, kinds, lanes, capabilities), list[Lease]()
+        taker, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
         for _ in range(ROUNDS):
             try:
                 turned = await self._turn((), taker, limit - len(leases))
@@ -166,18 +168,20 @@ class Queue:
             self._tell_leased(lease, holder)
         return leases
 
-    async def finish_and_lease(self, moves: Sequence[Move], taker: Taker, limit: int) -> Turned:
+    async def finish_and_lease(self, moves: Sequence[Move], taker: LeaseRequest, limit: int) -> TurnResult:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no keeper."""
         turned = await self._turn(moves, taker, limit)
         self.tell_turn(taker, moves, turned)
         return turned
 
-    async def finish_and_lease_in(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int = 0) -> Turned:
+    async def finish_and_lease_in(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest | None, limit: int = 0
+    ) -> TurnResult:
         """Carry out moves and lease in an open transaction, each move fenced by itself; those that were refused changed
         nothing. What the moves mean for runs is the caller's business: it locks them before, and tells them after."""
         return await self.store.turn(tx, moves, taker, limit, self.settings.lease)
 
-    async def _turn(self, moves: Sequence[Move], taker: Taker, limit: int) -> Turned:
+    async def _turn(self, moves: Sequence[Move], taker: LeaseRequest, limit: int) -> TurnResult:
         """A commit of its own. A small one is tried as one single statement, unless the last such was not enough."""
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
@@ -188,7 +192,7 @@ class Queue:
             self._apart = APART
         return await self._database.run(lambda tx: self.finish_and_lease_in(tx, moves, taker, limit))
 
-    def tell_turn(self, taker: Taker, moves: Sequence[Move], turned: Turned) -> None:
+    def tell_turn(self, taker: LeaseRequest, moves: Sequence[Move], turned: TurnResult) -> None:
         """Say what a committed turn did, in few signals whatever the size of the batch."""
         made = [move for move in moves if move not in turned.refused] if turned.refused else moves
         for how, count in Counter(move.grant_end for move in made).items():
@@ -204,18 +208,18 @@ class Queue:
             self._tell_leased(lease, holder)
         return lease
 
-    async def extend(self, holders: Sequence[Holder]) -> Extended:
+    async def extend(self, holders: Sequence[Fence]) -> Extended:
         """Those of the leases that are still ours; they last one more term from now. Some may be to be killed."""
         return await self._database.run(lambda tx: self.store.extend(tx, holders, self.settings.lease))
 
-    async def beat(self, owner: str, holder: Holder, ttl: timedelta) -> Beat:
+    async def beat(self, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer:
         """A bot's sign of life: its lease lasts the job's own term from now, or `ttl`. Raises if it is not its own."""
         beat = await self._database.run(lambda tx: self.store.beat(tx, owner, holder, ttl))
         if beat is None:
             raise LeaseLost(holder.job_id, holder.epoch)
         return beat
 
-    async def began(self, holder: Holder, node: str, pid: int, config: str | None = None) -> bool:
+    async def began(self, holder: Fence, node: str, pid: int, config: str | None = None) -> bool:
         """Note who works on a grant: the node, its process, its configuration; False if the job moved on."""
         return await self._database.run(lambda tx: self.store.note(tx, holder, node, pid, config))
 

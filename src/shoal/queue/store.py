@@ -8,7 +8,19 @@ from typing import Protocol
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.store_clock import StoreClock
-from shoal.queue.job import Beat, Enqueued, Extended, Grant, Holder, Job, Lease, LostJob, NewJob, Taker, Turned
+from shoal.queue.job import (
+    Enqueued,
+    Extended,
+    Fence,
+    Grant,
+    HeartbeatAnswer,
+    Job,
+    Lease,
+    LeaseRequest,
+    LostJob,
+    NewJob,
+    TurnResult,
+)
 from shoal.queue.states import Move
 
 
@@ -23,7 +35,7 @@ class JobStore(Protocol):
         also within the batch: the others are answered with its id."""
         ...
 
-    async def lease(self, tx: Tx, taker: Taker, limit: int, ttl: timedelta) -> list[Lease]:
+    async def lease(self, tx: Tx, taker: LeaseRequest, limit: int, ttl: timedelta) -> list[Lease]:
         """Grant up to `limit` due jobs: lane after lane, in each the best rank first; a point of priority is worth as
         much as a span of waiting, so that nothing waits for ever. Each grant raises the job's epoch and opens a history
         row. An empty answer does not mean that no job waits: others may have the lock on it just now.
@@ -34,13 +46,17 @@ class JobStore(Protocol):
         caller does that in the same commit, and takes back what got none."""
         ...
 
-    async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
+    async def turn(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest | None, limit: int, ttl: timedelta
+    ) -> TurnResult:
         """Carry out moves of locked jobs, each by compare-and-set, close their history rows, and lease as `lease` does,
         in one statement where the store has such. What is refused changes nothing; the rest is done. Jobs that waited
         for the room that the moves make are let in by a commit that follows this one."""
         ...
 
-    async def turn_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> Turned | None:
+    async def turn_once(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest, limit: int, ttl: timedelta
+    ) -> TurnResult | None:
         """A small turn as one single statement. None: nothing was done, for it takes more than that; `turn` it."""
         ...
 
@@ -48,16 +64,16 @@ class JobStore(Protocol):
         """Grant this very job if it is pending."""
         ...
 
-    async def fence(self, tx: Tx, holder: Holder) -> bool:
+    async def fence(self, tx: Tx, holder: Fence) -> bool:
         """Whether the job is still locked with that epoch; if so, it stays so until this transaction ends."""
         ...
 
-    async def extend(self, tx: Tx, holders: Sequence[Holder], ttl: timedelta) -> Extended:
+    async def extend(self, tx: Tx, holders: Sequence[Fence], ttl: timedelta) -> Extended:
         """Move the ends of these leases in one statement; those that were extended, and of these the ones to be killed.
         Never waits for a fence."""
         ...
 
-    async def beat(self, tx: Tx, owner: str, holder: Holder, ttl: timedelta) -> Beat | None:
+    async def beat(self, tx: Tx, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
         """Move the end of a bot's lease, by the job's own `lock_ttl` or else `ttl`; None if it is not that owner's. One
         whose job was cancelled is told so."""
         ...
@@ -66,7 +82,7 @@ class JobStore(Protocol):
         """How many jobs an owner holds. Looks at every locked job: ask rarely."""
         ...
 
-    async def note(self, tx: Tx, holder: Holder, node: str, pid: int, config: str | None) -> bool:
+    async def note(self, tx: Tx, holder: Fence, node: str, pid: int, config: str | None) -> bool:
         """Note in the grant's history in which process it is worked on, and with which configuration; False if the job
         moved on."""
         ...
@@ -83,7 +99,7 @@ class JobStore(Protocol):
         """The locked jobs whose lease names that holder."""
         ...
 
-    async def mark_settled(self, tx: Tx, holder: Holder) -> None:
+    async def mark_settled(self, tx: Tx, holder: Fence) -> None:
         """Remember that this grant settled something. Call under the fence."""
         ...
 
@@ -114,7 +130,7 @@ class JobStore(Protocol):
         must still be moved by `apply`."""
         ...
 
-    async def lost_in(self, tx: Tx, holders: Sequence[Holder], *, expired: bool) -> list[LostJob]:
+    async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         """Those of the grants that still are, as they are now, locked against any other move; with `expired`, only
         those whose lease is over."""
         ...
@@ -134,24 +150,24 @@ class JobStore(Protocol):
         ...
 
     async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        """Of the next so many scopes in which jobs found no room, those where there is some now. Each call goes on where
-        the last one ended, and begins again after the end."""
+        """Of the next so many scopes in which jobs found no room, those where there is some now. Each call continues
+        where the last one ended, and begins again after the end."""
         ...
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Let as many jobs of a scope stand in line as there is room; how many. In a commit of its own: it takes the lock
-        of the scope, and whoever has that waits for nothing but hosts."""
+        """Let as many jobs of a scope stand in line as there is room; how many. In a commit of its own: it takes the
+        lock of the scope, and a commit that has one may only wait for hosts."""
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         """How long the lease of a node that ends last still has; negative if it is over, None if there is none."""
         ...
 
-    async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
+    async def lost(self, tx: Tx, holder: Fence) -> LostJob | None:
         """That grant as it is now, locked against any other move; None if it is over."""
         ...
 
-    async def still_expired(self, tx: Tx, holder: Holder) -> bool:
+    async def still_expired(self, tx: Tx, holder: Fence) -> bool:
         """Whether that grant is still locked and its lease over, decided under the lock that `apply` needs."""
         ...
 

@@ -25,7 +25,7 @@ class WakeRestored(Signal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WakeEarFailed(Signal):
+class WakeListenerFailed(Signal):
     """Somebody who was to hear a hint raised; the others have heard it."""
 
     error: str
@@ -59,7 +59,7 @@ class Wake(Protocol):
         ...
 
 
-class Ears:
+class WakeListeners:
     """Who in this process wants to hear. One that raises keeps nobody else from hearing."""
 
     def __init__(self, signals: Signals) -> None:
@@ -80,7 +80,7 @@ class Ears:
             try:
                 heard()
             except Exception as error:
-                self._signals.emit(WakeEarFailed(error=f"{type(error).__name__}: {error}"))
+                self._signals.emit(WakeListenerFailed(error=f"{type(error).__name__}: {error}"))
 
 
 class QuietWake:
@@ -90,7 +90,7 @@ class QuietWake:
     trouble = None
 
     def __init__(self, signals: Signals) -> None:
-        self._ears = Ears(signals)
+        self._ears = WakeListeners(signals)
 
     def announce(self) -> None:
         self._ears.tell()

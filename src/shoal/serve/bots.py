@@ -1,5 +1,5 @@
 """The bot API: page jobs pulled, kept alive and answered over HTTP. What a bot may hold and what becomes of a result is
-decided in `fetch.bots` and `pages.ingest`."""
+decided in `page_jobs.bots` and `page_jobs.ingest`."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -9,18 +9,18 @@ from msgspec import Meta, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput, LeaseLost, RateLimited, TooLarge
-from shoal.base.form import Form, matching, says
 from shoal.base.ids import JobId
-from shoal.fetch.bots import Bots, Pull, told
-from shoal.fetch.slots import Task
-from shoal.pages.result import Delivery, Receipt, Result, Status
-from shoal.queue.job import Holder
-from shoal.serve import examples, shapes
-from shoal.serve.endpoint import Ask, Nothing, endpoint
-from shoal.serve.keeper import caller_of
+from shoal.base.request_form import Form, describe, matching
+from shoal.page_jobs.bots import Bots, Pull, told
+from shoal.page_jobs.leasing import PageTask
+from shoal.page_jobs.result import Receipt, Result, ResultDelivery, Status
+from shoal.queue.job import Fence
+from shoal.serve import examples, schemas
+from shoal.serve.authentication import caller_of
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
 
 MOST_JOBS = 100  # of one pull, and of one batch of results
@@ -34,56 +34,56 @@ Data = dict[str, Any] | list[Any] | str | None
 class PullForm(Form, frozen=True, kw_only=True):
     """What a bot asks for."""
 
-    bot_id: Annotated[Name, says("What the bot calls itself; the owner of what it pulls is its token.")]
+    bot_id: Annotated[Name, describe("What the bot calls itself; the owner of what it pulls is its token.")]
     capabilities: Annotated[
         list[Literal["http", "js", "special"]],
-        says("What it can do. `js` does not include `http`.", min_length=1, max_length=3),
+        describe("What it can do. `js` does not include `http`.", min_length=1, max_length=3),
     ] = field(default_factory=lambda: ["http"])
-    max: Annotated[int, says("Jobs that it takes at once.", ge=1, le=MOST_JOBS)] = 1
-    wait_seconds: Annotated[float, says("How long it waits for a job to come.", ge=0, le=LONGEST_WAIT)] = 0.0
+    max: Annotated[int, describe("Jobs that it takes at once.", ge=1, le=MOST_JOBS)] = 1
+    wait_seconds: Annotated[float, describe("How long it waits for a job to come.", ge=0, le=LONGEST_WAIT)] = 0.0
 
 
 class BeatForm(Form, frozen=True, kw_only=True):
-    epoch: Annotated[Epoch, says("Of the lease, as the pull told it.")]
+    epoch: Annotated[Epoch, describe("Of the lease, as the pull told it.")]
 
 
 class ErrorForm(Form, frozen=True, kw_only=True):
     """Why a fetch failed."""
 
-    code: Annotated[str, says("In a word.", min_length=1, max_length=100)]
-    message: Annotated[str, says("In a sentence.", max_length=10_000)] = ""
+    code: Annotated[str, describe("In a word.", min_length=1, max_length=100)]
+    message: Annotated[str, describe("In a sentence.", max_length=10_000)] = ""
 
 
 class MetaForm(Form, frozen=True, kw_only=True):
     """What is said about a result."""
 
-    crawl_duration: Annotated[Annotated[float, Meta(ge=0, le=10_000_000)] | None, says("Seconds.")] = None
+    crawl_duration: Annotated[Annotated[float, Meta(ge=0, le=10_000_000)] | None, describe("Seconds.")] = None
     error: Annotated[
-        ErrorForm | Annotated[str, Meta(max_length=10_000)] | None, says("Why it failed: {code, message}, or text.")
+        ErrorForm | Annotated[str, Meta(max_length=10_000)] | None, describe("Why it failed: {code, message}, or text.")
     ] = None
     html_hash: Annotated[
-        Annotated[str, Meta(max_length=200)] | None, says("Of the page; the same while the page is.")
+        Annotated[str, Meta(max_length=200)] | None, describe("Of the page; the same while the page is.")
     ] = None
 
 
 class ResultForm(Form, frozen=True, kw_only=True):
     """What a job gave."""
 
-    epoch: Annotated[Epoch, says("Of the lease, as the pull told it.")]
-    status: Annotated[Status, says("Whether it worked. The server decides what is tried again.")]
-    data: Annotated[Data, says("What was found: an object, or raw text.")] = None
-    meta: Annotated[MetaForm, says("{crawl_duration, error, html_hash}.")] = field(default_factory=MetaForm)
+    epoch: Annotated[Epoch, describe("Of the lease, as the pull told it.")]
+    status: Annotated[Status, describe("Whether it worked. The server decides what is tried again.")]
+    data: Annotated[Data, describe("What was found: an object, or raw text.")] = None
+    meta: Annotated[MetaForm, describe("{crawl_duration, error, html_hash}.")] = field(default_factory=MetaForm)
 
     unquoted = frozenset({"data", "meta"})
     raw = frozenset({"data"})
 
 
 class BatchItem(ResultForm, frozen=True, kw_only=True):
-    job_id: Annotated[str, says("Which job.", min_length=1, max_length=300)]
+    job_id: Annotated[str, describe("Which job.", min_length=1, max_length=300)]
 
 
 class BatchForm(Form, frozen=True, kw_only=True):
-    results: Annotated[list[BatchItem], says("Each judged by itself.", min_length=1, max_length=MOST_JOBS)]
+    results: Annotated[list[BatchItem], describe("Each judged by itself.", min_length=1, max_length=MOST_JOBS)]
 
     unquoted = frozenset({"results"})
     raw = frozenset({"results"})
@@ -100,15 +100,15 @@ class BotApi:
     @endpoint(
         "POST",
         "/bot/v1/jobs/pull",
-        scope=Scope.BOT,
-        says="Pull page jobs that match the bot's capabilities; wait for one if asked to.",
+        scope=TokenScope.BOT,
+        summary="Pull page jobs that match the bot's capabilities; wait for one if asked to.",
         body=PullForm,
-        answer=shapes.PulledJobs,
-        asks={"bot_id": "spider-1", "capabilities": ["http"], "max": 10, "wait_seconds": 20},
-        answers={"jobs": [examples.BOT_JOB]},
+        answer=schemas.PulledJobs,
+        request_example={"bot_id": "spider-1", "capabilities": ["http"], "max": 10, "wait_seconds": 20},
+        response_example={"jobs": [examples.BOT_JOB]},
         problems=[RateLimited],
     )
-    async def pull_jobs(self, ask: Ask[PullForm, Nothing]) -> Response:
+    async def pull_jobs(self, ask: EndpointRequest[PullForm, Nothing]) -> Response:
         """Each job is this token's until its time is over; a heartbeat extends it. A job is only given when its host
         may be asked now. None is no error: `jobs` is empty then."""
         form = ask.body
@@ -122,15 +122,15 @@ class BotApi:
     @endpoint(
         "POST",
         "/bot/v1/jobs/{job_id}/heartbeat",
-        scope=Scope.BOT,
-        says="Keep a job for another term.",
+        scope=TokenScope.BOT,
+        summary="Keep a job for another term.",
         body=BeatForm,
-        answer=shapes.Beat,
-        asks={"epoch": 1},
-        answers={"ttl_seconds": 600.0, "cancelled": False},
+        answer=schemas.Beat,
+        request_example={"epoch": 1},
+        response_example={"ttl_seconds": 600.0, "cancelled": False},
         problems=[LeaseLost],
     )
-    async def beat_job(self, ask: Ask[BeatForm, Nothing]) -> Json:
+    async def beat_job(self, ask: EndpointRequest[BeatForm, Nothing]) -> Json:
         """If it was cancelled, drop the work: its result would be refused."""
         beat = await self._bots.beat(caller_of(ask.request).who, _holder(ask.part("job_id"), ask.body.epoch))
         return Json({"ttl_seconds": beat.ttl_seconds, "cancelled": beat.cancelled})
@@ -138,15 +138,15 @@ class BotApi:
     @endpoint(
         "POST",
         "/bot/v1/jobs/{job_id}/result",
-        scope=Scope.BOT,
-        says="Push the result of a job.",
+        scope=TokenScope.BOT,
+        summary="Push the result of a job.",
         body=ResultForm,
-        answer=shapes.Pushed,
-        asks=examples.BOT_RESULT,
-        answers={"job_id": "job_01hr2v8k3m4n5p6q", "state": "DONE"},
+        answer=schemas.Pushed,
+        request_example=examples.BOT_RESULT,
+        response_example={"job_id": "job_01hr2v8k3m4n5p6q", "state": "DONE"},
         problems=[LeaseLost, TooLarge],
     )
-    async def push_result(self, ask: Ask[ResultForm, Nothing]) -> Json:
+    async def push_result(self, ask: EndpointRequest[ResultForm, Nothing]) -> Json:
         """The same result sent again gets the same answer. One that is late, or somebody else's, gets 409 and changes
         nothing. A success that lacks a required field of its rule set counts as a fail."""
         delivery = self._delivery(ask.part("job_id"), ask.body, "")
@@ -158,15 +158,15 @@ class BotApi:
     @endpoint(
         "POST",
         "/bot/v1/results",
-        scope=Scope.BOT,
-        says="Push results of several jobs.",
+        scope=TokenScope.BOT,
+        summary="Push results of several jobs.",
         body=BatchForm,
-        answer=shapes.PushedBatch,
-        asks={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", **examples.BOT_RESULT}]},
-        answers={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", "status": 200, "state": "DONE"}]},
+        answer=schemas.PushedBatch,
+        request_example={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", **examples.BOT_RESULT}]},
+        response_example={"results": [{"job_id": "job_01hr2v8k3m4n5p6q", "status": 200, "state": "DONE"}]},
         problems=[TooLarge],
     )
-    async def push_results(self, ask: Ask[BatchForm, Nothing]) -> Json:
+    async def push_results(self, ask: EndpointRequest[BatchForm, Nothing]) -> Json:
         """Each is judged as if it had come alone, and has its own status: 200, or 409 with code `lease_lost`. A batch
         with an item that cannot be read is refused as a whole."""
         items = ask.body.results
@@ -174,7 +174,7 @@ class BotApi:
         receipts = await self._bots.settle(caller_of(ask.request).who, deliveries)
         return Json({"results": [_item(receipt) for receipt in receipts]})
 
-    async def _wait(self, request: Request, pull: Pull, seconds: float) -> list[Task]:
+    async def _wait(self, request: Request, pull: Pull, seconds: float) -> list[PageTask]:
         """Until there is a job, the time is over, or the bot is gone: what it does not take, others get."""
         waiting = asyncio.ensure_future(self._bots.wait(pull, seconds))
         leaving = asyncio.ensure_future(_gone(request))
@@ -185,7 +185,7 @@ class BotApi:
             waiting.cancel()
             leaving.cancel()
 
-    def _delivery(self, job_id: str, form: ResultForm, place: str) -> Delivery:
+    def _delivery(self, job_id: str, form: ResultForm, place: str) -> ResultDelivery:
         _check_data(form.data, place)
         code, message = _error(form, place)
         if any("\0" in text for text in (job_id, code, message, form.meta.html_hash) if text):
@@ -200,7 +200,7 @@ class BotApi:
             error_message=message,
             html_hash=form.meta.html_hash,
         )
-        return Delivery(_holder(job_id, form.epoch), result)
+        return ResultDelivery(_holder(job_id, form.epoch), result)
 
 
 async def _gone(request: Request) -> None:
@@ -208,8 +208,8 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _holder(job_id: str, epoch: int) -> Holder:
-    return Holder(JobId(job_id), epoch)
+def _holder(job_id: str, epoch: int) -> Fence:
+    return Fence(JobId(job_id), epoch)
 
 
 def _check_data(data: Data, place: str) -> None:

@@ -19,7 +19,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from shoal.access.failures import place_of
+from shoal.access.auth_throttle import client_network
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
 from shoal.serve.tls import tls_of
@@ -57,7 +57,7 @@ class Connection(Protocol):
         ...
 
 
-class Connections:
+class ConnectionLimits:
     """The open connections of one server, and which of them have to go when there are too many."""
 
     def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals) -> None:
@@ -136,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 as uvicorn speaks it, with deadlines for the parts of a request and a place among all connections."""
 
     def __init__(
-        self, *args: Any, connections: Connections, head_seconds: float, body_seconds: float, **kwargs: Any
+        self, *args: Any, connections: ConnectionLimits, head_seconds: float, body_seconds: float, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.peer = ""
@@ -165,7 +165,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.peer = place_of(self.client[0]) if self.client else ""
+        self.peer = client_network(self.client[0]) if self.client else ""
         self._is_in = self._bounds.enter(self)
         if not self._is_in:
             transport.abort()
@@ -288,7 +288,7 @@ class BoundedServer(uvicorn.Server):
     """uvicorn, over bounded connections. With TLS it accepts them itself: uvicorn would leave handshakes to the event
     loop, which counts none and waits a minute for each."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections, settings: ServeSettings) -> None:
+    def __init__(self, config: uvicorn.Config, connections: ConnectionLimits, settings: ServeSettings) -> None:
         self._seconds = settings.header_timeout.total_seconds()
         config.http = cast(
             type[asyncio.Protocol],  # it is only called
@@ -329,7 +329,7 @@ class BoundedServer(uvicorn.Server):
                 except OSError:  # it went before it was accepted, or there is no file descriptor left
                     await self._clock.sleep(ACCEPT_AGAIN_SECONDS)
                     continue
-                handshake = Handshake(place_of(str(address[0])))
+                handshake = Handshake(client_network(str(address[0])))
                 if not self._bounds.enter(handshake):
                     accepted.close()
                     continue

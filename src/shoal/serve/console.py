@@ -17,16 +17,16 @@ from starlette.staticfiles import StaticFiles
 
 from shoal import __version__
 from shoal.access.caller import LOCAL
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock, SystemClock, from_micros
-from shoal.base.form import Form, says
+from shoal.base.request_form import Form, describe
 from shoal.base.text import visible
-from shoal.crawl.crawls import Crawls, Seen
+from shoal.crawl.journal.messages import in_words
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.states import CrawlState
-from shoal.crawl.telling import in_words
-from shoal.pages.responses import in_words as in_classes
-from shoal.serve.endpoint import Ask, Nothing, endpoint
-from shoal.serve.keeper import caller_of
+from shoal.pages.response_counts import in_words as in_classes
+from shoal.serve.authentication import caller_of
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
 
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ NOTHING = "\N{EN DASH}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CrawlRow:
     """One crawl as the console shows it. Text only, but for `link`: an address that is safe to follow, or None."""
 
     id: str = ""
@@ -75,13 +75,13 @@ class Row:
     started_iso: str = ""
 
 
-BLANK = Row()
+BLANK = CrawlRow()
 
 
-class From(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConsoleFeedQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a page of rows begins."""
 
-    after: Annotated[Number | None, says("The number of the last crawl of the page before.")] = None
+    after: Annotated[Number | None, describe("The number of the last crawl of the page before.")] = None
 
 
 class ConsoleApi:
@@ -92,20 +92,27 @@ class ConsoleApi:
         self._clock = clock or SystemClock()
         self._page = templates().get_template("crawls.html")
 
-    @endpoint("GET", "/", scope=Scope.READ, says="The console.", query=From, public=False)
-    async def show_console(self, ask: Ask[Nothing, From]) -> HTMLResponse:
+    @endpoint("GET", "/", scope=TokenScope.READ, summary="The console.", query=ConsoleFeedQuery, public=False)
+    async def show_console(self, ask: EndpointRequest[Nothing, ConsoleFeedQuery]) -> HTMLResponse:
         after = ask.query.after
         rows, older = await self._rows(after)
         shown = {"rows": rows, "older": older, "summary": summary(rows), "newest": after is None, "blank": BLANK}
         return HTMLResponse(self._page.render(shown, **_about(ask.request)), headers=FRESH)
 
-    @endpoint("GET", "/console/crawls", scope=Scope.READ, says="Its rows, again.", query=From, public=False)
-    async def show_rows(self, ask: Ask[Nothing, From]) -> Json:
+    @endpoint(
+        "GET",
+        "/console/crawls",
+        scope=TokenScope.READ,
+        summary="Its rows, again.",
+        query=ConsoleFeedQuery,
+        public=False,
+    )
+    async def show_rows(self, ask: EndpointRequest[Nothing, ConsoleFeedQuery]) -> Json:
         rows, older = await self._rows(ask.query.after)
         answer = {"rows": [asdict(row) for row in rows], "older": older, "summary": summary(rows)}
         return Json(answer, headers=FRESH)
 
-    async def _rows(self, after: int | None) -> tuple[list[Row], int | None]:
+    async def _rows(self, after: int | None) -> tuple[list[CrawlRow], int | None]:
         """A page of rows, and where the next page begins if there is one."""
         found = await self._crawls.newest(after=after, limit=ROWS + 1)
         now = self._clock.micros()
@@ -113,12 +120,12 @@ class ConsoleApi:
         return [row_of(seen, now) for seen in found[:ROWS]], older
 
 
-def row_of(seen: Seen, now: int) -> Row:
+def row_of(seen: CrawlStatus, now: int) -> CrawlRow:
     crawl, counts = seen.crawl, seen.counts
     seed = crawl.config.seeds[0]
     others = len(crawl.config.seeds) - 1
     seconds = _seconds_of(seen, now)
-    return Row(
+    return CrawlRow(
         id=crawl.id,
         state=crawl.state.value,
         badge=BADGES[crawl.state],
@@ -139,13 +146,13 @@ def row_of(seen: Seen, now: int) -> Row:
     )
 
 
-def summary(rows: list[Row]) -> str:
+def summary(rows: list[CrawlRow]) -> str:
     """How many crawls are in which state: the one line that a screen reader is told about when it changes."""
     badges = [row.badge for row in rows]
     return ", ".join(f"{badges.count(word)} {word.lower()}" for word in BADGES.values() if word in badges)
 
 
-def _seconds_of(seen: Seen, now: int) -> float | None:
+def _seconds_of(seen: CrawlStatus, now: int) -> float | None:
     """How long it has been crawled, where that is known: a paused crawl does not say how much of it was pause."""
     crawl = seen.crawl
     if crawl.started_at is None or crawl.state in (CrawlState.PAUSED, CrawlState.QUEUED):

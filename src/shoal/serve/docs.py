@@ -8,9 +8,9 @@ import orjson
 from starlette.responses import HTMLResponse, Response
 
 from shoal import __version__
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.serve.console import templates
-from shoal.serve.endpoint import Ask, Endpoint, Nothing, endpoint, public_lines
+from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, endpoint, public_lines
 from shoal.serve.openapi import document, problems_of, tag_of
 from shoal.serve.problems import Json
 
@@ -22,13 +22,17 @@ class DocsApi:
         self._groups = groups
 
     @endpoint(
-        "GET", "/openapi.json", scope=Scope.READ, says="The OpenAPI 3.1 document of this server.", answer=dict[str, Any]
+        "GET",
+        "/openapi.json",
+        scope=TokenScope.READ,
+        summary="The OpenAPI 3.1 document of this server.",
+        answer=dict[str, Any],
     )
-    async def show_openapi(self, ask: Ask[Nothing, Nothing]) -> Response:
+    async def show_openapi(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
         return Response(self._document, media_type="application/json")
 
-    @endpoint("GET", "/docs", scope=Scope.READ, says="The same for people.", answer=str, media_type="text/html")
-    async def show_docs(self, ask: Ask[Nothing, Nothing]) -> Response:
+    @endpoint("GET", "/docs", scope=TokenScope.READ, summary="The same for people.", answer=str, media_type="text/html")
+    async def show_docs(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
         return HTMLResponse(self._page)
 
     @cached_property

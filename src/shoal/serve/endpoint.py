@@ -17,13 +17,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope as AsgiScope
 
-from shoal.access.acts import Act, Acts
-from shoal.access.scopes import Scope
+from shoal.access.audit_log import AuditEntry, AuditLog
+from shoal.access.scopes import TokenScope
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, WrongMediaType
-from shoal.base.form import Form, fields_of
+from shoal.base.request_form import Form, fields_of
 from shoal.base.text import shorten
-from shoal.serve.keeper import caller_of
+from shoal.serve.authentication import caller_of
 
 F = TypeVar("F", bound=Form)
 B = TypeVar("B", bound=Form)
@@ -42,7 +42,7 @@ class Nothing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Generic[B, Q]):
+class EndpointRequest(Generic[B, Q]):
     """One request, read and judged: what its handler needs, and nothing that was not declared."""
 
     request: Request
@@ -56,18 +56,18 @@ class Ask(Generic[B, Q]):
 
     async def note(self, tx: Tx, subject: str) -> None:
         """Log what is done, in the commit that does it: what verbs take as `noting`."""
-        acts: Acts | None = getattr(self.request.app.state, "acts", None)
+        acts: AuditLog | None = getattr(self.request.app.state, "acts", None)
         if acts is not None and self.act is not None:
-            await acts.note_in(tx, caller_of(self.request), Act(self.act, subject))
+            await acts.note_in(tx, caller_of(self.request), AuditEntry(self.act, subject))
 
     async def note_alone(self, subject: str) -> None:
         """Log what changes nothing in the store."""
-        acts: Acts | None = getattr(self.request.app.state, "acts", None)
+        acts: AuditLog | None = getattr(self.request.app.state, "acts", None)
         if acts is not None and self.act is not None:
-            await acts.note(caller_of(self.request), Act(self.act, subject))
+            await acts.note(caller_of(self.request), AuditEntry(self.act, subject))
 
 
-Handler = Callable[[Any, Ask[Any, Any]], Awaitable[Response]]
+Handler = Callable[[Any, EndpointRequest[Any, Any]], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ class Endpoint:
     name: str  # of its handler, and of the operation in the OpenAPI document
     method: str
     path: str
-    scope: Scope | None  # None: anybody may call it
-    says: str  # one sentence
+    scope: TokenScope | None  # None: anybody may call it
+    summary: str  # one sentence
     about: str  # what else is to be said
     body: type[Form]
     needs_body: bool
@@ -88,8 +88,8 @@ class Endpoint:
     answer: Any  # a type, or None if it has no body
     media_type: str  # or several, as `one or another`
     problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may answer
-    asks: Any  # an example of a body
-    answers: Any  # an example of an answer
+    request_example: Any  # an example of a body
+    response_example: Any  # an example of an answer
     once: bool  # honours `Idempotency-Key`
     act: str | None  # what the log of administrative acts calls it; its handler hands `ask.note` on
     public: bool  # part of the OpenAPI document
@@ -104,8 +104,8 @@ def endpoint(
     method: str,
     path: str,
     *,
-    scope: Scope | None,
-    says: str,
+    scope: TokenScope | None,
+    summary: str,
     body: type[Form] = Nothing,
     needs_body: bool | None = None,
     file: tuple[str, ...] = (),
@@ -114,8 +114,8 @@ def endpoint(
     answer: Any = None,
     media_type: str = "application/json",
     problems: Sequence[type[ShoalError]] = (),
-    asks: Any = None,
-    answers: Any = None,
+    request_example: Any = None,
+    response_example: Any = None,
     once: bool = False,
     act: str | None = None,
     public: bool = True,
@@ -128,7 +128,7 @@ def endpoint(
             method=method,
             path=path,
             scope=scope,
-            says=says,
+            summary=summary,
             about=getdoc(handler) or "",
             body=body,
             needs_body=_needs(body) if needs_body is None else needs_body,
@@ -138,8 +138,8 @@ def endpoint(
             answer=answer,
             media_type=media_type,
             problems=tuple(problems),
-            asks=asks,
-            answers=answers,
+            request_example=request_example,
+            response_example=response_example,
             once=once,
             act=act,
             public=public,
@@ -177,7 +177,7 @@ class EndpointRoute(Route):
         unread = self.line.method == "GET" or bool(self.line.file)
         text = b"" if unread else await read_body(request, self._max_body)
         body = await self._parse(text) if text or self.line.needs_body else self.line.body()
-        answer: Response = await self._handler(Ask(request, body, query, self.line.act))
+        answer: Response = await self._handler(EndpointRequest(request, body, query, self.line.act))
         return answer
 
     async def _parse(self, text: bytes) -> Form:

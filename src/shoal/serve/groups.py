@@ -5,48 +5,48 @@ from typing import Annotated
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from shoal.access.once import Once
-from shoal.access.scopes import Scope
+from shoal.access.idempotency import Idempotency
+from shoal.access.scopes import TokenScope
 from shoal.base.errors import AlreadyExists, NotFound
-from shoal.base.form import says
-from shoal.pages.group import Group, GroupConfig, GroupState
-from shoal.pages.groups import Groups
-from shoal.serve import examples, shapes
-from shoal.serve.cursor import Paging, cursor_of, cut, number_of, so_far
-from shoal.serve.endpoint import Ask, Nothing, endpoint
-from shoal.serve.once import answer_once
+from shoal.base.request_form import describe
+from shoal.page_jobs.group import Group, GroupConfig, GroupState
+from shoal.page_jobs.groups import Groups
+from shoal.serve import examples, schemas
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.idempotency import respond_once
+from shoal.serve.pagination import Paging, cursor_of, cut, number_of, so_far
 from shoal.serve.problems import Json
 
 
 class GroupsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    state: Annotated[GroupState | None, says("Only groups in this state.")] = None
+    state: Annotated[GroupState | None, describe("Only groups in this state.")] = None
 
 
 class GroupApi:
     """`POST /api/v1/jobs` and `/api/v1/groups`."""
 
-    def __init__(self, groups: Groups, once: Once) -> None:
+    def __init__(self, groups: Groups, once: Idempotency) -> None:
         self._groups = groups
         self._once = once
 
     @endpoint(
         "POST",
         "/api/v1/jobs",
-        scope=Scope.WRITE,
-        says="Make a page job for each of these URLs, all of them one group.",
+        scope=TokenScope.WRITE,
+        summary="Make a page job for each of these URLs, all of them one group.",
         body=GroupConfig,
         status=202,
-        answer=shapes.Group,
-        answers=examples.GROUP,
-        asks={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": examples.RULE_SET},
+        answer=schemas.Group,
+        response_example=examples.GROUP,
+        request_example={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": examples.RULE_SET},
         problems=[AlreadyExists],
         once=True,
     )
-    async def create_jobs(self, ask: Ask[GroupConfig, Nothing]) -> Response:
+    async def create_jobs(self, ask: EndpointRequest[GroupConfig, Nothing]) -> Response:
         """All of them or none: URLs that cannot be fetched are named by their places, and nothing is stored. One event
         tells of each job's end, and one, `crawl.group.completed`, of the end of all."""
         config = ask.body
-        return await answer_once(
+        return await respond_once(
             self._once,
             ask,
             "grp",
@@ -57,13 +57,13 @@ class GroupApi:
     @endpoint(
         "GET",
         "/api/v1/groups",
-        scope=Scope.READ,
-        says="List job groups, the newest first.",
+        scope=TokenScope.READ,
+        summary="List job groups, the newest first.",
         query=GroupsWanted,
-        answer=shapes.GroupList,
-        answers={"items": [examples.GROUP], "next": "MTI"},
+        answer=schemas.GroupList,
+        response_example={"items": [examples.GROUP], "next": "MTI"},
     )
-    async def list_groups(self, ask: Ask[Nothing, GroupsWanted]) -> Json:
+    async def list_groups(self, ask: EndpointRequest[Nothing, GroupsWanted]) -> Json:
         query = ask.query
         after, most = number_of(query.cursor), query.limit + 1
         found = await self._groups.newest(after=after, limit=most, state=query.state)
@@ -72,26 +72,26 @@ class GroupApi:
     @endpoint(
         "GET",
         "/api/v1/groups/{group_id}",
-        scope=Scope.READ,
-        says="Show a job group, and how many of its jobs are in which state.",
-        answer=shapes.Group,
-        answers=examples.GROUP,
+        scope=TokenScope.READ,
+        summary="Show a job group, and how many of its jobs are in which state.",
+        answer=schemas.Group,
+        response_example=examples.GROUP,
         problems=[NotFound],
     )
-    async def show_group(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def show_group(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json((await self._groups.get(ask.part("group_id"))).answer())
 
     @endpoint(
         "GET",
         "/api/v1/groups/{group_id}/results",
-        scope=Scope.READ,
-        says="List what the jobs of a group gave, in the order in which they ended.",
+        scope=TokenScope.READ,
+        summary="List what the jobs of a group gave, in the order in which they ended.",
         query=Paging,
-        answer=shapes.ResultList,
-        answers={"items": [examples.RESULT], "next": "MTIw"},
+        answer=schemas.ResultList,
+        response_example={"items": [examples.RESULT], "next": "MTIw"},
         problems=[NotFound],
     )
-    async def list_results(self, ask: Ask[Nothing, Paging]) -> Json:
+    async def list_results(self, ask: EndpointRequest[Nothing, Paging]) -> Json:
         """What is there so far: until the group is over, `next` is where to go on later. A page of large ones has
         fewer of them. A job that is tried again, was
         cancelled, or lost its workers too often has no result."""
@@ -105,13 +105,13 @@ class GroupApi:
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}/results",
-        scope=Scope.READ,
-        says="List what each attempt at a page job gave, the oldest first.",
-        answer=shapes.ResultList,
-        answers={"items": [examples.RESULT], "next": None},
+        scope=TokenScope.READ,
+        summary="List what each attempt at a page job gave, the oldest first.",
+        answer=schemas.ResultList,
+        response_example={"items": [examples.RESULT], "next": None},
         problems=[NotFound],
     )
-    async def list_results_of_job(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def list_results_of_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """All of them at once; `next` is always null. An attempt whose worker was lost gave nothing."""
         found = await self._groups.results_of_job(ask.part("job_id"))
         return Json({"items": [one.answer() for one in found], "next": None})
@@ -119,13 +119,14 @@ class GroupApi:
     @endpoint(
         "POST",
         "/api/v1/groups/{group_id}/cancel",
-        scope=Scope.WRITE,
-        says="Cancel those jobs of a group that have not ended.",
-        answer=shapes.Group,
-        answers=examples.GROUP | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
+        scope=TokenScope.WRITE,
+        summary="Cancel those jobs of a group that have not ended.",
+        answer=schemas.Group,
+        response_example=examples.GROUP
+        | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
         problems=[NotFound],
     )
-    async def cancel_group(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def cancel_group(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """What is being fetched is dropped. A group that is over stays as it is."""
         return Json((await self._groups.cancel(ask.part("group_id"))).answer())
 

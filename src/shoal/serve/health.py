@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.responses import Response
 
 from shoal import __version__
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError, StorageFull
-from shoal.serve import shapes
-from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve import schemas
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
 
 FRESH_SECONDS = 1.0  # an answer is given again for so long: anybody may ask, and each check writes to the store
@@ -40,22 +40,22 @@ class HealthApi:
         "GET",
         "/healthz",
         scope=None,
-        says="Whether this process lives.",
-        answer=shapes.Health,
-        answers={"status": "ok", "version": __version__},
+        summary="Whether this process lives.",
+        answer=schemas.Health,
+        response_example={"status": "ok", "version": __version__},
     )
-    async def show_health(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def show_health(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json({"status": "ok", "version": __version__})
 
     @endpoint(
         "GET",
         "/readyz",
-        scope=Scope.READ,
-        says="Whether its store takes what is written, and so does all that its workers need.",
-        answer=shapes.Readiness,
-        answers={"status": "ok", "store": "ok"},
+        scope=TokenScope.READ,
+        summary="Whether its store takes what is written, and so does all that its workers need.",
+        answer=schemas.Readiness,
+        response_example={"status": "ok", "store": "ok"},
     )
-    async def show_readiness(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def show_readiness(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """503 with the same fields while it does not; `bodies` is there while there is no room for kept bodies."""
         async with self._checking:  # those who ask meanwhile get what it finds
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
@@ -82,11 +82,11 @@ class HealthApi:
     @endpoint(
         "GET",
         "/metrics",
-        scope=Scope.READ,
-        says="Metrics, as Prometheus reads them.",
+        scope=TokenScope.READ,
+        summary="Metrics, as Prometheus reads them.",
         answer=str,
         media_type="text/plain",
     )
-    async def show_metrics(self, ask: Ask[Nothing, Nothing]) -> Response:
+    async def show_metrics(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
         body, media_type = self._metrics()
         return Response(body, media_type=media_type)

@@ -7,15 +7,15 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
-from shoal.base.form import Form, says
-from shoal.queue.book import JobFilter, Quota
-from shoal.queue.jobs import MOST, Jobs
+from shoal.base.request_form import Form, describe
+from shoal.queue.job_admin import MOST, JobAdmin
+from shoal.queue.job_admin_store import JobFilter, Quota
 from shoal.queue.states import JobState
-from shoal.serve import examples, shapes
-from shoal.serve.cursor import Paging, cursor_of, text_of
-from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve import examples, schemas
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.pagination import Paging, cursor_of, text_of
 from shoal.serve.problems import Json
 
 Word = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00]*\Z")]
@@ -23,11 +23,11 @@ Most = Annotated[int, Meta(ge=1, le=10_000_000)]
 Age = Annotated[float, Meta(ge=0, le=10**9)]
 
 
-OfKind = Annotated[Word | None, says("Only jobs of this kind: page, crawl or analysis.")]
-InState = Annotated[JobState | None, says("Only jobs in this state.")]
-OfRun = Annotated[Word | None, says("Only jobs of this crawl, analysis or group.")]
-InLane = Annotated[Word | None, says("Only jobs of this lane.")]
-AtMost = Annotated[Most | None, says("At most so many.")]
+OfKind = Annotated[Word | None, describe("Only jobs of this kind: page, crawl or analysis.")]
+InState = Annotated[JobState | None, describe("Only jobs in this state.")]
+OfRun = Annotated[Word | None, describe("Only jobs of this crawl, analysis or group.")]
+InLane = Annotated[Word | None, describe("Only jobs of this lane.")]
+AtMost = Annotated[Most | None, describe("At most so many.")]
 
 
 class JobsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,10 +35,10 @@ class JobsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: InState = None
     run_id: OfRun = None
     lane: InLane = None
-    dead: Annotated[bool | None, says("True: only dead letters, failed or expired; false: all others.")] = None
+    dead: Annotated[bool | None, describe("True: only dead letters, failed or expired; false: all others.")] = None
 
 
-class Retrying(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetryForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: OfKind = None
     state: InState = None
     run_id: OfRun = None
@@ -46,34 +46,34 @@ class Retrying(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: AtMost = None
 
 
-class Purging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: OfKind = None
     state: InState = None
-    dead: Annotated[bool, says("Only dead letters; false: all that ended.")] = True
-    older_than_seconds: Annotated[Age, says("Only jobs that ended so long ago.")] = 0
+    dead: Annotated[bool, describe("Only dead letters; false: all that ended.")] = True
+    older_than_seconds: Annotated[Age, describe("Only jobs that ended so long ago.")] = 0
     limit: AtMost = None
 
 
-class Limiting(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    most: Annotated[int, says("How many of its jobs may run at once.", ge=0, le=MOST)]
+class QuotaForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    most: Annotated[int, describe("How many of its jobs may run at once.", ge=0, le=MOST)]
 
 
 class JobApi:
     """`/api/v1/jobs`."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: JobAdmin) -> None:
         self._jobs = jobs
 
     @endpoint(
         "GET",
         "/api/v1/jobs",
-        scope=Scope.READ,
-        says="List jobs, the newest first.",
+        scope=TokenScope.READ,
+        summary="List jobs, the newest first.",
         query=JobsWanted,
-        answer=shapes.JobList,
-        answers={"items": [examples.JOB], "next": None},
+        answer=schemas.JobList,
+        response_example={"items": [examples.JOB], "next": None},
     )
-    async def list_jobs(self, ask: Ask[Nothing, JobsWanted]) -> Json:
+    async def list_jobs(self, ask: EndpointRequest[Nothing, JobsWanted]) -> Json:
         """A page may be short, or empty, and yet not be the last: `next` says."""
         query = ask.query
         before = None if query.cursor is None else text_of(query.cursor)
@@ -86,14 +86,14 @@ class JobApi:
     @endpoint(
         "POST",
         "/api/v1/jobs/retry",
-        scope=Scope.WRITE,
-        says="Let dead letters run again.",
-        body=Retrying,
-        answer=shapes.JobsRetried,
-        answers={"retried": 12},
-        asks={"kind": "page", "limit": 1000},
+        scope=TokenScope.WRITE,
+        summary="Let dead letters run again.",
+        body=RetryForm,
+        answer=schemas.JobsRetried,
+        response_example={"retried": 12},
+        request_example={"kind": "page", "limit": 1000},
     )
-    async def retry_jobs(self, ask: Ask[Retrying, Nothing]) -> Json:
+    async def retry_jobs(self, ask: EndpointRequest[RetryForm, Nothing]) -> Json:
         """Those that fit, or all without a body; each with all its attempts. Jobs of crawls and analyses are retried
         with these."""
         body = ask.body
@@ -103,15 +103,15 @@ class JobApi:
     @endpoint(
         "POST",
         "/api/v1/jobs/purge",
-        scope=Scope.ADMIN,
-        says="Remove jobs that have ended.",
-        body=Purging,
+        scope=TokenScope.ADMIN,
+        summary="Remove jobs that have ended.",
+        body=PurgeForm,
         act="jobs.purged",
-        answer=shapes.JobsPurged,
-        answers={"purged": 12},
-        asks={"kind": "page", "older_than_seconds": 86400},
+        answer=schemas.JobsPurged,
+        response_example={"purged": 12},
+        request_example={"kind": "page", "older_than_seconds": 86400},
     )
-    async def purge_jobs(self, ask: Ask[Purging, Nothing]) -> Json:
+    async def purge_jobs(self, ask: EndpointRequest[PurgeForm, Nothing]) -> Json:
         """Their history and results go with them. Never one that lives, nor one of a crawl or an analysis, nor one
         whose group is not over."""
         body = ask.body
@@ -124,13 +124,13 @@ class JobApi:
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}",
-        scope=Scope.READ,
-        says="Show one job and its history.",
-        answer=shapes.JobDetail,
-        answers=examples.JOB | {"history": [examples.GRANT]},
+        scope=TokenScope.READ,
+        summary="Show one job and its history.",
+        answer=schemas.JobDetail,
+        response_example=examples.JOB | {"history": [examples.GRANT]},
         problems=[NotFound],
     )
-    async def show_job(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def show_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         job = await self._jobs.get(ask.part("job_id"))
         history = await self._jobs.history(job.id)
         return Json(job.answer() | {"history": [grant.answer() for grant in history]})
@@ -138,57 +138,57 @@ class JobApi:
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}/explain",
-        scope=Scope.READ,
-        says="Explain why a job is where it is.",
-        answer=shapes.JobExplained,
-        answers=examples.EXPLAINED,
+        scope=TokenScope.READ,
+        summary="Explain why a job is where it is.",
+        answer=schemas.JobExplained,
+        response_example=examples.EXPLAINED,
         problems=[NotFound],
     )
-    async def explain_job(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def explain_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json((await self._jobs.explain(ask.part("job_id"))).answer())
 
     @endpoint(
         "POST",
         "/api/v1/jobs/{job_id}/cancel",
-        scope=Scope.WRITE,
-        says="Cancel a job.",
-        answer=shapes.Job,
-        answers=examples.JOB | {"state": "cancelled", "state_reason": "asked"},
+        scope=TokenScope.WRITE,
+        summary="Cancel a job.",
+        answer=schemas.Job,
+        response_example=examples.JOB | {"state": "cancelled", "state_reason": "asked"},
         problems=[NotFound, StateConflict],
     )
-    async def cancel_job(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def cancel_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """At once; what comes of it if somebody works on it is refused. Jobs of crawls and analyses end with these."""
         return Json((await self._jobs.cancel(ask.part("job_id"))).answer())
 
     @endpoint(
         "POST",
         "/api/v1/jobs/{job_id}/retry",
-        scope=Scope.WRITE,
-        says="Let a dead letter run again, with all its attempts.",
-        answer=shapes.Job,
-        answers=examples.JOB | {"state": "pending"},
+        scope=TokenScope.WRITE,
+        summary="Let a dead letter run again, with all its attempts.",
+        answer=schemas.Job,
+        response_example=examples.JOB | {"state": "pending"},
         problems=[NotFound, StateConflict],
     )
-    async def retry_job(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def retry_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json((await self._jobs.retry(ask.part("job_id"))).answer())
 
 
 class QuotaApi:
     """`/api/v1/quotas`."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: JobAdmin) -> None:
         self._jobs = jobs
 
     @endpoint(
         "GET",
         "/api/v1/quotas",
-        scope=Scope.READ,
-        says="List quotas by their scopes.",
+        scope=TokenScope.READ,
+        summary="List quotas by their scopes.",
         query=Paging,
-        answer=shapes.QuotaList,
-        answers={"items": [examples.QUOTA], "next": None},
+        answer=schemas.QuotaList,
+        response_example={"items": [examples.QUOTA], "next": None},
     )
-    async def list_quotas(self, ask: Ask[Nothing, Paging]) -> Json:
+    async def list_quotas(self, ask: EndpointRequest[Nothing, Paging]) -> Json:
         after = "" if ask.query.cursor is None else text_of(ask.query.cursor)
         found = await self._jobs.quotas(after=after, limit=ask.query.limit + 1)
         shown = found[: ask.query.limit]
@@ -198,27 +198,27 @@ class QuotaApi:
     @endpoint(
         "PUT",
         "/api/v1/quotas/{scope:path}",
-        scope=Scope.ADMIN,
-        says="Let at most so many jobs of a scope run at once.",
-        body=Limiting,
+        scope=TokenScope.ADMIN,
+        summary="Let at most so many jobs of a scope run at once.",
+        body=QuotaForm,
         act="quota.set",
-        answer=shapes.Quota,
-        answers=examples.QUOTA,
-        asks={"most": 5},
+        answer=schemas.Quota,
+        response_example=examples.QUOTA,
+        request_example={"most": 5},
     )
-    async def set_quota(self, ask: Ask[Limiting, Nothing]) -> Json:
+    async def set_quota(self, ask: EndpointRequest[QuotaForm, Nothing]) -> Json:
         """A scope is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. What runs already goes on."""
         return Json((await self._jobs.set_quota(ask.part("scope"), ask.body.most, noting=ask.note)).answer())
 
     @endpoint(
         "DELETE",
         "/api/v1/quotas/{scope:path}",
-        scope=Scope.ADMIN,
-        says="Limit a scope no more.",
+        scope=TokenScope.ADMIN,
+        summary="Limit a scope no more.",
         act="quota.removed",
         status=204,
         problems=[NotFound],
     )
-    async def remove_quota(self, ask: Ask[Nothing, Nothing]) -> Response:
+    async def remove_quota(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
         await self._jobs.remove_quota(ask.part("scope"), noting=ask.note)
         return Response(status_code=204)

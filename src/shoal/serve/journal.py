@@ -5,16 +5,16 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, RateLimited
-from shoal.base.form import Form, says
-from shoal.crawl.crawls import Crawls
-from shoal.crawl.journal import MOST_AT_ONCE
+from shoal.base.request_form import Form, describe
+from shoal.crawl.journal.journal import MOST_AT_ONCE
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
-from shoal.serve import examples, shapes
-from shoal.serve.cursor import Paging, number_of, so_far
-from shoal.serve.endpoint import WHOLE, Ask, Nothing, endpoint
-from shoal.serve.live import Live
+from shoal.serve import examples, schemas
+from shoal.serve.crawl_feed import CrawlFeeds
+from shoal.serve.endpoint import WHOLE, EndpointRequest, Nothing, endpoint
+from shoal.serve.pagination import Paging, number_of, so_far
 from shoal.serve.problems import Json
 
 Tail = Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
@@ -24,31 +24,33 @@ UNCACHED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class LinesWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    tail: Annotated[Tail | None, says("Only the last so many lines; then go on with `next`.")] = None
+    tail: Annotated[Tail | None, describe("Only the last so many lines; then go on with `next`.")] = None
 
 
-class From(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    after: Annotated[Line | None, says("The number of the last line that you have; `Last-Event-ID` beats it.")] = None
+class CrawlFeedQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    after: Annotated[Line | None, describe("The number of the last line that you have; `Last-Event-ID` beats it.")] = (
+        None
+    )
 
 
 class JournalApi:
     """`/api/v1/crawls/{crawl_id}/logs` and `/events`."""
 
-    def __init__(self, crawls: Crawls, live: Live) -> None:
+    def __init__(self, crawls: Crawls, live: CrawlFeeds) -> None:
         self._crawls = crawls
         self._live = live
 
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}/logs",
-        scope=Scope.READ,
-        says="Read the journal of a crawl, in order.",
+        scope=TokenScope.READ,
+        summary="Read the journal of a crawl, in order.",
         query=LinesWanted,
-        answer=shapes.LineList,
-        answers={"items": [examples.LINE], "next": "MTI"},
+        answer=schemas.LineList,
+        response_example={"items": [examples.LINE], "next": "MTI"},
         problems=[NotFound],
     )
-    async def list_lines(self, ask: Ask[Nothing, LinesWanted]) -> Json:
+    async def list_lines(self, ask: EndpointRequest[Nothing, LinesWanted]) -> Json:
         """What was said so far: until the crawl has ended, `next` is where to go on later."""
         query, crawl_id = ask.query, ask.part("crawl_id")
         if query.tail is not None and query.cursor is not None:
@@ -64,14 +66,14 @@ class JournalApi:
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}/events",
-        scope=Scope.READ,
-        says="Watch a crawl: server-sent events, until it has ended.",
-        query=From,
+        scope=TokenScope.READ,
+        summary="Watch a crawl: server-sent events, until it has ended.",
+        query=CrawlFeedQuery,
         answer=str,
         media_type="text/event-stream",
         problems=[NotFound, RateLimited],
     )
-    async def watch_crawl(self, ask: Ask[Nothing, From]) -> Response:
+    async def watch_crawl(self, ask: EndpointRequest[Nothing, CrawlFeedQuery]) -> Response:
         """`state` and `progress` (at most one a second) tell how it is now, `log` brings each line of the journal with
         its number as id, `end` comes last. Who reconnects with `Last-Event-ID` misses no line. Without it, the last 100
         lines come first. A comment comes every 15 seconds when nothing else does."""

@@ -7,10 +7,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from shoal import __version__
-from shoal.access.scopes import Scope, allows
+from shoal.access.scopes import TokenScope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
+from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure
 from shoal.serve.console import FRESH, templates
-from shoal.serve.keeper import TokenKeeper, address_of, cookie_name, is_secure
 
 LONGEST_FORM = 4096
 
@@ -18,7 +18,7 @@ LONGEST_FORM = 4096
 class Login:
     """`/login` and `/logout`."""
 
-    def __init__(self, keeper: TokenKeeper) -> None:
+    def __init__(self, keeper: TokenAuthenticator) -> None:
         self._keeper = keeper
         self._page = templates().get_template("login.html")
 
@@ -36,7 +36,7 @@ class Login:
         text = (await _form(request)).get("token", "").strip()
         try:
             token = await self._keeper.identify(text, address_of(request))
-            if not allows(token.scopes, Scope.READ):
+            if not allows(token.scopes, TokenScope.READ):
                 raise NotAllowed("this token may not look at anything", "use one with the scope read")
         except (Unauthenticated, NotAllowed, RateLimited) as error:
             return self._shown(error)

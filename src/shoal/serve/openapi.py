@@ -104,14 +104,16 @@ def _operation(line: Endpoint, schemas: Schemas) -> dict[str, Any]:
     told = {
         "operationId": line.name,
         "tags": [tag_of(line)],
-        "summary": line.says.rstrip("."),
+        "summary": line.summary.rstrip("."),
         "description": " ".join([*line.about.split(), scope]),
         "parameters": schemas.parameters(line),
         "security": [{"token": []}] if line.scope else [],
         "responses": _responses(line, schemas),
     }
     if line.body is not Nothing:
-        content = {"schema": schemas.of(line.body)} | ({"example": line.asks} if line.asks is not None else {})
+        content = {"schema": schemas.of(line.body)} | (
+            {"example": line.request_example} if line.request_example is not None else {}
+        )
         told["requestBody"] = {"required": line.needs_body, "content": {"application/json": content}}
     if line.file:
         content = {kind: {"schema": {"type": "string"}} for kind in line.file}
@@ -137,7 +139,9 @@ def problems_of(line: Endpoint) -> list[type[ShoalError]]:
 def _responses(line: Endpoint, schemas: Schemas) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": HTTPStatus(line.status).phrase}
     if line.answer is not None:
-        content = {"schema": schemas.of(line.answer)} | ({"example": line.answers} if line.answers is not None else {})
+        content = {"schema": schemas.of(line.answer)} | (
+            {"example": line.response_example} if line.response_example is not None else {}
+        )
         answer["content"] = dict.fromkeys(line.media_type.split(" or "), content)
     told = {str(line.status): answer}
     codes: dict[int, list[str]] = {422: ["invalid_input"]}  # every endpoint refuses query parameters that it has not
@@ -162,8 +166,8 @@ def _status(kind: type[ShoalError]) -> int:
 
 def _parameter(where: str, name: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
     told = {"name": name, "in": where, "required": required, "schema": schema}
-    says = schema.pop("description", None)
-    return told | ({"description": says} if says else {})
+    summary = schema.pop("description", None)
+    return told | ({"description": summary} if summary else {})
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

@@ -4,16 +4,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.database import Database
 from shoal.base.errors import NotFound
-from shoal.base.form import says
-from shoal.crawl.crawls import Crawls
+from shoal.base.request_form import describe
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
 from shoal.pages.store import PageFilter, PageStore
-from shoal.serve import examples, shapes
-from shoal.serve.cursor import Paging, number_of, so_far
-from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve import examples, schemas
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.pagination import Paging, number_of, so_far
 from shoal.serve.problems import Json
 
 Status = Annotated[str, Meta(pattern=r"^[1-9]([0-9][0-9]|xx)\Z", examples=["404", "4xx"])]
@@ -21,8 +21,8 @@ Code = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}\Z", examples=["timeout", "
 
 
 class PagesWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    status: Annotated[Status | None, says("Only pages with this status, such as `404` or `4xx`.")] = None
-    error: Annotated[Code | None, says("Only pages with this error code; `any`: with one at all.")] = None
+    status: Annotated[Status | None, describe("Only pages with this status, such as `404` or `4xx`.")] = None
+    error: Annotated[Code | None, describe("Only pages with this error code; `any`: with one at all.")] = None
 
 
 class PageApi:
@@ -36,14 +36,14 @@ class PageApi:
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}/pages",
-        scope=Scope.READ,
-        says="List the pages of a crawl, in the order in which they were stored.",
+        scope=TokenScope.READ,
+        summary="List the pages of a crawl, in the order in which they were stored.",
         query=PagesWanted,
-        answer=shapes.PageList,
-        answers={"items": [examples.PAGE], "next": "MTIw"},
+        answer=schemas.PageList,
+        response_example={"items": [examples.PAGE], "next": "MTIw"},
         problems=[NotFound],
     )
-    async def list_pages(self, ask: Ask[Nothing, PagesWanted]) -> Json:
+    async def list_pages(self, ask: EndpointRequest[Nothing, PagesWanted]) -> Json:
         """What is there so far: until the crawl has ended, `next` is where to go on later."""
         query = ask.query
         crawl = (await self._crawls.get(ask.part("crawl_id"))).crawl

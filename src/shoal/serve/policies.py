@@ -11,22 +11,22 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.once import Once
-from shoal.access.scopes import Scope
+from shoal.access.idempotency import Idempotency
+from shoal.access.scopes import TokenScope
 from shoal.base.clock import moment
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
-from shoal.base.form import Form, says
+from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.plan.change import PolicyChange
-from shoal.plan.intake import Intake
+from shoal.plan.importer import PolicyImporter
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
-from shoal.plan.sheet import Row, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
-from shoal.serve.cursor import Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, Nothing, endpoint
-from shoal.serve.once import answer_once
+from shoal.plan.policy_file import PolicyRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.idempotency import respond_once
+from shoal.serve.pagination import Paging, cursor_of, cut, number_of
 from shoal.serve.problems import Json
-from shoal.serve.shapes import Moment
+from shoal.serve.schemas import Moment
 
 FORM: dict[str, Any] = {
     "url": "https://shop.example.com/item/17",
@@ -63,8 +63,8 @@ EXAMPLE: dict[str, Any] = {
 
 
 class Freshness(Struct, kw_only=True):
-    age_seconds: Annotated[int | None, says("Since the last success; null if there was none.")]
-    stale: Annotated[bool, says("Older than its frequency, or its next time by cron has come.")]
+    age_seconds: Annotated[int | None, describe("Since the last success; null if there was none.")]
+    stale: Annotated[bool, describe("Older than its frequency, or its next time by cron has come.")]
 
 
 class PolicyShape(Struct, kw_only=True):
@@ -79,7 +79,7 @@ class PolicyShape(Struct, kw_only=True):
     windows: list[str]
     jitter: str
     priority_base: int
-    crawl_config: Annotated[dict[str, Any], says("Secrets are hidden.")]
+    crawl_config: Annotated[dict[str, Any], describe("Secrets are hidden.")]
     rule_set: dict[str, Any] | None
     lock_ttl: str
     max_retry: int
@@ -90,24 +90,24 @@ class PolicyShape(Struct, kw_only=True):
     labels: dict[str, str]
     project: str
     enabled: bool
-    next_run_at: Annotated[Moment | None, says("Null: disabled, or over.")]
+    next_run_at: Annotated[Moment | None, describe("Null: disabled, or over.")]
     last_run_at: Moment | None
     last_success_at: Moment | None
     live_job_id: str | None
-    last_crawl_id: Annotated[str | None, says("The last crawl of a site.")]
+    last_crawl_id: Annotated[str | None, describe("The last crawl of a site.")]
     freshness: Freshness
     created_at: Moment
 
 
 class PolicyList(Struct, kw_only=True):
     items: list[PolicyShape]
-    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
 
 
 class Made(Struct, kw_only=True):
-    job_id: Annotated[str | None, says("Of the policy of a page.")]
-    crawl_id: Annotated[str | None, says("Of the policy of a site.")]
-    duplicate: Annotated[bool, says("A run of this policy lives already: this is its id.")]
+    job_id: Annotated[str | None, describe("Of the policy of a page.")]
+    crawl_id: Annotated[str | None, describe("Of the policy of a site.")]
+    duplicate: Annotated[bool, describe("A run of this policy lives already: this is its id.")]
 
 
 class SignalShape(Struct, kw_only=True):
@@ -117,9 +117,9 @@ class SignalShape(Struct, kw_only=True):
 
 
 class RuleShape(Struct, kw_only=True):
-    fact: Annotated[str, says("What it looks at: importance, staleness, error_rate, signal or overdue_seconds.")]
-    per: Annotated[float, says("Points for each unit of the fact.")]
-    most: Annotated[float, says("It gives, or takes, no more points than these.")]
+    fact: Annotated[str, describe("What it looks at: importance, staleness, error_rate, signal or overdue_seconds.")]
+    per: Annotated[float, describe("Points for each unit of the fact.")]
+    most: Annotated[float, describe("It gives, or takes, no more points than these.")]
 
 
 class RuleList(Struct, kw_only=True):
@@ -127,19 +127,19 @@ class RuleList(Struct, kw_only=True):
 
 
 class PolicyFilter(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    project: Annotated[str | None, says("Only policies of this project.")] = None
-    enabled: Annotated[bool | None, says("Only policies that are enabled, or that are not.")] = None
+    project: Annotated[str | None, describe("Only policies of this project.")] = None
+    enabled: Annotated[bool | None, describe("Only policies that are enabled, or that are not.")] = None
 
 
 class ImportOptions(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    bad: Annotated[Literal["refuse", "skip"], says("What one bad line does: nothing is kept, or only it is not.")] = (
-        "refuse"
-    )
+    bad: Annotated[
+        Literal["refuse", "skip"], describe("What one bad line does: nothing is kept, or only it is not.")
+    ] = "refuse"
 
 
 class ExportOptions(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: Annotated[Literal["csv", "jsonl"], says("The form of the file.")] = "jsonl"
-    project: Annotated[str | None, says("Only policies of this project.")] = None
+    format: Annotated[Literal["csv", "jsonl"], describe("The form of the file.")] = "jsonl"
+    project: Annotated[str | None, describe("Only policies of this project.")] = None
 
 
 class BadLine(Struct, kw_only=True):
@@ -149,11 +149,11 @@ class BadLine(Struct, kw_only=True):
 
 class ImportReport(Struct, kw_only=True):
     made: int
-    bad: Annotated[int, says("Lines that cannot be taken.")]
-    problems: Annotated[list[BadLine], says("The first hundred of them.")]
+    bad: Annotated[int, describe("Lines that cannot be taken.")]
+    problems: Annotated[list[BadLine], describe("The first hundred of them.")]
 
 
-READERS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Iterable[str]], Iterator[PolicyRow]]] = {
     "text/csv": read_csv,
     "application/x-ndjson": read_json_lines,
 }
@@ -162,7 +162,7 @@ READERS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {
 class PolicyApi:
     """`/api/v1/policies`, `/api/v1/signals` and `/api/v1/priority-rules`."""
 
-    def __init__(self, policies: Policies, intake: Intake, once: Once, largest: int) -> None:
+    def __init__(self, policies: Policies, intake: PolicyImporter, once: Idempotency, largest: int) -> None:
         self._policies = policies
         self._intake = intake
         self._once = once
@@ -171,29 +171,29 @@ class PolicyApi:
     @endpoint(
         "POST",
         "/api/v1/policies",
-        scope=Scope.WRITE,
-        says="Have a page or a site crawled again and again.",
+        scope=TokenScope.WRITE,
+        summary="Have a page or a site crawled again and again.",
         body=PolicyForm,
         status=201,
         answer=PolicyShape,
-        asks=FORM,
-        answers=EXAMPLE,
+        request_example=FORM,
+        response_example=EXAMPLE,
         once=True,
     )
-    async def create_policy(self, ask: Ask[PolicyForm, Nothing]) -> Response:
+    async def create_policy(self, ask: EndpointRequest[PolicyForm, Nothing]) -> Response:
         """It is due at once, or by cron at the first minute that matches."""
-        return await answer_once(self._once, ask, "pol", lambda policy_id: self._make(ask.body, policy_id))
+        return await respond_once(self._once, ask, "pol", lambda policy_id: self._make(ask.body, policy_id))
 
     @endpoint(
         "GET",
         "/api/v1/policies",
-        scope=Scope.READ,
-        says="List policies, the oldest first.",
+        scope=TokenScope.READ,
+        summary="List policies, the oldest first.",
         query=PolicyFilter,
         answer=PolicyList,
-        answers={"items": [EXAMPLE], "next": None},
+        response_example={"items": [EXAMPLE], "next": None},
     )
-    async def list_policies(self, ask: Ask[Nothing, PolicyFilter]) -> Json:
+    async def list_policies(self, ask: EndpointRequest[Nothing, PolicyFilter]) -> Json:
         query = ask.query
         after = number_of(query.cursor) or 0
         now, found = await self._policies.page_of(
@@ -208,16 +208,20 @@ class PolicyApi:
     @endpoint(
         "POST",
         "/api/v1/policies/import",
-        scope=Scope.WRITE,
-        says="Make many policies from a file.",
+        scope=TokenScope.WRITE,
+        summary="Make many policies from a file.",
         file=("text/csv", "application/x-ndjson"),
         query=ImportOptions,
         answer=ImportReport,
-        answers={"made": 199_999, "bad": 1, "problems": [{"line": 150_000, "problem": "url is missing; give text."}]},
+        response_example={
+            "made": 199_999,
+            "bad": 1,
+            "problems": [{"line": 150_000, "problem": "url is missing; give text."}],
+        },
         problems=[InvalidInput],
         once=True,
     )
-    async def import_policies(self, ask: Ask[Nothing, ImportOptions]) -> Response:
+    async def import_policies(self, ask: EndpointRequest[Nothing, ImportOptions]) -> Response:
         """CSV with the names of fields in its first line, or JSON objects line by line. All of it is kept in one
         commit; with a bad line nothing is, unless bad lines are to be skipped."""
         kind = ask.request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -231,9 +235,9 @@ class PolicyApi:
             async def make(first: str) -> Json:
                 return await self._take(READERS[kind](lines_of(lines)), ask.query.bad == "skip", first)
 
-            return await answer_once(self._once, ask, "pol", make, lambda: f"{kind} {ask.query.bad} {digest}")
+            return await respond_once(self._once, ask, "pol", make, lambda: f"{kind} {ask.query.bad} {digest}")
 
-    async def _take(self, rows: Iterator[Row], skip: bool, first: str) -> Json:
+    async def _take(self, rows: Iterator[PolicyRow], skip: bool, first: str) -> Json:
         report = await self._intake.take(rows, skip_bad=skip, first=first)
         if report.bad and not skip:
             line, problem = report.problems[0]
@@ -245,14 +249,14 @@ class PolicyApi:
     @endpoint(
         "GET",
         "/api/v1/policies/export",
-        scope=Scope.ADMIN,
-        says="Get all policies as a file.",
+        scope=TokenScope.ADMIN,
+        summary="Get all policies as a file.",
         act="policies.exported",
         query=ExportOptions,
         answer=str,
         media_type="application/x-ndjson or text/csv",
     )
-    async def export_policies(self, ask: Ask[Nothing, ExportOptions]) -> Response:
+    async def export_policies(self, ask: EndpointRequest[Nothing, ExportOptions]) -> Response:
         """What it gives can be imported again, so headers, cookies and proxies are in it as they were given."""
         await ask.note_alone("")
         as_csv = ask.query.format == "csv"
@@ -263,43 +267,43 @@ class PolicyApi:
     @endpoint(
         "GET",
         "/api/v1/policies/{policy_id}",
-        scope=Scope.READ,
-        says="Show one policy.",
+        scope=TokenScope.READ,
+        summary="Show one policy.",
         answer=PolicyShape,
-        answers=EXAMPLE,
+        response_example=EXAMPLE,
         problems=[NotFound],
     )
-    async def show_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def show_policy(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return await self._shown(await self._policies.get(ask.part("policy_id")))
 
     @endpoint(
         "PUT",
         "/api/v1/policies/{policy_id}",
-        scope=Scope.WRITE,
-        says="Replace what is said of a policy.",
+        scope=TokenScope.WRITE,
+        summary="Replace what is said of a policy.",
         body=PolicyForm,
         answer=PolicyShape,
-        asks=FORM,
-        answers=EXAMPLE,
+        request_example=FORM,
+        response_example=EXAMPLE,
         problems=[NotFound],
     )
-    async def replace_policy(self, ask: Ask[PolicyForm, Nothing]) -> Json:
+    async def replace_policy(self, ask: EndpointRequest[PolicyForm, Nothing]) -> Json:
         """How it stands stays; another rhythm begins now."""
         return await self._shown(await self._policies.rewrite(ask.part("policy_id"), ask.body))
 
     @endpoint(
         "PATCH",
         "/api/v1/policies/{policy_id}",
-        scope=Scope.WRITE,
-        says="Change some of a policy.",
+        scope=TokenScope.WRITE,
+        summary="Change some of a policy.",
         body=PolicyChange,
         needs_body=True,
         answer=PolicyShape,
-        asks={"frequency": "1h", "priority_base": 80},
-        answers=EXAMPLE | {"frequency": "1h", "priority_base": 80},
+        request_example={"frequency": "1h", "priority_base": 80},
+        response_example=EXAMPLE | {"frequency": "1h", "priority_base": 80},
         problems=[NotFound],
     )
-    async def change_policy(self, ask: Ask[PolicyChange, Nothing]) -> Json:
+    async def change_policy(self, ask: EndpointRequest[PolicyChange, Nothing]) -> Json:
         """What is not named stays as it is, secrets too; another frequency takes the place of cron, and the other way
         round. Another rhythm begins now."""
         return await self._shown(await self._policies.change(ask.part("policy_id"), ask.body))
@@ -307,12 +311,12 @@ class PolicyApi:
     @endpoint(
         "DELETE",
         "/api/v1/policies/{policy_id}",
-        scope=Scope.WRITE,
-        says="Remove a policy.",
+        scope=TokenScope.WRITE,
+        summary="Remove a policy.",
         status=204,
         problems=[NotFound],
     )
-    async def remove_policy(self, ask: Ask[Nothing, Nothing]) -> Response:
+    async def remove_policy(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
         """A job of it that lives is run to its end."""
         await self._policies.remove(ask.part("policy_id"))
         return Response(status_code=204)
@@ -320,14 +324,14 @@ class PolicyApi:
     @endpoint(
         "POST",
         "/api/v1/policies/{policy_id}/run",
-        scope=Scope.WRITE,
-        says="Run a policy now.",
+        scope=TokenScope.WRITE,
+        summary="Run a policy now.",
         status=202,
         answer=Made,
-        answers={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
+        response_example={"job_id": "job_01hr2v8k3m4n5p6q", "crawl_id": None, "duplicate": False},
         problems=[NotFound],
     )
-    async def run_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def run_policy(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """A page gets a job, a site a crawl. Its plan stays as it is."""
         made = await self._policies.run_now(ask.part("policy_id"))
         job_id, crawl_id = (None, made.id) if made.is_crawl else (made.id, None)
@@ -336,38 +340,38 @@ class PolicyApi:
     @endpoint(
         "POST",
         "/api/v1/policies/{policy_id}/enable",
-        scope=Scope.WRITE,
-        says="Let a policy run.",
+        scope=TokenScope.WRITE,
+        summary="Let a policy run.",
         answer=PolicyShape,
-        answers=EXAMPLE,
+        response_example=EXAMPLE,
         problems=[NotFound],
     )
-    async def enable_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def enable_policy(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return await self._shown(await self._policies.enable(ask.part("policy_id"), True))
 
     @endpoint(
         "POST",
         "/api/v1/policies/{policy_id}/disable",
-        scope=Scope.WRITE,
-        says="Keep a policy from running.",
+        scope=TokenScope.WRITE,
+        summary="Keep a policy from running.",
         answer=PolicyShape,
-        answers=EXAMPLE | {"enabled": False, "next_run_at": None},
+        response_example=EXAMPLE | {"enabled": False, "next_run_at": None},
         problems=[NotFound],
     )
-    async def disable_policy(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def disable_policy(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return await self._shown(await self._policies.enable(ask.part("policy_id"), False))
 
     @endpoint(
         "POST",
         "/api/v1/signals",
-        scope=Scope.WRITE,
-        says="Say that a URL or a label matters more, or less, for a while.",
+        scope=TokenScope.WRITE,
+        summary="Say that a URL or a label matters more, or less, for a while.",
         body=SignalForm,
         answer=SignalShape,
-        asks={"label": "team=prices", "boost": 30, "lasts": "6h"},
-        answers={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
+        request_example={"label": "team=prices", "boost": 30, "lasts": "6h"},
+        response_example={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
     )
-    async def push_signal(self, ask: Ask[SignalForm, Nothing]) -> Json:
+    async def push_signal(self, ask: EndpointRequest[SignalForm, Nothing]) -> Json:
         """It counts for jobs that are made from now on."""
         signal = await self._policies.signal(ask.body)
         return Json({"subject": signal.subject, "boost": signal.boost, "until": moment(signal.until)})
@@ -375,12 +379,12 @@ class PolicyApi:
     @endpoint(
         "GET",
         "/api/v1/priority-rules",
-        scope=Scope.READ,
-        says="Show the rules that make the priorities of policies' jobs.",
+        scope=TokenScope.READ,
+        summary="Show the rules that make the priorities of policies' jobs.",
         answer=RuleList,
-        answers={"items": [{"fact": "staleness", "per": 5.0, "most": 20.0}]},
+        response_example={"items": [{"fact": "staleness", "per": 5.0, "most": 20.0}]},
     )
-    async def list_priority_rules(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def list_priority_rules(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """The sum of what they give, kept from 0 to 100, is the priority; the operator changes them by
         SHOAL_PRIORITY_RULES."""
         return Json({"items": [asdict(rule) for rule in self._policies.rules]})

@@ -21,7 +21,7 @@ class Json(Response):
         return orjson.dumps(content, option=orjson.OPT_UTC_Z)
 
 
-class Problem(Json):
+class ProblemResponse(Json):
     media_type = "application/problem+json"
 
 
@@ -32,7 +32,7 @@ async def shoal_error(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(int(error.facts.get("retry_after_seconds", 5)))
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
-    return Problem(error.problem(), status_code=error.response.http_status, headers=headers)
+    return ProblemResponse(error.problem(), status_code=error.response.http_status, headers=headers)
 
 
 async def http_error(request: Request, error: Exception) -> Response:
@@ -50,7 +50,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_allowed(request))
-    return Problem(body, status_code=error.status_code, headers=headers)
+    return ProblemResponse(body, status_code=error.status_code, headers=headers)
 
 
 def _allowed(request: Request) -> list[str]:
@@ -70,4 +70,4 @@ async def unexpected(request: Request, error: Exception) -> Response:
         "code": "unexpected",
         "detail": "Shoal did not expect this; its log has the details.",
     }
-    return Problem(body, status_code=500)
+    return ProblemResponse(body, status_code=500)

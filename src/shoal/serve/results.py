@@ -4,23 +4,25 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.errors import NotFound
-from shoal.base.form import Form, says
-from shoal.pages.history import History
+from shoal.base.request_form import Form, describe
+from shoal.page_jobs.history import History
 from shoal.plan.policies import Policies
-from shoal.serve import examples, shapes
-from shoal.serve.cursor import Paging, cursor_of, number_of
-from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.serve import examples, schemas
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.pagination import Paging, cursor_of, number_of
 from shoal.serve.problems import Json
 
 JobName = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class DiffWanted(Form, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    before: Annotated[JobName | None, says("The job whose result comes first; without it, the success before.")] = None
+    before: Annotated[JobName | None, describe("The job whose result comes first; without it, the success before.")] = (
+        None
+    )
     after: Annotated[
-        JobName | None, says("The job whose result is compared with it; without it, the last success.")
+        JobName | None, describe("The job whose result is compared with it; without it, the last success.")
     ] = None
 
 
@@ -34,14 +36,17 @@ class ResultApi:
     @endpoint(
         "GET",
         "/api/v1/policies/{policy_id}/results",
-        scope=Scope.READ,
-        says="List what a policy gave, the newest first.",
+        scope=TokenScope.READ,
+        summary="List what a policy gave, the newest first.",
         query=Paging,
-        answer=shapes.ResultList,
-        answers={"items": [examples.RESULT | {"group": None, "policy": "pol_01hr2v8k3m4n5p6q"}], "next": "MTIw"},
+        answer=schemas.ResultList,
+        response_example={
+            "items": [examples.RESULT | {"group": None, "policy": "pol_01hr2v8k3m4n5p6q"}],
+            "next": "MTIw",
+        },
         problems=[NotFound],
     )
-    async def list_policy_results(self, ask: Ask[Nothing, Paging]) -> Json:
+    async def list_policy_results(self, ask: EndpointRequest[Nothing, Paging]) -> Json:
         """The last word on each run that has ended. They are kept longer than their jobs are, and the last success
         always. A page of large ones has fewer of them."""
         policy = await self._policies.get(ask.part("policy_id"))
@@ -53,14 +58,14 @@ class ResultApi:
     @endpoint(
         "GET",
         "/api/v1/policies/{policy_id}/diff",
-        scope=Scope.READ,
-        says="Say what changed between two results of a policy.",
+        scope=TokenScope.READ,
+        summary="Say what changed between two results of a policy.",
         query=DiffWanted,
-        answer=shapes.ResultDiff,
-        answers=examples.DIFF,
+        answer=schemas.ResultDiff,
+        response_example=examples.DIFF,
         problems=[NotFound],
     )
-    async def diff_policy_results(self, ask: Ask[Nothing, DiffWanted]) -> Json:
+    async def diff_policy_results(self, ask: EndpointRequest[Nothing, DiffWanted]) -> Json:
         """By default between the last two that succeeded; else of the jobs that `from` and `to` name."""
         policy = await self._policies.get(ask.part("policy_id"))
         diff = await self._history.diff(policy.id, ask.query.before, ask.query.after)

@@ -3,15 +3,15 @@
 import asyncio
 from typing import Annotated, Any, Literal
 
-from shoal.access.scopes import Scope
+from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.form import Form, says
-from shoal.crawl.crawls import Crawls
-from shoal.observe.hours import HourStore
-from shoal.queue.jobs import Jobs
-from shoal.serve import examples, shapes
-from shoal.serve.endpoint import Ask, Nothing, endpoint
+from shoal.base.request_form import Form, describe
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.observe.hourly_stats import HourlyStatsStore
+from shoal.queue.job_admin import JobAdmin
+from shoal.serve import examples, schemas
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
 
 FRESH_SECONDS = 2.0  # an answer is given again for so long: counting reads every row
@@ -21,14 +21,18 @@ MOST_BOTS = 100  # that are listed
 
 
 class StatsWanted(Form, frozen=True, kw_only=True):
-    hours: Annotated[int, says("So many hours back, this one included.", ge=1, le=720)] = 24
-    kind: Annotated[Literal["page", "crawl", "analysis"] | None, says("Only jobs of this kind, hour by hour.")] = None
+    hours: Annotated[int, describe("So many hours back, this one included.", ge=1, le=720)] = 24
+    kind: Annotated[Literal["page", "crawl", "analysis"] | None, describe("Only jobs of this kind, hour by hour.")] = (
+        None
+    )
 
 
 class StatsApi:
     """`/api/v1/stats`."""
 
-    def __init__(self, crawls: Crawls, jobs: Jobs, database: Database, hours: HourStore, clock: Clock) -> None:
+    def __init__(
+        self, crawls: Crawls, jobs: JobAdmin, database: Database, hours: HourlyStatsStore, clock: Clock
+    ) -> None:
         self._crawls = crawls
         self._jobs = jobs
         self._database = database
@@ -41,13 +45,13 @@ class StatsApi:
     @endpoint(
         "GET",
         "/api/v1/stats",
-        scope=Scope.READ,
-        says="Count crawls and jobs by their states, and what happened hour by hour.",
+        scope=TokenScope.READ,
+        summary="Count crawls and jobs by their states, and what happened hour by hour.",
         query=StatsWanted,
-        answer=shapes.Stats,
-        answers=examples.STATS,
+        answer=schemas.Stats,
+        response_example=examples.STATS,
     )
-    async def show_stats(self, ask: Ask[Nothing, StatsWanted]) -> Json:
+    async def show_stats(self, ask: EndpointRequest[Nothing, StatsWanted]) -> Json:
         """States are counted anew every two seconds at most. What happened by the hour is what controllers and workers
         saw, and a few seconds late: jobs created, done, failed, expired (dead letters), retried, lost with their
         worker; the average duration of fetches, the part of attempts that were retried, and the bots that asked."""

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from shoal.base.errors import BadConfig
-from shoal.base.service import Pass
+from shoal.base.service import PassResult
 from shoal.settings import ServeSettings
 
 CERT, KEY = "SHOAL_TLS_CERT", "SHOAL_TLS_KEY"
@@ -48,16 +48,16 @@ class Certificate:
         self._settings = settings
         self._known = self._look()
 
-    async def run_once(self) -> Pass:
+    async def run_once(self) -> PassResult:
         found = self._look()
         if found == self._known:
-            return Pass()
+            return PassResult()
         cert, key = self._settings.tls_cert, self._settings.tls_key
         tls_of(self._settings)  # raises what is wrong: a context that was given half a pair has none
         if cert is not None:
             self._context.load_cert_chain(cert, key)
         self._known = found
-        return Pass("was read again")
+        return PassResult("was read again")
 
     def _look(self) -> list[tuple[int, int, int]]:
         """By what a replaced file is known."""

@@ -5,19 +5,19 @@ from typing import Annotated, Any
 from msgspec import Struct
 from starlette.responses import Response
 
-from shoal.access.once import Once
-from shoal.access.scopes import Scope
+from shoal.access.idempotency import Idempotency
+from shoal.access.scopes import TokenScope
 from shoal.base.clock import to_micros
 from shoal.base.errors import InvalidInput, NotFound
-from shoal.base.form import Form, says
-from shoal.events.event import Told
+from shoal.base.request_form import Form, describe
+from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import Webhooks
-from shoal.serve.cursor import LAST, Paging, cursor_of, cut, number_of
-from shoal.serve.endpoint import Ask, Nothing, endpoint
-from shoal.serve.once import answer_once
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.idempotency import respond_once
+from shoal.serve.pagination import LAST, Paging, cursor_of, cut, number_of
 from shoal.serve.problems import Json
-from shoal.serve.shapes import Moment
+from shoal.serve.schemas import Moment
 
 EXAMPLE: dict[str, Any] = {
     "id": "whk_01hr2v8k3m4n5p6q",
@@ -48,11 +48,11 @@ class WebhookShape(Struct, kw_only=True):
 
     id: str
     url: str
-    events: Annotated[list[str], says("Which events; none means all.")]
+    events: Annotated[list[str], describe("Which events; none means all.")]
     enabled: bool
-    reason: Annotated[str | None, says("Why it is not enabled: asked, gone or failing.")]
-    failing_since: Annotated[Moment | None, says("Since when nothing could be delivered.")]
-    held_until: Annotated[Moment | None, says("Nothing is sent before: it asked for that with Retry-After.")]
+    reason: Annotated[str | None, describe("Why it is not enabled: asked, gone or failing.")]
+    failing_since: Annotated[Moment | None, describe("Since when nothing could be delivered.")]
+    held_until: Annotated[Moment | None, describe("Nothing is sent before: it asked for that with Retry-After.")]
     created_at: Moment
 
 
@@ -65,8 +65,8 @@ class NewWebhookShape(WebhookShape, kw_only=True):
 class WebhookDetail(WebhookShape, kw_only=True):
     """A webhook with how its queue stands."""
 
-    waiting: Annotated[int, says("Deliveries that will be tried, for the first time or again.")]
-    dead: Annotated[int, says("Deliveries whose last try failed.")]
+    waiting: Annotated[int, describe("Deliveries that will be tried, for the first time or again.")]
+    dead: Annotated[int, describe("Deliveries whose last try failed.")]
 
 
 class WebhookList(Struct, kw_only=True):
@@ -81,14 +81,14 @@ class DeliveryShape(Struct, kw_only=True):
     sequence: int
     state: DeliveryState
     attempts: int
-    next_at: Annotated[Moment | None, says("When it is tried next.")]
-    status: Annotated[int | None, says("The HTTP status that was answered last.")]
+    next_at: Annotated[Moment | None, describe("When it is tried next.")]
+    status: Annotated[int | None, describe("The HTTP status that was answered last.")]
     error: str | None
 
 
 class DeliveryList(Struct, kw_only=True):
     items: list[DeliveryShape]
-    next: Annotated[str | None, says("The cursor of the next page; null on the last one.")]
+    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
 
 
 class EventShape(Struct, kw_only=True):
@@ -101,124 +101,124 @@ class EventShape(Struct, kw_only=True):
     subject: str
     time: Moment
     datacontenttype: str
-    sequence: Annotated[str, says("Its place among all events.")]
+    sequence: Annotated[str, describe("Its place among all events.")]
     data: Any
 
 
 class EventList(Struct, kw_only=True):
     items: list[EventShape]
-    next: Annotated[int, says("`after` of the next question, whether there is more or not.")]
+    next: Annotated[int, describe("`after` of the next question, whether there is more or not.")]
 
 
 class Replayed(Struct, kw_only=True):
-    replayed: Annotated[int, says("How many events will be sent again.")]
+    replayed: Annotated[int, describe("How many events will be sent again.")]
 
 
 class DeliveryFilter(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    state: Annotated[DeliveryState | None, says("Only deliveries in this state.")] = None
+    state: Annotated[DeliveryState | None, describe("Only deliveries in this state.")] = None
 
 
 class EventFilter(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    after: Annotated[int, says("The sequence number of the last event that you have.", ge=0, le=LAST)] = 0
-    limit: Annotated[int, says("How many events at most.", ge=1, le=1000)] = 200
+    after: Annotated[int, describe("The sequence number of the last event that you have.", ge=0, le=LAST)] = 0
+    limit: Annotated[int, describe("How many events at most.", ge=1, le=1000)] = 200
 
 
 class Replay(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be sent again: one event, or those of a time."""
 
-    event_id: Annotated[str, says("One event.", max_length=64)] | None = None
-    since: Annotated[Moment, says("Events from this moment on.")] | None = None
-    until: Annotated[Moment, says("Events before this moment.")] | None = None
+    event_id: Annotated[str, describe("One event.", max_length=64)] | None = None
+    since: Annotated[Moment, describe("Events from this moment on.")] | None = None
+    until: Annotated[Moment, describe("Events before this moment.")] | None = None
 
 
 class WebhookApi:
     """`/api/v1/webhooks` and `/api/v1/events`."""
 
-    def __init__(self, webhooks: Webhooks, once: Once) -> None:
+    def __init__(self, webhooks: Webhooks, once: Idempotency) -> None:
         self._webhooks = webhooks
         self._once = once
 
     @endpoint(
         "POST",
         "/api/v1/webhooks",
-        scope=Scope.ADMIN,
-        says="Have events sent to an address.",
+        scope=TokenScope.ADMIN,
+        summary="Have events sent to an address.",
         body=NewWebhook,
         status=201,
         answer=NewWebhookShape,
-        asks={"url": "https://core.example.com/shoal", "events": ["crawl.job.*"]},
-        answers=EXAMPLE | SECRET,
+        request_example={"url": "https://core.example.com/shoal", "events": ["crawl.job.*"]},
+        response_example=EXAMPLE | SECRET,
         act="webhook.created",
         once=True,
     )
-    async def create_webhook(self, ask: Ask[NewWebhook, Nothing]) -> Response:
+    async def create_webhook(self, ask: EndpointRequest[NewWebhook, Nothing]) -> Response:
         """The secret signs every delivery as the Standard Webhooks specification says, and is told only now."""
-        return await answer_once(self._once, ask, "whk", lambda webhook_id: self._make(ask, webhook_id))
+        return await respond_once(self._once, ask, "whk", lambda webhook_id: self._make(ask, webhook_id))
 
     @endpoint(
         "GET",
         "/api/v1/webhooks",
-        scope=Scope.READ,
-        says="List webhooks.",
+        scope=TokenScope.READ,
+        summary="List webhooks.",
         answer=WebhookList,
-        answers={"items": [EXAMPLE]},
+        response_example={"items": [EXAMPLE]},
     )
-    async def list_webhooks(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def list_webhooks(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json({"items": [webhook.answer() for webhook in await self._webhooks.all()]})
 
     @endpoint(
         "GET",
         "/api/v1/webhooks/{webhook_id}",
-        scope=Scope.READ,
-        says="Show one webhook.",
+        scope=TokenScope.READ,
+        summary="Show one webhook.",
         answer=WebhookDetail,
-        answers=EXAMPLE | {"waiting": 0, "dead": 2},
+        response_example=EXAMPLE | {"waiting": 0, "dead": 2},
         problems=[NotFound],
     )
-    async def show_webhook(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def show_webhook(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         webhook, counts = await self._webhooks.get(ask.part("webhook_id"))
         return Json(webhook.answer() | counts)
 
     @endpoint(
         "PATCH",
         "/api/v1/webhooks/{webhook_id}",
-        scope=Scope.ADMIN,
-        says="Change a webhook.",
+        scope=TokenScope.ADMIN,
+        summary="Change a webhook.",
         body=WebhookChange,
         answer=WebhookShape,
-        asks={"enabled": True},
-        answers=EXAMPLE,
+        request_example={"enabled": True},
+        response_example=EXAMPLE,
         problems=[NotFound],
         act="webhook.changed",
     )
-    async def change_webhook(self, ask: Ask[WebhookChange, Nothing]) -> Json:
+    async def change_webhook(self, ask: EndpointRequest[WebhookChange, Nothing]) -> Json:
         """One that is enabled again gets what it missed, as far as that is kept."""
         return Json((await self._webhooks.change(ask.part("webhook_id"), ask.body, noting=ask.note)).answer())
 
     @endpoint(
         "DELETE",
         "/api/v1/webhooks/{webhook_id}",
-        scope=Scope.ADMIN,
-        says="Remove a webhook and its queue.",
+        scope=TokenScope.ADMIN,
+        summary="Remove a webhook and its queue.",
         status=204,
         problems=[NotFound],
         act="webhook.removed",
     )
-    async def remove_webhook(self, ask: Ask[Nothing, Nothing]) -> Response:
+    async def remove_webhook(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
         await self._webhooks.remove(ask.part("webhook_id"), noting=ask.note)
         return Response(status_code=204)
 
     @endpoint(
         "POST",
         "/api/v1/webhooks/{webhook_id}/rotate",
-        scope=Scope.ADMIN,
-        says="Give a webhook a new secret.",
+        scope=TokenScope.ADMIN,
+        summary="Give a webhook a new secret.",
         answer=NewWebhookShape,
-        answers=EXAMPLE | SECRET,
+        response_example=EXAMPLE | SECRET,
         problems=[NotFound],
         act="webhook.rotated",
     )
-    async def rotate_webhook(self, ask: Ask[Nothing, Nothing]) -> Json:
+    async def rotate_webhook(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
         """For a day deliveries carry the signatures of those before as well."""
         webhook = await self._webhooks.rotate(ask.part("webhook_id"), noting=ask.note)
         return Json(webhook.answer() | {"secret": webhook.secret})
@@ -226,11 +226,11 @@ class WebhookApi:
     @endpoint(
         "GET",
         "/api/v1/webhooks/{webhook_id}/deliveries",
-        scope=Scope.READ,
-        says="List what was or will be sent to a webhook, the newest first.",
+        scope=TokenScope.READ,
+        summary="List what was or will be sent to a webhook, the newest first.",
         query=DeliveryFilter,
         answer=DeliveryList,
-        answers={
+        response_example={
             "items": [
                 {
                     "event_id": EVENT["id"],
@@ -247,7 +247,7 @@ class WebhookApi:
         },
         problems=[NotFound],
     )
-    async def list_deliveries(self, ask: Ask[Nothing, DeliveryFilter]) -> Json:
+    async def list_deliveries(self, ask: EndpointRequest[Nothing, DeliveryFilter]) -> Json:
         query = ask.query
         before = number_of(query.cursor) or LAST
         found = await self._webhooks.deliveries(ask.part("webhook_id"), query.state, before, query.limit + 1)
@@ -256,17 +256,17 @@ class WebhookApi:
     @endpoint(
         "POST",
         "/api/v1/webhooks/{webhook_id}/replay",
-        scope=Scope.ADMIN,
-        says="Send events again.",
+        scope=TokenScope.ADMIN,
+        summary="Send events again.",
         body=Replay,
         status=202,
         answer=Replayed,
-        asks={"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"},
-        answers={"replayed": 120},
+        request_example={"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"},
+        response_example={"replayed": 120},
         problems=[NotFound],
         act="webhook.replayed",
     )
-    async def replay_events(self, ask: Ask[Replay, Nothing]) -> Json:
+    async def replay_events(self, ask: EndpointRequest[Replay, Nothing]) -> Json:
         """One by its id, whatever became of it, or those of a time that the webhook wants. Their ids stay the same."""
         webhook_id, wish = ask.part("webhook_id"), ask.body
         if wish.event_id is not None and wish.since is None and wish.until is None:
@@ -283,20 +283,20 @@ class WebhookApi:
     @endpoint(
         "GET",
         "/api/v1/events",
-        scope=Scope.READ,
-        says="Read events in order.",
+        scope=TokenScope.READ,
+        summary="Read events in order.",
         query=EventFilter,
         answer=EventList,
-        answers={"items": [EVENT], "next": 42},
+        response_example={"items": [EVENT], "next": 42},
     )
-    async def list_events(self, ask: Ask[Nothing, EventFilter]) -> Json:
+    async def list_events(self, ask: EndpointRequest[Nothing, EventFilter]) -> Json:
         """Whoever asks again with `next` of the last answer as `after` misses none and gets none twice. Of large events
         there are fewer in an answer than were asked for; only none at all means that there is none yet."""
         found = await self._webhooks.events(ask.query.after, ask.query.limit)
         last = found[-1].sequence if found else ask.query.after
-        return Json({"items": [Told.answer(one) for one in found], "next": last})
+        return Json({"items": [EventReceipt.answer(one) for one in found], "next": last})
 
-    async def _make(self, ask: Ask[NewWebhook, Nothing], webhook_id: str) -> Json:
+    async def _make(self, ask: EndpointRequest[NewWebhook, Nothing], webhook_id: str) -> Json:
         webhook = await self._webhooks.make(ask.body, webhook_id, noting=ask.note)
         headers = {"Location": f"/api/v1/webhooks/{webhook.id}"}
         return Json(webhook.answer() | {"secret": webhook.secret}, status_code=201, headers=headers)

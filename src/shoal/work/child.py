@@ -15,15 +15,14 @@ from shoal.base.clock import Clock
 from shoal.base.disk import NO_ROOM
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.crawls import CrawlMoved
+from shoal.crawl.lifecycle.crawls import CrawlMoved
 from shoal.crawl.states import TERMINAL
-from shoal.hosts.watch import HoldsBegun
-from shoal.pages.settled import PagesSettled, ResultsTaken
-from shoal.queue.job import Holder, Lease, node_of
+from shoal.hosts.throttle import HoldsBegun
+from shoal.pages.page_signals import PagesSettled, ResultsTaken
+from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
 from shoal.settings import Settings
-from shoal.work.pages import PageCraft, PageDesk
-from shoal.work.talk import (
+from shoal.work.ipc import (
     LEASE_LOST,
     STORAGE_FULL,
     STORE_AWAY,
@@ -40,7 +39,7 @@ from shoal.work.talk import (
     Moved,
     Nudge,
     Renewed,
-    Stored,
+    StoredMessage,
     Taken,
     Tick,
     Work,
@@ -49,8 +48,9 @@ from shoal.work.talk import (
     holders,
     pairs,
 )
-from shoal.work.trust import Trust
-from shoal.work.workplace import StoreOutOfReach
+from shoal.work.lease_validity import LeaseValidity
+from shoal.work.page_job_loop import PageJobHandler, PageJobLoop
+from shoal.work.worker_context import StoreOutOfReach
 
 R = TypeVar("R")
 
@@ -102,7 +102,7 @@ class Child:
         self._clock = clock
         self._run: Run | None = None
         self._leaving: str | None = None
-        self._trust = Trust(settings.queue.lease, clock)
+        self._trust = LeaseValidity(settings.queue.lease, clock)
         self._job: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
@@ -162,7 +162,7 @@ class PageChild(Generic[R]):
     """A child for page jobs: it leases and settles them itself, and tells its parent what to extend."""
 
     def __init__(
-        self, settings: Settings, work: PageCraft[R], queue: Queue, holder: str, clock: Clock, signals: Signals
+        self, settings: Settings, work: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
     ) -> None:
         signals.subscribe(_relay)
         self._clock = clock
@@ -170,7 +170,7 @@ class PageChild(Generic[R]):
         self._holder = holder
         self._tick_every = min(TICK_SECONDS, settings.queue.extend_every.total_seconds() / 2)
         slots = settings.crawl.max_concurrent_curl
-        self._desk = PageDesk(work, queue, slots, holder, clock, self._say_holding, _say_alone, self._tell)
+        self._desk = PageJobLoop(work, queue, slots, holder, clock, self._say_holding, _say_alone, self._tell)
 
     async def serve(self) -> None:
         reader = await _stdin()
@@ -223,14 +223,14 @@ class PageChild(Generic[R]):
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
 
 
-def _say_alone(holder: Holder | None) -> None:
+def _say_alone(holder: Fence | None) -> None:
     _say(Alone(None if holder is None else (holder.job_id, holder.epoch)))
 
 
 def _relay(signal: Signal) -> None:
     """Pages, holds, jobs and crawls are counted where metrics are asked for: in the parent."""
     if isinstance(signal, PagesSettled):
-        _say(Stored(signal.pages, signal.bytes))
+        _say(StoredMessage(signal.pages, signal.bytes))
     elif isinstance(signal, JobsMoved):
         _say(Moved(signal.kind, signal.how, signal.count))
     elif isinstance(signal, JobMoved):

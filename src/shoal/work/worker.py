@@ -12,10 +12,10 @@ from traceback import extract_tb
 from shoal.base.signals import Signal
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
-from shoal.work.heart import Heart
-from shoal.work.page_slots import PageSlots
-from shoal.work.runs import RunSlots
-from shoal.work.workplace import Workplace
+from shoal.work.heartbeat import LeaseHeartbeat
+from shoal.work.page_child import PageChildProcess
+from shoal.work.run_children import RunChildren
+from shoal.work.worker_context import WorkerContext
 
 LAST_WORDS = 5.0  # seconds for giving back the jobs of children that were killed at the end
 
@@ -47,18 +47,20 @@ class WorkerFailed(Signal):
 class Worker:
     """One node. `heart` is the queue on a connection of its own, for the heartbeats; without one they share."""
 
-    def __init__(self, place: Workplace, wake: Wake, *, heart: Queue | None = None, with_pages: bool = True) -> None:
+    def __init__(
+        self, place: WorkerContext, wake: Wake, *, heart: Queue | None = None, with_pages: bool = True
+    ) -> None:
         self._place = place
         self._wake = wake
         self._pulse = heart
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurried = False
-        self._runs = RunSlots(place, freed=self._woken.set)
-        self._pages = PageSlots(place) if with_pages else None
-        self._slots: list[RunSlots | PageSlots] = [self._runs]
+        self._runs = RunChildren(place, freed=self._woken.set)
+        self._pages = PageChildProcess(place) if with_pages else None
+        self._slots: list[RunChildren | PageChildProcess] = [self._runs]
         self._slots += [] if self._pages is None else [self._pages]
-        self._heart = Heart(heart or place.queue, place.clock, self._slots, place.tell_unreachable)
+        self._heart = LeaseHeartbeat(heart or place.queue, place.clock, self._slots, place.tell_unreachable)
 
     @property
     def node_id(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import brotli
 from backports import zstd
 
-from tests.support.badserver import Asked, Line, Script, reply
+from tests.support.bad_http_server import Asked, Line, Script, reply
 
 DECODED_LIMIT = 30_000_000
 HTML = ("Content-Type", "text/html")
@@ -211,7 +211,7 @@ def redirects(canary: int) -> Bad:
         "to-gopher": (scheme, redirect(f"gopher://127.0.0.1:{canary}/_x")),
         "to-backslash": ("backslash_in_url", redirect(f"http://127.0.0.1:{canary}\\@site.test/")),
         "to-credentials": ("credentials_in_url", redirect(f"http://site.test@127.0.0.1:{canary}/")),
-        "to-tab": ("control_characters", redirect("http://exa\tmple.test/")),
+        "to-control": ("control_characters", redirect("http://exa\x01mple.test/")),
         "to-no-host": ("invalid_url", redirect("http:///x")),
         "to-bad-port": ("invalid_url", redirect("http://127.0.0.1:99999/")),
         "to-long": ("url_too_long", redirect("/" + "a" * 3000)),

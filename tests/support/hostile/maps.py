@@ -2,7 +2,7 @@
 
 import gzip
 
-from tests.support.badserver import Script, reply
+from tests.support.bad_http_server import Script, reply
 from tests.support.hostile.answers import repeat, send
 
 XML = ("Content-Type", "application/xml")
@@ -55,7 +55,12 @@ def maps(site: str, canary: int) -> dict[str, Script]:
 
 def named(site: str, canary: int) -> bytes:
     """Lines of a robots.txt that name sitemaps."""
-    places = [f"{site}/maps/index.xml", f"http://127.0.0.1:{canary}/sitemap.xml", "file:///etc/passwd", "/never.xml"]
+    places = [
+        f"{site}/maps/index.xml",
+        f"http://127.0.0.1:{canary}/sitemap.xml",
+        "file:///etc/passwd",
+        "/maps/relative.xml",
+    ]
     return "".join(f"Sitemap: {place}\n" for place in places).encode()
 
 

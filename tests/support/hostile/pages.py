@@ -7,7 +7,7 @@ from collections.abc import Callable
 import brotli
 from backports import zstd
 
-from tests.support.badserver import Script, reply
+from tests.support.bad_http_server import Script, reply
 from tests.support.hostile.answers import CHUNKED, HTML, OK, encoded, raw_deflate, redirect, send, send_and_close
 
 LONGEST_URL = 2_083
@@ -153,8 +153,8 @@ def odd_links() -> str:
         "blob:http://127.0.0.1/x",
         "http://user:secret@127.0.0.1/",
         "http://127.0.0.1:80\\@site.test/",
-        "http://exa&#9;mple.test/",
-        "http://exa&#10;mple.test/",
+        "http://exa&#1;mple.test/",
+        "http://exa&#127;mple.test/",
         "http:///x",
         "http://",
         "http://a..b/",

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from tests.support.badhttp2 import bad_http2_server
-from tests.support.badserver import TLS, Asked, BadServer, Line, Script, bad_server, reply
+from tests.support.bad_http2_server import bad_http2_server
+from tests.support.bad_http_server import TLS, Asked, BadServer, Line, Script, bad_server, reply
 from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
 from tests.support.hostile.maps import maps, named

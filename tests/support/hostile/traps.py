@@ -5,7 +5,7 @@ from urllib.parse import parse_qs
 
 from xxhash import xxh3_64_hexdigest
 
-from tests.support.badserver import Asked
+from tests.support.bad_http_server import Asked
 
 Trap = Callable[[Asked], str]
 """A request -> the page it gets."""

@@ -10,8 +10,8 @@ from typing import BinaryIO
 from shoal.base.clock import Clock
 from shoal.base.disk import NO_ROOM, make_private, open_private, sync_folder, try_room
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
-from shoal.pages.bodies import Place
-from shoal.store.bodies.names import folder_of, is_safe, new_file
+from shoal.pages.bodies import BodyLocation
+from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 SEGMENT_BYTES = 1_000_000_000
 NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)  # time does not help
@@ -28,7 +28,7 @@ class FolderBodies:
     def writer(self, crawl_id: str) -> "FolderWriter":
         return FolderWriter(self._root, crawl_id, self._clock.micros, self._segment_bytes)
 
-    async def read(self, place: Place) -> bytes:
+    async def read(self, place: BodyLocation) -> bytes:
         return await asyncio.to_thread(self._read, place)
 
     async def forget(self, crawl_id: str) -> None:
@@ -42,7 +42,7 @@ class FolderBodies:
 
     def close(self) -> None: ...
 
-    def _read(self, place: Place) -> bytes:
+    def _read(self, place: BodyLocation) -> bytes:
         kept = b""
         if is_safe(place):
             try:
@@ -80,25 +80,25 @@ class FolderWriter:
         self._file: BinaryIO | None = None
         self._end = 0
 
-    async def append(self, data: bytes) -> Place:
+    async def append(self, data: bytes) -> BodyLocation:
         return await asyncio.to_thread(self._append, data)
 
     async def close(self) -> None:
         self._leave()
 
-    def _append(self, data: bytes) -> Place:
+    def _append(self, data: bytes) -> BodyLocation:
         try:
             if self._file is None or self._end >= self._segment_bytes:
                 self._begin()
             offset = self._end
             self._write(data)
-            return Place(self._name, offset, len(data))
+            return BodyLocation(self._name, offset, len(data))
         except OSError as error:
             self._leave()  # half of it may be there: what comes next stands elsewhere
             raise _translated(self._root, error) from error
 
     def _begin(self) -> None:
-        from shoal.store.bodies.opening import opening  # only crawls that keep bodies pay for it
+        from shoal.store.bodies.warc_header import opening  # only crawls that keep bodies pay for it
 
         self._leave()
         self._name = new_file(self._crawl_id)

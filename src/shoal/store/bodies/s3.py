@@ -4,18 +4,19 @@ Requests go out through an egress of their own, which reaches the endpoint that 
 """
 
 import re
+import secrets
 from datetime import timedelta
 from html import unescape
 from urllib.parse import quote
 
 from shoal.base.clock import Clock
-from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound
+from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
 from shoal.base.signals import Signals
-from shoal.base.url import Refusal, canonical
+from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
-from shoal.pages.bodies import BodyStoreStumbled, Place
+from shoal.pages.bodies import BodyLocation, BodyStoreFailed
 from shoal.settings import BodySettings
-from shoal.store.bodies.names import folder_of, is_safe, new_file
+from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 TRIES = 6
 FIRST_PAUSE = 0.5  # seconds; doubled each time: half a minute in all, then whoever writes decides
@@ -24,6 +25,7 @@ WARC: HeaderPairs = (("Content-Type", "application/warc"),)
 _KEY = re.compile(r"<Key>([^<]+)</Key>")
 _REFUSED = (401, 403)
 _NOT_THERE = (404, 416)
+_FULL = 507
 _REMOVED = (200, 204, 404)
 
 
@@ -41,7 +43,7 @@ class S3Bodies:
     def writer(self, crawl_id: str) -> "S3Writer":
         return S3Writer(self, crawl_id, self._clock)
 
-    async def read(self, place: Place) -> bytes:
+    async def read(self, place: BodyLocation) -> bytes:
         if is_safe(place):
             piece = (("Range", f"bytes={place.offset}-{place.offset + place.length - 1}"),)
             answer = await self._ask("GET", self._key(place.file), headers=piece)
@@ -58,7 +60,9 @@ class S3Bodies:
                 self._expect(await self._ask("DELETE", key), *_REMOVED)
 
     async def check_room(self) -> None:
-        """An object store does not say that it is full: it refuses what it is sent, and that is another error."""
+        probe = f".room-{secrets.token_hex(8)}"
+        await self.put(probe, b"room")
+        self._expect(await self._ask("DELETE", self._key(probe)), *_REMOVED)
 
     def close(self) -> None:
         if self._egress is not None:
@@ -94,10 +98,12 @@ class S3Bodies:
             outcome = await self._way_out().fetch(request)
             if isinstance(outcome, Response) and outcome.status < 500 and outcome.status != 429:
                 return self._admitted(outcome)
+            if isinstance(outcome, Response) and outcome.status == _FULL:
+                raise StorageFull(f"the body store {self._base}", "bodies")
             why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
             if not left or (isinstance(outcome, Failure) and not outcome.retryable):
                 raise self._unavailable(why)
-            self._signals.emit(BodyStoreStumbled(store=self._base, error=why, retry_in_seconds=pause))
+            self._signals.emit(BodyStoreFailed(store=self._base, error=why, retry_in_seconds=pause))
             await self._clock.sleep(pause)
             pause *= 2
         raise AssertionError("unreachable")
@@ -111,7 +117,7 @@ class S3Bodies:
     def _way_out(self) -> Egress:
         if self._egress is None:
             url = canonical(self._base)
-            if isinstance(url, Refusal):
+            if isinstance(url, UrlRefusal):
                 raise BadConfig("SHOAL_S3_ENDPOINT", url.problem, "write it as https://host")
             rule = AddressRule(named=frozenset([endpoint(url)]))
             self._egress = Egress(rule, LIMITS, clock=self._clock)
@@ -129,12 +135,12 @@ class S3Writer:
         self._crawl_id = crawl_id
         self._clock = clock
 
-    async def append(self, data: bytes) -> Place:
-        from shoal.store.bodies.opening import opening
+    async def append(self, data: bytes) -> BodyLocation:
+        from shoal.store.bodies.warc_header import opening
 
         file = new_file(self._crawl_id)
         start = opening(file, self._crawl_id, self._clock.micros())
         await self._store.put(file, start + data)
-        return Place(file, len(start), len(data))
+        return BodyLocation(file, len(start), len(data))
 
     async def close(self) -> None: ...

@@ -34,7 +34,7 @@ def store_time(below: int, at: int, since: int) -> int:
     return max(below, at + 9 * (below - since) // 10)
 
 
-class Anchor(Struct, frozen=True):
+class ClockAnchor(Struct, frozen=True):
     """The clock of a SQLite file. `jumped_at`: when it last went forward at a stroke. `untold`: a step that nobody was
     told of yet."""
 
@@ -49,7 +49,7 @@ class Anchor(Struct, frozen=True):
         return store_time(self.base + uptime, self.at, self.since)
 
 
-class Wall(Struct, frozen=True):
+class WallClock(Struct, frozen=True):
     """What the wall clock showed between two looks at the uptime."""
 
     boot: str
@@ -58,13 +58,13 @@ class Wall(Struct, frozen=True):
     after: int
 
     @classmethod
-    def of(cls, clock: Clock) -> "Wall":
+    def of(cls, clock: Clock) -> "WallClock":
         before = clock.uptime()
         micros = clock.micros()
         return cls(clock.boot, micros, before, clock.uptime())
 
 
-def after_boot(anchor: Anchor, wall: Wall) -> Anchor | None:
+def after_boot(anchor: ClockAnchor, wall: WallClock) -> ClockAnchor | None:
     """The anchor for a machine that has started since, or is another; None if it is still the same run."""
     if anchor.boot == wall.boot and wall.after >= anchor.since - anchor.base:
         return None
@@ -76,7 +76,7 @@ def after_boot(anchor: Anchor, wall: Wall) -> Anchor | None:
     return replace(anchor, boot=wall.boot, base=base, at=at, since=wall.micros, untold=untold)
 
 
-def after_check(anchor: Anchor, wall: Wall) -> tuple[Anchor, int]:
+def after_check(anchor: ClockAnchor, wall: WallClock) -> tuple[ClockAnchor, int]:
     """The anchor after a look at the wall clock, and by how much that was set since the last one."""
     anchor = after_boot(anchor, wall) or anchor
     now = anchor.now(wall.after)
@@ -94,12 +94,12 @@ class SqliteClock:
 
     async def check(self, database: Database, clock: Clock) -> ClockCheck:
         anchor, now = await database.read(_read)
-        if after_check(anchor, Wall.of(clock))[0] == anchor and not anchor.untold:
+        if after_check(anchor, WallClock.of(clock))[0] == anchor and not anchor.untold:
             return _checked((), now, anchor.jumped_at)
 
-        async def absorb(tx: Tx) -> tuple[Anchor, list[int], int]:
+        async def absorb(tx: Tx) -> tuple[ClockAnchor, list[int], int]:
             anchor, _ = await _read(tx)
-            new, step = after_check(anchor, Wall.of(clock))
+            new, step = after_check(anchor, WallClock.of(clock))
             if new != anchor or anchor.untold:
                 await tx.execute("anchor_machine_clock", **asdict(replace(new, untold=0)))
             return new, [seen for seen in (new.untold, step) if seen], new.now(clock.uptime())
@@ -108,9 +108,9 @@ class SqliteClock:
         return _checked(steps, now, new.jumped_at)
 
 
-async def _read(tx: Tx) -> tuple[Anchor, int]:
+async def _read(tx: Tx) -> tuple[ClockAnchor, int]:
     [row] = await tx.all("clock")
-    return Anchor(**{name: row[name] for name in Anchor.__struct_fields__}), row["now"]
+    return ClockAnchor(**{name: row[name] for name in ClockAnchor.__struct_fields__}), row["now"]
 
 
 class _Reading(Struct, frozen=True):

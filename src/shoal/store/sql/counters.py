@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
-from shoal.crawl.fates import Fate
-from shoal.crawl.traps import pattern_of
-from shoal.pages.responses import CLASSES, ResponseClass
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import pattern_of
+from shoal.pages.response_counts import CLASSES, ResponseClass
 
 OUTSIDE = ""  # the counter of what no walker brought
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}

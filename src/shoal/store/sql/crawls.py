@@ -9,8 +9,8 @@ from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.failures import FailedSeed
-from shoal.crawl.fates import Fate
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.store.sql.counters import RESPONSES

@@ -9,9 +9,9 @@ import orjson
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.events.event import Told
+from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
-from shoal.store.sql.sizes import readable
+from shoal.store.sql.read_limits import readable
 
 
 class SqlEvents:
@@ -26,7 +26,7 @@ class SqlEvents:
             await tx.execute("set_last_event", last=last + len(rows))
         return len(rows), max((row["waited"] for row in rows), default=0)
 
-    async def after(self, tx: Tx, sequence: int, limit: int) -> list[Told]:
+    async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
         heads = readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
         last = heads[-1]["sequence"] if heads else sequence
         return [_told(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
@@ -34,7 +34,7 @@ class SqlEvents:
     async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
         return [(row["sequence"], row["type"]) for row in await tx.all("heads_after", sequence=sequence, limit=limit)]
 
-    async def find(self, tx: Tx, event_id: str) -> Told | None:
+    async def find(self, tx: Tx, event_id: str) -> EventReceipt | None:
         row = await tx.one("event", id=event_id)
         return None if row is None else _told(row)
 
@@ -110,7 +110,9 @@ class SqlWebhooks:
     async def due(self, tx: Tx) -> list[str]:
         return [row["id"] for row in await tx.all("due_webhooks")]
 
-    async def take(self, tx: Tx, webhook_id: str, limit: int, patience: timedelta) -> list[tuple[Delivery, Told]]:
+    async def take(
+        self, tx: Tx, webhook_id: str, limit: int, patience: timedelta
+    ) -> list[tuple[Delivery, EventReceipt]]:
         rows = readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
         if not rows:
             return []
@@ -155,8 +157,8 @@ class SqlWebhooks:
         return {"waiting": waiting, "dead": await tx.value("dead_deliveries", webhook=webhook_id)}
 
 
-def _told(row: Any) -> Told:
-    return Told(**{name: row[name] for name in Told.__slots__})
+def _told(row: Any) -> EventReceipt:
+    return EventReceipt(**{name: row[name] for name in EventReceipt.__slots__})
 
 
 def _delivery(row: Any) -> Delivery:

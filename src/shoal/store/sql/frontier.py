@@ -9,19 +9,19 @@ from msgspec.msgpack import encode
 
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
-from shoal.crawl.failures import FailedPage
-from shoal.crawl.fates import REOPENING, WAITING, Fate
-from shoal.crawl.frontier import SUSPECT_FROM, NewUrl, Report, Settled, SkippedUrl, Task, key_of
-from shoal.crawl.store import Admission, Pace
-from shoal.crawl.traps import Trap, TrapState, pattern_of
-from shoal.hosts.pace import HeldHost
+from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
+from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
+from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, NewUrl, Settled, SkippedUrl, WalkerBatch, key_of
+from shoal.crawl.lifecycle.failed_urls import FailedPage
+from shoal.crawl.store import Admission, HostRate
+from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
-from shoal.pages.responses import count_responses
+from shoal.pages.response_counts import count_responses
 from shoal.pages.store import PageStore
-from shoal.queue.job import Holder
-from shoal.store.sql import failures
+from shoal.queue.job import Fence
+from shoal.store.sql import failed_pages
 from shoal.store.sql.counters import OUTSIDE, count, count_traps, response_columns
-from shoal.store.sql.places import NEVER, Places, depth_at
+from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 from shoal.store.sql.take import KINDS, Take
 
 Key = tuple[int, int]
@@ -54,7 +54,7 @@ class SqlFrontier:
     def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
         embedded = dialect == "sqlite"
         self._fresh = _fresh_by_reading if embedded else _fresh_by_inserting
-        self._places = Places(dialect)
+        self._places = QueuePositions(dialect)
         self._hosts = hosts
         self._pages = pages
 
@@ -69,12 +69,12 @@ class SqlFrontier:
         self,
         tx: Tx,
         crawl: int,
-        holder: Holder,
+        holder: Fence,
         want: int,
         in_flight: int,
-        pace: Pace,
+        pace: HostRate,
         admission: Admission | None = None,
-    ) -> list[Task]:
+    ) -> list[FrontierTask]:
         if want <= 0:
             return []
         taking = Take(tx, crawl, holder, pace, self._hosts, admission)
@@ -83,7 +83,7 @@ class SqlFrontier:
         return await taking.round(want) if alone is None else alone
 
     async def settle(
-        self, tx: Tx, crawl: int, holder: Holder, report: Report, walked: int = 0, *, leaves: bool = False
+        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int = 0, *, leaves: bool = False
     ) -> None:
         redirects = [done for done in report.settled if done.onward is not None]
         for done in redirects:  # decided anew each time that this commit is tried
@@ -140,15 +140,15 @@ class SqlFrontier:
         return len(ours)
 
     async def last_page(self, tx: Tx, crawl: int) -> int:
-        return await failures.last_page(tx, crawl)
+        return await failed_pages.last_page(tx, crawl)
 
     async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
-        return await failures.failed_after(tx, crawl, number, limit)
+        return await failed_pages.failed_after(tx, crawl, number, limit)
 
     async def reopen(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> int:
         numbers = await self._hosts.numbers(tx, sorted({origin(page.url) for page in pages}))
         await self._lock_hosts(tx, crawl, numbers.values())
-        reopened = await failures.reopen(tx, crawl, pages)
+        reopened = await failed_pages.reopen(tx, crawl, pages)
         hosts = await self._line_up(tx, crawl, [url for url, _ in reopened], numbers)
         answered = [origin(Url(answered)) for _, answered in reopened if answered is not None]
         numbers |= await self._hosts.numbers(tx, sorted(set(answered)))
@@ -157,14 +157,14 @@ class SqlFrontier:
         await self._wake(tx, crawl, hosts)
         return len(reopened)
 
-    async def release(self, tx: Tx, crawl: int, holder: Holder) -> int:
+    async def release(self, tx: Tx, crawl: int, holder: Fence) -> int:
         await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, holder))
         rows = await tx.all("release_urls", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
         await self._wake(tx, crawl, (row["host"] for row in rows))
         await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
         return len(rows)
 
-    async def holds(self, tx: Tx, crawl: int, holder: Holder) -> bool:
+    async def holds(self, tx: Tx, crawl: int, holder: Fence) -> bool:
         return await tx.one("any_held", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch) is not None
 
     async def recover(self, tx: Tx, crawl: int) -> int:
@@ -237,7 +237,7 @@ class SqlFrontier:
         return [row[1] for row in untried]
 
     async def _close(
-        self, tx: Tx, crawl: int, holder: Holder, settled: list[Settled]
+        self, tx: Tx, crawl: int, holder: Fence, settled: list[Settled]
     ) -> tuple[list[Settled], Counter[Fate]]:
         """Close what was really still ours; only that is counted, so a report that comes twice changes nothing.
         With it, why targets of redirects are skipped after all."""
@@ -267,7 +267,7 @@ class SqlFrontier:
         return numbers
 
     async def _lead_on(
-        self, tx: Tx, crawl: int, holder: Holder, redirects: list[Settled], numbers: dict[str, int]
+        self, tx: Tx, crawl: int, holder: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
         """Let redirects wait at the hosts that they lead to, and claim their targets for them. Those whose targets are
         somebody else's end. The hosts are locked."""
@@ -301,7 +301,7 @@ class SqlFrontier:
         rows = await tx.batch("claim_fates", sorted((*key, crawl, via) for key in wanted))
         free = {(row["key"], row["chk"]) for row in rows}
         opened = len(free)
-        keys = sorted(wanted.keys() - free)
+        keys = sorted(wanted.keys() - free, key=lambda key: (key[1], key[0]))
         known = await tx.all(
             "lock_targets", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys]
         )
@@ -343,7 +343,7 @@ class SqlFrontier:
         found what the other skips, at the same moment, may do so. It is rare, and one of them runs again.)"""
         await tx.all("lock_hosts", crawl=crawl, hosts=sorted(set(hosts)))
 
-    async def _hosts_of(self, tx: Tx, crawl: int, holder: Holder) -> list[int]:
+    async def _hosts_of(self, tx: Tx, crawl: int, holder: Fence) -> list[int]:
         rows = await tx.all("hosts_of_holder", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
         return [row["host"] for row in rows]
 
@@ -351,7 +351,7 @@ class SqlFrontier:
         await tx.many("wake_hosts", [(crawl, host) for host in sorted(set(hosts))])
 
     async def _count_settled(
-        self, tx: Tx, crawl: int, holder: Holder, final: list[Settled], added: Added, walked: int
+        self, tx: Tx, crawl: int, holder: Fence, final: list[Settled], added: Added, walked: int
     ) -> None:
         pages = [done.page for done in final if done.page is not None]
         added.skips.update(done.fate for done in final if done.fate.skipped)
@@ -436,7 +436,7 @@ def _key(done: Settled) -> tuple[int, int]:
     return done.task.key, done.task.chk
 
 
-def _held(crawl: int, holder: Holder, task: Task) -> tuple[Any, ...]:
+def _held(crawl: int, holder: Fence, task: FrontierTask) -> tuple[Any, ...]:
     return crawl, holder.job_id, holder.epoch, task.seq
 
 

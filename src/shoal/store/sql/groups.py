@@ -7,17 +7,17 @@ from msgspec import DecodeError, ValidationError
 
 from shoal.base.database import Tx
 from shoal.base.ids import GroupId, JobId
-from shoal.pages.group import Group, GroupState
-from shoal.pages.jobs_store import NewGroup
-from shoal.pages.work import PageSpec
-from shoal.queue.job import Holder
+from shoal.page_jobs.group import Group, GroupState
+from shoal.page_jobs.spec import PageSpec
+from shoal.page_jobs.store import NewGroup
+from shoal.queue.job import Fence
 
 _PLAIN = ("number", "state_reason", "project", "priority", "total", "created_at", "finished_at")
 _NEWEST = (1 << 62) - 1
 
 
 class SqlGroupStore:
-    """Answers `pages.jobs_store.GroupStore`."""
+    """Answers `page_jobs.store.GroupStore`."""
 
     async def insert(self, tx: Tx, group: NewGroup) -> Group | None:
         values = {name: getattr(group, name) for name in NewGroup.__slots__}
@@ -49,9 +49,9 @@ class SqlGroupStore:
     async def has_live_jobs(self, tx: Tx, group_id: str) -> bool:
         return await tx.one("group_lives", run_id=group_id) is not None
 
-    async def held(self, tx: Tx, group_id: str) -> list[Holder]:
+    async def held(self, tx: Tx, group_id: str) -> list[Fence]:
         rows = await tx.all("held_of_group", run_id=group_id)
-        return [Holder(JobId(row["id"]), row["lease_epoch"]) for row in rows]
+        return [Fence(JobId(row["id"]), row["lease_epoch"]) for row in rows]
 
     async def prune(self, tx: Tx, before: int, limit: int) -> int:
         return await tx.execute("prune_groups", before=before, limit=limit)

@@ -6,9 +6,10 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.pace import AHEAD, Grant, Standing, Wish
+from shoal.hosts.rate import AHEAD, HostStanding, SlotRequest, SlotsGranted
+from shoal.hosts.refusals import ENOUGH, WITHIN, from_text, to_text, with_refusals
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.watch import HostNews
+from shoal.hosts.throttle import REFUSED, HostNews
 
 FORGET = 600_000_000  # microseconds after which an old back-off, or an old latency, means nothing
 
@@ -24,18 +25,18 @@ class SqlHostStore:
             found |= await self._known(tx, new)
         return found
 
-    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, Standing]:
+    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostStanding]:
         rows = await tx.all("host_standings", numbers=sorted(set(hosts)))
         return {row["number"]: standing(row) for row in rows}
 
-    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, Standing]]:
+    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostStanding]]:
         rows = await tx.all("hosts_at_origins", origins=origins)
         if len(rows) < len(origins):
             await self.numbers(tx, origins)
             rows = await tx.all("hosts_at_origins", origins=origins)
         return {row["origin"]: (row["number"], standing(row)) for row in rows}
 
-    async def reserve(self, tx: Tx, wishes: list[Wish], ahead: float = AHEAD) -> dict[int, Grant]:
+    async def reserve(self, tx: Tx, wishes: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
         micros = round(ahead * 1e6)
         wanted = [
             {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": micros}
@@ -43,11 +44,28 @@ class SqlHostStore:
             if wish.slots > 0
         ]
         rows = await tx.batch("reserve_slots", wanted)
-        return {row["number"]: Grant(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
+        return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
 
     async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
-        rows = await tx.batch("hear_hosts", [_row(host, one) for host, one in sorted(news.items())])
-        return {row["number"]: row["held_for"] / 1e6 for row in rows if news[row["number"]].status}
+        statuses = {host: one.status for host, one in news.items()} | await self._refused(tx, news)
+        rows = await tx.batch("hear_hosts", [_row(host, one, statuses[host]) for host, one in sorted(news.items())])
+        return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
+
+    async def _refused(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, int]:
+        """Add the URLs that answered 503 to those of everybody else; the hosts that are to be held for it, with that
+        status. All rows of the news are locked, in their order."""
+        if not any(one.refused for one in news.values()):
+            return {}
+        rows = await tx.all("lock_refusals", numbers=sorted(news))
+        kept = {
+            row["number"]: with_refusals(
+                from_text(row["refusals"]), news[row["number"]].refused, row["now"], WITHIN * 1_000_000
+            )
+            for row in rows
+            if news[row["number"]].refused
+        }
+        await tx.many("keep_refusals", [{"number": host, "refusals": to_text(urls)} for host, urls in kept.items()])
+        return {host: REFUSED for host, urls in kept.items() if len(urls) >= ENOUGH}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
         row = await tx.one("host_robots", origin=origin)
@@ -66,10 +84,10 @@ class SqlHostStore:
         return {row["origin"]: row["number"] for row in rows}
 
 
-def standing(row: Any) -> Standing:
+def standing(row: Any) -> HostStanding:
     """How a host stands, from a row that has its columns and `now`."""
     now, held_until = row["now"], row["held_until"]
-    return Standing(
+    return HostStanding(
         busy_for=max(0, row["next_at"] - now, held_until - now) / 1e6,
         held_for=max(0, held_until - now) / 1e6,
         crawl_delay=row["delay"] / 1e6,
@@ -79,10 +97,10 @@ def standing(row: Any) -> Standing:
     )
 
 
-def _row(host: int, news: HostNews) -> dict[str, Any]:
+def _row(host: int, news: HostNews, status: int) -> dict[str, Any]:
     return {
         "number": host,
-        "status": news.status,
+        "status": status,
         "hold": news.hold,
         "first": news.first,
         "most": news.most,

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.pace import LONGEST_LOOK, HostTurn, Standing
-from shoal.queue.job import Taker
+from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostStanding
+from shoal.queue.job import LeaseRequest
 from shoal.store.sql.hosts import standing
 
 HOST: Final = 15  # place in a row of `lease_these_jobs`
@@ -27,10 +27,10 @@ SPARE: Final = 4  # jobs looked at for each one that is wanted
 Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
 
-class Looked(Struct):
+class DueHosts(Struct):
     """A host that a lease looked at, and how many of its slots the lease used."""
 
-    turn: HostTurn
+    turn: HostSlots
     used: int = 0
 
     def row(self, key: Key) -> tuple[Any, ...]:
@@ -68,10 +68,12 @@ class JobHosts:
     def __init__(self, dialect: str) -> None:
         self._in_one_statement = dialect == "postgres"
 
-    async def lease(self, tx: Tx, taker: Taker, want: int, ttl: timedelta) -> tuple[list[Any], dict[Key, Looked]]:
+    async def lease(
+        self, tx: Tx, taker: LeaseRequest, want: int, ttl: timedelta
+    ) -> tuple[list[Any], dict[Key, DueHosts]]:
         """Grant up to so many jobs, and tell which hosts were looked at: `put_back` them in the same commit."""
         assert taker.pace is not None, "who leases by host has a pace"
-        looked: dict[Key, Looked] = {}
+        looked: dict[Key, DueHosts] = {}
         found = await self._find(tx, taker, want, 0.0, looked)
         if taker.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
             found += await self._find(tx, taker, want, taker.pace.ahead, looked)
@@ -80,7 +82,9 @@ class JobHosts:
             looked[one.key].used += 1
         return await self._grant(tx, taker, [one.job_id for one in chosen], ttl), looked
 
-    async def _find(self, tx: Tx, taker: Taker, want: int, ahead: float, looked: dict[Key, Looked]) -> list[_Candidate]:
+    async def _find(
+        self, tx: Tx, taker: LeaseRequest, want: int, ahead: float, looked: dict[Key, DueHosts]
+    ) -> list[_Candidate]:
         """Jobs of hosts that may be asked within so many seconds, the best ranks first, until there are enough."""
         found: list[_Candidate] = []
         at_once = want if ahead else READY_AT_ONCE  # what comes later is made ready only to be looked at here
@@ -94,14 +98,14 @@ class JobHosts:
                 break
         return found
 
-    async def put_back(self, tx: Tx, looked: dict[Key, Looked]) -> None:
+    async def put_back(self, tx: Tx, looked: dict[Key, DueHosts]) -> None:
         """Leave a row for each of these hosts at which jobs still wait."""
         await tx.many("put_back_hosts", [one.row(key) for key, one in sorted(looked.items())])
 
-    async def _take(self, tx: Tx, taker: Taker, most: int) -> dict[Key, Looked]:
+    async def _take(self, tx: Tx, taker: LeaseRequest, most: int) -> dict[Key, DueHosts]:
         """Take the rows of hosts whose best jobs rank best, up to so many of each line."""
         assert taker.pace is not None, "who leases by host has a pace"
-        hosts: dict[Key, Looked] = {}
+        hosts: dict[Key, DueHosts] = {}
         for line in ((lane, kind, can) for lane in taker.lanes for kind in taker.kinds for can in taker.capabilities):
             asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
             if self._in_one_statement:
@@ -110,11 +114,11 @@ class JobHosts:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most)
                 await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
             for row in rows:
-                stands = Standing() if row["next_at"] is None else standing(row)
-                hosts[*line, row["host"]] = Looked(taker.pace.turn(stands))
+                stands = HostStanding() if row["next_at"] is None else standing(row)
+                hosts[*line, row["host"]] = DueHosts(taker.pace.turn(stands))
         return hosts
 
-    async def _waiting(self, tx: Tx, taker: Taker, hosts: dict[Key, Looked], want: int) -> list[_Candidate]:
+    async def _waiting(self, tx: Tx, taker: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
         """The best jobs of these hosts. The hosts come in the order of their best jobs: when those at the front may
         give more than enough, only one job is looked at of each of the others."""
         asked, left = [], SPARE * want
@@ -132,7 +136,7 @@ class JobHosts:
             found.append(_Candidate(hosts[at].turn.starts_in(place), lanes[at[0]], rank, job_id, at))
         return found
 
-    async def _grant(self, tx: Tx, taker: Taker, job_ids: list[str], ttl: timedelta) -> list[Any]:
+    async def _grant(self, tx: Tx, taker: LeaseRequest, job_ids: list[str], ttl: timedelta) -> list[Any]:
         if not job_ids:
             return []
         by_job = int(taker.lock_ttl is not None)

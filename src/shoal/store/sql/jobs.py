@@ -13,29 +13,29 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.queue.job import (
     SHARED_LANE,
-    Beat,
     Enqueued,
     Extended,
+    Fence,
     Grant,
-    Holder,
+    HeartbeatAnswer,
     Job,
     Lease,
+    LeaseRequest,
     LostJob,
     NewJob,
-    Taker,
-    Turned,
+    TurnResult,
 )
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.store.sql.clock import store_clock
-from shoal.store.sql.floors import LOWEST, Floors
-from shoal.store.sql.job_hosts import JobHosts, Key, Looked, note_hosts
-from shoal.store.sql.seats import SCOPES, Seats
+from shoal.store.sql.job_hosts import DueHosts, JobHosts, Key, note_hosts
+from shoal.store.sql.lease_start import LOWEST, LeaseStart
+from shoal.store.sql.quotas import SCOPES, QuotaCounts
 
 T = TypeVar("T")
 
 DUE_AT_ONCE = 1000
 _job_id = attrgetter("job_id")
-NOBODY = Taker("", (), (), ())
+NOBODY = LeaseRequest("", (), (), ())
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class SqlJobStore:
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
         self._hosts = JobHosts(dialect)
-        self._seats = Seats()
-        self._floors = Floors()
+        self._seats = QuotaCounts()
+        self._floors = LeaseStart()
         self._unparked = ""  # the scope that was looked at last: each has its turn, however many are full
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -81,10 +81,12 @@ class SqlJobStore:
         await note_hosts(tx, _best_of_hosts([job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]))
         return enqueued
 
-    async def lease(self, tx: Tx, taker: Taker, limit: int, ttl: timedelta) -> list[Lease]:
+    async def lease(self, tx: Tx, taker: LeaseRequest, limit: int, ttl: timedelta) -> list[Lease]:
         return (await self.turn(tx, (), taker, limit, ttl)).leases
 
-    async def turn(self, tx: Tx, moves: Sequence[Move], taker: Taker | None, limit: int, ttl: timedelta) -> Turned:
+    async def turn(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest | None, limit: int, ttl: timedelta
+    ) -> TurnResult:
         if taker is not None and taker.lock_ttl is not None:
             ttl = taker.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
@@ -99,7 +101,7 @@ class SqlJobStore:
                 more = await turn(tx, (), taker, limit - len(said.rows), ttl)
                 said.rows += more.rows
                 said.limited |= more.limited
-        looked: dict[Key, Looked] = {}
+        looked: dict[Key, DueHosts] = {}
         if taker is not None and by_host and limit:
             said.rows, looked = await self._hosts.lease(tx, taker, limit, ttl)
             said.limited = said.limited or await self._limited(tx, said.rows)
@@ -108,9 +110,11 @@ class SqlJobStore:
             waits = taker is None or taker.waits
             rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited, waits=waits)
         await self._hosts.put_back(tx, looked)
-        return Turned(refused, [_granted(row) for row in rows], parked)
+        return TurnResult(refused, [_granted(row) for row in rows], parked)
 
-    async def turn_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> Turned | None:
+    async def turn_once(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest, limit: int, ttl: timedelta
+    ) -> TurnResult | None:
         if not self._in_one_statement:
             return await self.turn(tx, moves, taker, limit, ttl)
         if taker.pace is not None or any(_waits_again(move) for move in moves):
@@ -120,7 +124,7 @@ class SqlJobStore:
         if not said.done:
             return None
         refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
-        return Turned(refused, [_granted(row) for row in _in_order(said.rows, taker)])
+        return TurnResult(refused, [_granted(row) for row in _in_order(said.rows, taker)])
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
         row = await tx.one("lease_job", id=job_id, holder=holder, ttl=span(ttl))
@@ -128,29 +132,29 @@ class SqlJobStore:
             return None
         return _lease(row)
 
-    async def fence(self, tx: Tx, holder: Holder) -> bool:
+    async def fence(self, tx: Tx, holder: Fence) -> bool:
         return await tx.one("fence_job", id=holder.job_id, epoch=holder.epoch) is not None
 
-    async def extend(self, tx: Tx, holders: Sequence[Holder], ttl: timedelta) -> Extended:
+    async def extend(self, tx: Tx, holders: Sequence[Fence], ttl: timedelta) -> Extended:
         # In the order in which a turn moves them: two commits of one worker never wait for each other.
         asked = sorted((holder.job_id, holder.epoch, span(ttl)) for holder in holders)
         rows = await tx.batch("extend_leases", asked)
-        to_kill = {Holder(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
+        to_kill = {Fence(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
         extended = {(row["id"], row["epoch"]) for row in rows}
         return Extended([one for one in holders if (one.job_id, one.epoch) in extended], frozenset(to_kill))
 
-    async def beat(self, tx: Tx, owner: str, holder: Holder, ttl: timedelta) -> Beat | None:
+    async def beat(self, tx: Tx, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
         grant = {"id": holder.job_id, "epoch": holder.epoch, "owner": owner}
         row = await tx.one("beat_job", **grant, ttl=span(ttl))
         if row is not None:
-            return Beat(row["ttl"] / 1e6, bool(row["cancelled"]))
-        return Beat(0.0, True) if await tx.one("was_cancelled", **grant) is not None else None
+            return HeartbeatAnswer(row["ttl"] / 1e6, bool(row["cancelled"]))
+        return HeartbeatAnswer(0.0, True) if await tx.one("was_cancelled", **grant) is not None else None
 
     async def held_by_owner(self, tx: Tx, owner: str) -> int:
         held: int = await tx.value("held_by_owner", owner=owner)
         return held
 
-    async def note(self, tx: Tx, holder: Holder, node: str, pid: int, config: str | None) -> bool:
+    async def note(self, tx: Tx, holder: Fence, node: str, pid: int, config: str | None) -> bool:
         values = {"job_id": holder.job_id, "epoch": holder.epoch, "node": node, "pid": pid, "config": config}
         return await tx.execute("note_grant", **values) == 1
 
@@ -163,7 +167,7 @@ class SqlJobStore:
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
         return [_lease(row) for row in await tx.all("jobs_of_holder", holder=holder)]
 
-    async def mark_settled(self, tx: Tx, holder: Holder) -> None:
+    async def mark_settled(self, tx: Tx, holder: Fence) -> None:
         await tx.execute("mark_grant_settled", job_id=holder.job_id, epoch=holder.epoch)
 
     async def apply(self, tx: Tx, move: Move) -> bool:
@@ -186,7 +190,7 @@ class SqlJobStore:
         rows = await tx.all("expired_jobs", limit=limit, bots=int(bots))
         return [_lost(row) for row in rows]
 
-    async def lost_in(self, tx: Tx, holders: Sequence[Holder], *, expired: bool) -> list[LostJob]:
+    async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         # Two statements: the second sees what commits that we had to wait for have settled.
         epochs = {holder.job_id: holder.epoch for holder in holders}
         ids, known = list(epochs), list(epochs.values())
@@ -220,14 +224,14 @@ class SqlJobStore:
         left = await tx.value("freshest_lease")
         return None if left is None else timedelta(microseconds=left)
 
-    async def lost(self, tx: Tx, holder: Holder) -> LostJob | None:
+    async def lost(self, tx: Tx, holder: Fence) -> LostJob | None:
         # Two statements: the second sees what a commit that we had to wait for has settled.
         if await tx.one("lock_job", id=holder.job_id, epoch=holder.epoch) is None:
             return None
         row = await tx.one("lost_job", id=holder.job_id, epoch=holder.epoch)
         return None if row is None else _lost(row)
 
-    async def still_expired(self, tx: Tx, holder: Holder) -> bool:
+    async def still_expired(self, tx: Tx, holder: Fence) -> bool:
         return await tx.one("still_expired", id=holder.job_id, epoch=holder.epoch) is not None
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]:
@@ -247,7 +251,9 @@ class SqlJobStore:
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
         return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
 
-    async def _turn_at_once(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
+    async def _turn_at_once(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest, limit: int, ttl: timedelta
+    ) -> _Said:
         floors = self._floors.of(taker, limit)
         said = await self._turn_from(tx, floors, moves, taker, limit, ttl)
         if len(said.rows) < limit and max(floors, default=LOWEST) > LOWEST:
@@ -261,7 +267,7 @@ class SqlJobStore:
         tx: Tx,
         floors: list[int],
         moves: Sequence[Move],
-        taker: Taker,
+        taker: LeaseRequest,
         limit: int,
         ttl: timedelta,
         *,
@@ -284,7 +290,9 @@ class SqlJobStore:
         moved, freed = set(said["moved"] or ()), set(said["seats"] or ())
         return _Said(moved, freed, rows, said["ripe"], said["limited"], said["done"])
 
-    async def _turn_by_steps(self, tx: Tx, moves: Sequence[Move], taker: Taker, limit: int, ttl: timedelta) -> _Said:
+    async def _turn_by_steps(
+        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest, limit: int, ttl: timedelta
+    ) -> _Said:
         moved, freed = await self._move(tx, moves) if moves else (set(), set())
         if not limit:
             return _Said(moved, freed, [], False, False)
@@ -391,7 +399,7 @@ def _best_of_hosts(jobs: Sequence[NewJob]) -> list[JobId]:
     return [*(job.id for job in best.values()), *timed]
 
 
-def _in_order(rows: list[Any], taker: Taker) -> list[Any]:
+def _in_order(rows: list[Any], taker: LeaseRequest) -> list[Any]:
     if len(rows) > 1:
         lanes = {lane: place for place, lane in enumerate(taker.lanes)}
         rows.sort(key=lambda row: (lanes[row[10]], row[11], row[0]))
@@ -401,7 +409,7 @@ def _in_order(rows: list[Any], taker: Taker) -> list[Any]:
 def _lease(row: Any) -> Lease:
     # By place: names cost as much as the rest, and a batch has many rows.
     job_id, epoch, kind, run_id, payload, attempts, max_attempts, crash_count, waited = row[:9]
-    return Lease(Holder(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
+    return Lease(Fence(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
 
 
 def _granted(row: Any) -> Lease:

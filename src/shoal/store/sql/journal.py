@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 
 from shoal.base.database import Tx
-from shoal.crawl.journal import Unfiled, Written
-from shoal.crawl.line import Level, Line
+from shoal.crawl.journal.entry import JournalEntry, JournalLevel
+from shoal.crawl.journal.journal import Unfiled, Written
 
 
 class SqlJournalStore:
-    """Answers `crawl.journal.JournalStore`."""
+    """Answers `crawl.journal.journal.JournalStore`."""
 
-    async def append(self, tx: Tx, crawl: int, lines: Sequence[Line], most: int) -> None:
+    async def append(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry], most: int) -> None:
         last = await tx.value("reserve_lines", crawl=crawl, count=len(lines))
         first = last - len(lines) + 1
         await tx.many("insert_lines", [_row(crawl, number, line) for number, line in enumerate(lines, first)])
@@ -38,10 +38,10 @@ class SqlJournalStore:
         return await tx.execute("claim_lines", crawl=crawl, filed=filed, upto=upto) == 1
 
 
-def _row(crawl: int, number: int, line: Line) -> tuple[Any, ...]:
+def _row(crawl: int, number: int, line: JournalEntry) -> tuple[Any, ...]:
     return crawl, number, line.level.value, line.event, line.message, orjson.dumps(line.facts).decode()
 
 
 def _written(row: Any) -> Written:
-    line = Line(row["event"], row["message"], Level(row["level"]), orjson.loads(row["facts"]))
+    line = JournalEntry(row["event"], row["message"], JournalLevel(row["level"]), orjson.loads(row["facts"]))
     return Written(row["number"], row["at"], line)

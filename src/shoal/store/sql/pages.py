@@ -46,12 +46,13 @@ class SqlPageStore:
         return [(row["number"], row["key"], row["links"]) for row in rows]
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
-        rows = await tx.all("page_validators", crawl=crawl, keys=keys)
+        rows = await tx.all("page_validators", crawl=crawl, keys=list(set(keys)))
         return [Validators(*(row[name] for name in Validators.__slots__)) for row in rows]
 
     async def of_keys(
         self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
     ) -> list[tuple[int, int, Page]]:
+        keys = list(set(keys))
         rows = await tx.all("pages_of_keys", crawl=crawl, keys=keys)
         found = [(row["key"], row["chk"], _page(row)) for row in rows]
         if details:

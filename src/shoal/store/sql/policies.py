@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.base.database import Tx
 from shoal.plan.policy import Policy
-from shoal.plan.store import NewPolicy, Note, Signal, Step
+from shoal.plan.store import NewPolicy, PriorityBoost, RunNote, ScheduleStep
 
 _FIELDS = tuple(field.name for field in fields(Policy))
 
@@ -62,12 +62,12 @@ class SqlPolicies:
         found = {row["id"]: _policy(row) for row in rows}
         return await tx.value("now"), list(found.values())
 
-    async def advance(self, tx: Tx, steps: Sequence[Step]) -> None:
-        rows = [{name: _plain(getattr(step, name)) for name in Step.__slots__} for step in steps]
+    async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> None:
+        rows = [{name: _plain(getattr(step, name)) for name in ScheduleStep.__slots__} for step in steps]
         await tx.many("advance_policies", sorted(rows, key=lambda row: row["id"]))
 
-    async def note(self, tx: Tx, notes: Sequence[Note]) -> None:
-        rows = [{name: _plain(getattr(note, name)) for name in Note.__slots__} for note in notes]
+    async def note(self, tx: Tx, notes: Sequence[RunNote]) -> None:
+        rows = [{name: _plain(getattr(note, name)) for name in RunNote.__slots__} for note in notes]
         await tx.many("note_policies", sorted(rows, key=lambda row: row["id"]))
 
     async def live_jobs(self, tx: Tx, keys: Sequence[str]) -> dict[str, str]:
@@ -80,7 +80,7 @@ class SqlPolicies:
         rows = await tx.all("business_signals", subjects=list(subjects))
         return {row["subject"]: row["boost"] for row in rows}
 
-    async def put_signal(self, tx: Tx, signal: Signal) -> None:
+    async def put_signal(self, tx: Tx, signal: PriorityBoost) -> None:
         await tx.execute("put_signal", subject=signal.subject, boost=signal.boost, until=signal.until)
 
     async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:

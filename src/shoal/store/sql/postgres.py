@@ -2,17 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
 
+from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Conflict, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
+from shoal.store.sql.growth import Growth
 
 T = TypeVar("T")
 
@@ -51,10 +53,11 @@ GONE = (
 class PostgresTx:
     """An open transaction on one connection of the pool."""
 
-    __slots__ = ("_connection", "_queries", "later")
+    __slots__ = ("_connection", "_queries", "later", "rows")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.rows = 0  # of its batches
         self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
 
@@ -77,6 +80,7 @@ class PostgresTx:
     async def many(self, query: str, rows: Rows) -> int:
         found = self._queries[query]
         assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
+        self.rows += len(rows)
         try:
             return _touched(await self._connection.execute(found.sql, *_columns(found, rows))) if rows else 0
         except asyncpg.DataError as error:
@@ -85,6 +89,7 @@ class PostgresTx:
     async def batch(self, query: str, rows: Rows) -> list[Any]:
         found = self._queries[query]
         assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
+        self.rows += len(rows)
         return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
 
     def afterwards(self, work: Work[Any]) -> None:
@@ -97,8 +102,11 @@ class PostgresDatabase:
     dialect = "postgres"
     warning: str | None = None
 
-    def __init__(self, settings: DatabaseSettings, *, single_statements: bool = False) -> None:
+    def __init__(
+        self, settings: DatabaseSettings, clock: Clock | None = None, *, single_statements: bool = False
+    ) -> None:
         """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
+        self._growth = Growth(clock or SystemClock())
         self._attempt = self._one_statement if single_statements else self._transaction
         self._idle_seconds = 0 if single_statements else 300  # who hurries finds its connection open
         self._url = settings.url
@@ -131,7 +139,7 @@ class PostgresDatabase:
     async def read(self, work: Work[T]) -> T:
         async def on_snapshot() -> T:
             async with (
-                self._open_pool.acquire(timeout=self._patience) as connection,
+                self._connection() as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 return await work(cast(Tx, PostgresTx(connection)))
@@ -189,7 +197,18 @@ class PostgresDatabase:
             statement_cache_size=500,
             max_inactive_connection_lifetime=self._idle_seconds,
             reset=_as_it_is,
+            init=self._begin,
         )
+
+    async def _begin(self, connection: Any) -> None:
+        connection.add_termination_listener(self._growth.forget)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """A connection of the pool whose plans are for a store as large as it is."""
+        async with self._open_pool.acquire(timeout=self._patience) as connection:
+            await self._growth.keep_up(connection)
+            yield connection
 
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
         async def call() -> T:
@@ -211,13 +230,17 @@ class PostgresDatabase:
         raise AssertionError("unreachable")
 
     async def _one_statement(self, work: Work[T]) -> T:
-        async with self._open_pool.acquire(timeout=self._patience) as connection:
-            return await work(cast(Tx, PostgresTx(connection)))
-
-    async def _transaction(self, work: Work[T]) -> T:
-        async with self._open_pool.acquire(timeout=self._patience) as connection, connection.transaction():
+        async with self._connection() as connection:
             tx = PostgresTx(connection)
             done = await work(cast(Tx, tx))
+        self._growth.wrote(tx.rows)
+        return done
+
+    async def _transaction(self, work: Work[T]) -> T:
+        async with self._connection() as connection, connection.transaction():
+            tx = PostgresTx(connection)
+            done = await work(cast(Tx, tx))
+        self._growth.wrote(tx.rows)
         for later in tx.later:
             # The unit is committed, and its caller must hear so, whatever becomes of what follows it.
             with suppress(*RACES, *GONE):

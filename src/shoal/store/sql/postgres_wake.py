@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
-from shoal.queue.wake import Ears, WakeDegraded, WakeRestored
+from shoal.queue.wake import WakeDegraded, WakeListeners, WakeRestored
 
 CALM = 50  # announcements of one process in a second that go out at once
 QUIET_SECONDS = 0.1  # between two of a process that has more to say
@@ -41,7 +41,7 @@ class PostgresWake:
         self._notify = notify
         self._clock = clock
         self._signals = signals
-        self._ears = Ears(signals)
+        self._ears = WakeListeners(signals)
         self._stirred = asyncio.Event()
         self._answered = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None

@@ -8,6 +8,10 @@ A file in `queries/` serves both dialects, one in `queries/sqlite/` or `queries/
 written `:name`. A query that PostgreSQL should run once for a whole batch says `-- batch: arrays`: its parameters are
 then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing). A query of a hot
 path says `-- rows: key chk fate`: its rows are tuples of these values, in both dialects.
+
+PostgreSQL keeps its plans, also those that it made for empty tables, so every query leaves it one way to its rows.
+Decision 0029 has the idioms: scalar subqueries and `LATERAL (… OFFSET 0)` instead of joins, `CASE WHEN state = …`,
+`= ANY(ARRAY[…])`.
 """
 
 import re

@@ -9,11 +9,11 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import encodable, json_of
-from shoal.pages.jobs_store import HeldJob, NewResult, Place
-from shoal.pages.result import LONGEST_MESSAGE, Result, Status, Stored
-from shoal.queue.job import Holder, owner_of
+from shoal.page_jobs.result import LONGEST_MESSAGE, Result, Status, StoredResult
+from shoal.page_jobs.store import HeldJob, NewResult, Place
+from shoal.queue.job import Fence, owner_of
 from shoal.queue.states import JobState
-from shoal.store.sql.sizes import readable
+from shoal.store.sql.read_limits import readable
 
 _SAID = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
 _NEWEST = (1 << 62) - 1
@@ -21,7 +21,7 @@ _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_co
 
 
 class SqlResultStore:
-    """Answers `pages.jobs_store.ResultStore`."""
+    """Answers `page_jobs.store.ResultStore`."""
 
     async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[str | None]:
         return [row["run_id"] for row in await tx.all("runs_of_jobs", ids=job_ids)]
@@ -38,33 +38,33 @@ class SqlResultStore:
     async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
         return await self._read(tx, await tx.all("ended_jobs", ids=job_ids))
 
-    async def answers(self, tx: Tx, owner: str, holders: list[Holder]) -> dict[Holder, tuple[str, JobState]]:
+    async def answers(self, tx: Tx, owner: str, holders: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
         ids = sorted({holder.job_id for holder in holders})
         rows = await tx.all("answers_to_results", ids=ids)
         ours = [row for row in rows if owner_of(row["holder"]) == owner_of(owner)]
-        return {Holder(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in ours}
+        return {Fence(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in ours}
 
     async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
         await tx.many("insert_results", [_row(one) for one in results])
 
-    async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[Stored]:
+    async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[StoredResult]:
         heads = readable(await tx.all("sizes_of_group", group_id=group_id, after=after, limit=limit))
         last = heads[-1]["number"] if heads else after
         rows = await tx.all("results_of_group", group_id=group_id, after=after, last=last) if heads else []
         return [_stored(row) for row in rows]
 
-    async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[Stored]:
+    async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[StoredResult]:
         newest = _NEWEST if before is None else before
         heads = readable(await tx.all("sizes_of_policy", policy=policy, before=newest, limit=limit))
         last = heads[-1]["number"] if heads else newest
         rows = await tx.all("results_of_policy", policy=policy, before=newest, last=last) if heads else []
         return [_stored(row) for row in rows]
 
-    async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> Stored | None:
+    async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> StoredResult | None:
         row = await tx.one("success_of_policy", policy=policy, before=_NEWEST if before is None else before)
         return None if row is None else _stored(row)
 
-    async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> Stored | None:
+    async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> StoredResult | None:
         row = await tx.one("result_of_policy", policy=policy, job_id=job_id)
         return None if row is None else _stored(row)
 
@@ -75,7 +75,7 @@ class SqlResultStore:
         count = await tx.execute("forget_results", numbers=[row["number"] for row in rows])
         return count, (rows[-1]["fetched_at"], rows[-1]["number"]) if len(rows) == limit else None
 
-    async def of_job(self, tx: Tx, job_id: JobId) -> list[Stored]:
+    async def of_job(self, tx: Tx, job_id: JobId) -> list[StoredResult]:
         return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]
 
 
@@ -119,8 +119,8 @@ def _text(value: Any) -> Any:
     return value if value is None or (value.isascii() and "\x00" not in value) else encodable(value).replace("\x00", "")
 
 
-def _stored(row: Any) -> Stored:
+def _stored(row: Any) -> StoredResult:
     data = None if row["data"] is None else orjson.loads(row["data"])
     result = Result(status=Status(row["status"]), data=data, **{name: row[name] for name in _PLAIN})
     ids = (row["number"], JobId(row["job_id"]), row["epoch"], row["group_id"], row["policy"])
-    return Stored(*ids, JobState(row["state"]), result)
+    return StoredResult(*ids, JobState(row["state"]), result)

@@ -25,7 +25,7 @@ from shoal.base.database import Rows, Tx, Work
 from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
-from shoal.store.sql.clock import Anchor, Wall, after_boot, store_time
+from shoal.store.sql.clock import ClockAnchor, WallClock, after_boot, store_time
 
 T = TypeVar("T")
 
@@ -259,10 +259,10 @@ class SqliteDatabase:
 
     def _start_clock(self, connection: _Connection) -> None:
         """Anchor the store's clock if the machine has started since, or is another one."""
-        if after_boot(_anchor(connection), Wall.of(self._clock)) is not None:
+        if after_boot(_anchor(connection), WallClock.of(self._clock)) is not None:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                if (anchor := after_boot(_anchor(connection), Wall.of(self._clock))) is not None:
+                if (anchor := after_boot(_anchor(connection), WallClock.of(self._clock))) is not None:
                     query = queries.load("sqlite")["anchor_machine_clock"]
                     connection.execute(query.sql, query.ordered(asdict(anchor)))
                 connection.execute("COMMIT")
@@ -420,8 +420,10 @@ def _deliver(units: list[_Unit]) -> None:
             unit.loop.call_soon_threadsafe(unit.deliver)
 
 
-def _anchor(connection: sqlite3.Connection) -> Anchor:
-    return Anchor(*connection.execute("SELECT boot, base, at, since, jumped_at, untold FROM store_clock").fetchone())
+def _anchor(connection: sqlite3.Connection) -> ClockAnchor:
+    return ClockAnchor(
+        *connection.execute("SELECT boot, base, at, since, jumped_at, untold FROM store_clock").fetchone()
+    )
 
 
 def _version(connection: _Connection) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
-from shoal.queue.wake import Ears
+from shoal.queue.wake import WakeListeners
 from shoal.store.sql import queries
 
 LOOK_EVERY = 0.05  # seconds
@@ -25,7 +25,7 @@ class SqliteWake:
     def __init__(self, path: Path, clock: Clock, signals: Signals) -> None:
         self._path = path
         self._clock = clock
-        self._ears = Ears(signals)
+        self._ears = WakeListeners(signals)
         self._seen: int | None = None
         self._waiting: frozenset[str] = frozenset()  # the last job of each line
         self._looking: asyncio.Task[None] | None = None

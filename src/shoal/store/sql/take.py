@@ -9,29 +9,29 @@ from msgspec.msgpack import Decoder
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
-from shoal.crawl.fates import Fate
-from shoal.crawl.frontier import Kind, Task, key_of
-from shoal.crawl.store import Admission, Pace
-from shoal.fetch.chain import Chain
-from shoal.hosts.pace import Grant, Standing, Wish, slots_within
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, UrlKind, key_of
+from shoal.crawl.store import Admission, HostRate
+from shoal.fetch.redirect_chain import RedirectChain
+from shoal.hosts.rate import HostStanding, SlotRequest, SlotsGranted, slots_within
 from shoal.hosts.store import HostStore
-from shoal.queue.job import Holder
+from shoal.queue.job import Fence
 from shoal.store.sql.counters import count
 from shoal.store.sql.hosts import standing
-from shoal.store.sql.places import depth_at
+from shoal.store.sql.queue_position import depth_at
 
-KINDS = tuple(Kind)
+KINDS = tuple(UrlKind)
 HOSTS_PER_TAKE = 64
 ROUNDS = 3  # what some hosts lack, the others may give: asked for so often
 MOST_ROUNDS = 50  # likewise, when what was found is not to be fetched: that must not keep a slot from being used
 CLOSED_AT_ONCE = 1000
 UNWANTED = 1.0  # seconds after which a host that waits for its walker goes to any
 LEAD = 1.0  # seconds: how long before its next slot a host is looked at again
-CHAIN = Decoder(Chain)
+CHAIN = Decoder(RedirectChain)
 AWAITED = 1.0  # seconds after which a host whose answer is awaited is looked at again, unless the answer comes before
 
 
-class Stop(Struct, eq=False):
+class HostBatch(Struct, eq=False):
     """A host on the round, and what was found there: `again` of them were tried before."""
 
     host: int
@@ -39,14 +39,16 @@ class Stop(Struct, eq=False):
     key_seed: int
     now: int
     pages: int
-    stands: Standing
+    stands: HostStanding
     delay: float
     most: int  # that it may give, whatever its slots
     has_targets: bool  # whether any URL of the crawl redirects to another one
     again: int = 0
     last: int = -1  # where in its line the next question begins
-    found: list[Task] = field(default_factory=list)
-    unwanted: list[tuple[Task, bool]] = field(default_factory=list)  # with a verdict; whether it was tried before
+    found: list[FrontierTask] = field(default_factory=list)
+    unwanted: list[tuple[FrontierTask, bool]] = field(
+        default_factory=list
+    )  # with a verdict; whether it was tried before
     dry: bool = False  # it had less than was asked for
     awaited: bool = False  # what it answers to the URL that is under way decides whether it gets another
 
@@ -59,7 +61,7 @@ class Stop(Struct, eq=False):
         """For how many more it has a slot."""
         return slots_within(self.most, self.free_in, self.delay) - len(self.found)
 
-    def find(self, rows: list[Any], *, again: bool = False) -> list[Task]:
+    def find(self, rows: list[Any], *, again: bool = False) -> list[FrontierTask]:
         for row in rows:
             url, kind = Url(self.home + row["path"]), KINDS[row["kind"]]
             seq, tries, crashes = row["seq"], row["attempts"], row["crashes"]
@@ -67,7 +69,7 @@ class Stop(Struct, eq=False):
             if again and row["start"] is not None:
                 target, chain, url = url, CHAIN.decode(row["chain"]), Url(row["start"])
             key, chk = key_of(url, self.key_seed, kind)
-            task = Task(key, chk, self.host, depth_at(seq), seq, url, row["parent_url"], tries, crashes, kind)
+            task = FrontierTask(key, chk, self.host, depth_at(seq), seq, url, row["parent_url"], tries, crashes, kind)
             task.target, task.chain = target, chain
             self.found.append(task)
         if again:
@@ -85,7 +87,7 @@ class Stop(Struct, eq=False):
         self.again -= sum(task.seq in verdicts for task in self.found[: self.again])
         self.found = [task for task in self.found if task.seq not in verdicts]
 
-    def accept(self, granted: Grant) -> None:
+    def accept(self, granted: SlotsGranted) -> None:
         """Only what got a slot is taken."""
         del self.found[granted.slots :]
         self.again = min(self.again, len(self.found))
@@ -106,7 +108,7 @@ class Take:
     """One take. The hosts that it asks are locked by their rows, or everything is."""
 
     def __init__(
-        self, tx: Tx, crawl: int, holder: Holder, pace: Pace, hosts: HostStore, admission: Admission | None
+        self, tx: Tx, crawl: int, holder: Fence, pace: HostRate, hosts: HostStore, admission: Admission | None
     ) -> None:
         self._tx = tx
         self._crawl = crawl
@@ -115,7 +117,7 @@ class Take:
         self._hosts = hosts
         self._admission = admission
 
-    async def alone(self, row: Any, in_flight: int) -> list[Task] | None:
+    async def alone(self, row: Any, in_flight: int) -> list[FrontierTask] | None:
         """The one URL that must be alone in flight, once nothing else is. None if its host may not be asked soon: then
         it holds nobody back."""
         stands = (await self._hosts.standings(self._tx, [row["host"]]))[row["host"]]
@@ -130,7 +132,7 @@ class Take:
         await self._hold([stop])
         return [*stop.found, *(task for task, _ in stop.unwanted)]
 
-    async def round(self, want: int) -> list[Task]:
+    async def round(self, want: int) -> list[FrontierTask]:
         """Up to so many URLs, shared out evenly over the hosts that may be asked."""
         rows = await self._ready(min(want, HOSTS_PER_TAKE))
         stops = [self._stop(row, standing(row), want) for row in sorted(rows, key=lambda row: int(row["host"]))]
@@ -142,13 +144,13 @@ class Take:
         unwanted = [task for stop in stops for task, _ in stop.unwanted]
         return [task for stop in stops for task in stop.found] + unwanted
 
-    def _stop(self, row: Any, stands: Standing, want: int) -> Stop:
+    def _stop(self, row: Any, stands: HostStanding, want: int) -> HostBatch:
         most = 1 if stands.is_wary or (self._pace.probe and not stands.robots_known) else want
         delay, home = self._pace.delay_at(stands), row["origin"]
         if delay and self._admission is not None and not self._admission.knows(home):
             most = 1  # its rules may forbid the others, whose slots would be lost
         seed, targets = row["key_seed"], bool(row["has_targets"])
-        return Stop(row["host"], home, seed, row["now"], row["pages"], stands, delay, most, targets)
+        return HostBatch(row["host"], home, seed, row["now"], row["pages"], stands, delay, most, targets)
 
     async def _ready(self, most: int) -> list[Any]:
         """The hosts to take from: those that are ours or nobody's. Several walkers leave each other an equal share; one
@@ -173,7 +175,7 @@ class Take:
         # How many pages it gave is known only under the lock.
         return [dict(others[0]) | dict(row) for row in locked]
 
-    async def _limit(self, stops: list[Stop]) -> None:
+    async def _limit(self, stops: list[HostBatch]) -> None:
         """What is under way at a host counts: after a hold one URL asks, and none gives more pages than it may."""
         limit, wary = self._pace.per_host, [stop for stop in stops if stop.stands.is_wary]
         if limit is None and not wary:
@@ -186,7 +188,7 @@ class Take:
         if limit is not None:
             await self._spend(stops, limit, under_way)
 
-    async def _spend(self, stops: list[Stop], limit: int, under_way: dict[int, int]) -> None:
+    async def _spend(self, stops: list[HostBatch], limit: int, under_way: dict[int, int]) -> None:
         """No host gives more pages than it may. One that has given them all is closed, a batch at a time."""
         for stop in stops:
             left = limit - stop.pages - under_way.get(stop.host, 0)
@@ -194,7 +196,7 @@ class Take:
             if left <= 0 and stop.host not in under_way:
                 await self._close(stop)
 
-    async def _close(self, stop: Stop) -> None:
+    async def _close(self, stop: HostBatch) -> None:
         place, fate = {"crawl": self._crawl, "host": stop.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
         rows = await self._tx.all("close_host", **place) or await self._tx.all("close_host_again", **place)
         urls = [(Url(row["start"] or stop.home + row["path"]), KINDS[row["kind"]]) for row in rows]
@@ -206,7 +208,7 @@ class Take:
         await self._tx.many("set_fates", sorted((*key, self._crawl, int(fate)) for key in keys))
         await count(self._tx, self._crawl, self._holder.job_id, Counter({fate: len(keys)}), settled=len(keys))
 
-    async def _ask(self, stops: list[Stop], want: int) -> None:
+    async def _ask(self, stops: list[HostBatch], want: int) -> None:
         """What waits: what was tried before first, then as it stands in line."""
         asked = _share(stops, want)
         rows = await self._tx.batch("again_at_hosts", [(self._crawl, stop.host, most) for stop, most in asked])
@@ -224,7 +226,7 @@ class Take:
                 stop.dry = len(answers[stop.host]) < most
             rounds += ROUNDS / MOST_ROUNDS if await self._judge(stops, found) else 1
 
-    async def _judge(self, stops: list[Stop], found: list[Task]) -> bool:
+    async def _judge(self, stops: list[HostBatch], found: list[FrontierTask]) -> bool:
         """Set aside what is not to be fetched: what the walker knows to be forbidden, where slots are kept, and what is
         fetched at the end of another URL's redirects. Whether there was any."""
         paced = {stop.host for stop in stops if stop.delay} if self._admission is not None else set()
@@ -244,15 +246,15 @@ class Take:
             stop.set_aside(verdicts)
         return bool(verdicts)
 
-    async def _reserve(self, stops: list[Stop]) -> None:
+    async def _reserve(self, stops: list[HostBatch]) -> None:
         """Without a delay there are no slots to keep, and nothing to write."""
-        wishes = [Wish(stop.host, len(stop.found), stop.delay) for stop in stops if stop.delay and stop.found]
+        wishes = [SlotRequest(stop.host, len(stop.found), stop.delay) for stop in stops if stop.delay and stop.found]
         granted = await self._hosts.reserve(self._tx, wishes) if wishes else {}
         for stop in stops:
-            free = Grant(len(stop.found), stop.free_in)
-            stop.accept(granted.get(stop.host, Grant()) if stop.delay else free)
+            free = SlotsGranted(len(stop.found), stop.free_in)
+            stop.accept(granted.get(stop.host, SlotsGranted()) if stop.delay else free)
 
-    async def _hold(self, stops: list[Stop]) -> None:
+    async def _hold(self, stops: list[HostBatch]) -> None:
         mark = self._crawl, self._holder.job_id, self._holder.epoch
         again = [(*mark, task.seq) for stop in stops for task in stop.found[: stop.again]]
         untried = [(*mark, task.seq, stop.host) for stop in stops for task in stop.found[stop.again :]]
@@ -263,7 +265,7 @@ class Take:
         await self._tx.many("hold_untried", untried)
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])
 
-    async def _line_up(self, stops: list[Stop]) -> None:
+    async def _line_up(self, stops: list[HostBatch]) -> None:
         """Hosts go to the back of the line; one with nothing left leaves it and is nobody's."""
         empty = [stop.host for stop in stops if stop.dry or not (stop.most or stop.found or stop.awaited)]
         rows = await self._tx.batch("next_due_at_hosts", [(self._crawl, host) for host in empty])
@@ -276,7 +278,7 @@ class Take:
         )
 
 
-def _share(stops: list[Stop], want: int) -> list[tuple[Stop, int]]:
+def _share(stops: list[HostBatch], want: int) -> list[tuple[HostBatch, int]]:
     """How much to ask of each host that may have more: equal parts, no more than it has room for."""
     able = [stop for stop in stops if not stop.dry and stop.room > 0]
     parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]

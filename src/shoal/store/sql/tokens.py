@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 
-from shoal.access.acts import Act, Entry
+from shoal.access.audit_log import AuditEntry, StoredAuditEntry
 from shoal.access.caller import Caller
-from shoal.access.scopes import Scope, in_order
+from shoal.access.scopes import TokenScope, in_order
 from shoal.access.token import Token
 from shoal.base.database import Tx
 from shoal.base.ids import TokenId
@@ -16,7 +16,14 @@ class SqlTokenStore:
     """Answers `access.store.TokenStore`."""
 
     async def insert(
-        self, tx: Tx, token_id: TokenId, name: str, hashed: str, scopes: frozenset[Scope], made_by: str, ttl: int | None
+        self,
+        tx: Tx,
+        token_id: TokenId,
+        name: str,
+        hashed: str,
+        scopes: frozenset[TokenScope],
+        made_by: str,
+        ttl: int | None,
     ) -> Token | None:
         words = " ".join(in_order(scopes))
         row = await tx.one("insert_token", id=token_id, name=name, hash=hashed, scopes=words, made_by=made_by, ttl=ttl)
@@ -46,14 +53,14 @@ class SqlTokenStore:
         await tx.execute("mark_token_used", id=token_id, every=every)
 
 
-class SqlActStore:
+class SqlAuditLogStore:
     """Answers `access.store.ActStore`."""
 
-    async def append(self, tx: Tx, by: Caller, act: Act) -> None:
+    async def append(self, tx: Tx, by: Caller, act: AuditEntry) -> None:
         facts = orjson.dumps(act.facts).decode()
         await tx.execute("append_act", who=by.who, act=act.name, subject=act.subject, facts=facts, address=by.address)
 
-    async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> list[Entry]:
+    async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> list[StoredAuditEntry]:
         if subject is None:
             rows = await tx.all("newest_acts", before=before, limit=limit)
         else:
@@ -63,10 +70,10 @@ class SqlActStore:
 
 def _token(row: Any) -> Token:
     values = {name: row[name] for name in Token.__slots__}
-    values["scopes"] = frozenset(map(Scope, values["scopes"].split()))
+    values["scopes"] = frozenset(map(TokenScope, values["scopes"].split()))
     return Token(**values)
 
 
-def _entry(row: Any) -> Entry:
-    act = Act(row["act"], row["subject"], orjson.loads(row["facts"]))
-    return Entry(number=row["number"], at=row["at"], who=row["who"], act=act, address=row["address"])
+def _entry(row: Any) -> StoredAuditEntry:
+    act = AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"]))
+    return StoredAuditEntry(number=row["number"], at=row["at"], who=row["who"], act=act, address=row["address"])

@@ -17,7 +17,7 @@ SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 -- name: kept_url
 -- One kept URL: a walk over what its host has, for URLs are not indexed there.
 SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch, f.start, f.chain,
-       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent LIMIT 1),
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,
        (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at,
        CASE WHEN h.held_until > shoal_now() THEN h.held_until END AS held_until, h.held_status
@@ -64,7 +64,7 @@ DELETE FROM sitemap WHERE crawl = :crawl;
 
 -- name: page_number
 -- The number of a URL's page.
-SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk = :chk;
+SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk >= :chk AND chk <= :chk ORDER BY chk;
 
 -- name: touched_after
 -- Kept URLs that somebody had in hand, after a place.
@@ -115,10 +115,6 @@ DELETE FROM frontier_host WHERE crawl = :crawl;
 -- The last of the first :limit pages of a crawl.
 SELECT max(number) AS number FROM (SELECT number FROM page WHERE crawl = :crawl ORDER BY number LIMIT :limit) AS chosen;
 
--- name: drop_pages_up_to
--- Drop pages of a crawl, up to a number.
-DELETE FROM page WHERE crawl = :crawl AND number <= :number;
-
 -- name: drop_counters
 -- Drop the counters of a crawl.
 DELETE FROM crawl_counter WHERE crawl = :crawl;
@@ -126,10 +122,6 @@ DELETE FROM crawl_counter WHERE crawl = :crawl;
 -- name: drop_skips
 -- Drop the skip counts of a crawl.
 DELETE FROM crawl_skip WHERE crawl = :crawl;
-
--- name: drop_grants
--- Drop the history of a run's jobs.
-DELETE FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = :run_id);
 
 -- name: drop_jobs
 -- Drop the jobs of a run.

@@ -26,7 +26,7 @@ SELECT sequence, type FROM outbox WHERE sequence > :sequence ORDER BY sequence L
 -- name: heads_between
 -- The types of numbered events of a time, by their moments, after a moment and a number.
 SELECT created_at, sequence, type FROM outbox
-WHERE sequence IS NOT NULL AND (created_at, sequence) > (:since, :sequence) AND created_at < :until
+WHERE sequence > 0 AND (created_at, sequence) > (:since, :sequence) AND created_at < :until
 ORDER BY created_at, sequence LIMIT :limit;
 
 -- name: event
@@ -44,7 +44,7 @@ ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = 
 
 -- name: last_event_before
 -- The number of the last event from before a time.
-SELECT sequence FROM outbox WHERE sequence IS NOT NULL AND created_at < :before
+SELECT sequence FROM outbox WHERE sequence > 0 AND created_at < :before
 ORDER BY created_at DESC, sequence DESC LIMIT 1;
 
 -- name: least_taken
@@ -55,9 +55,10 @@ SELECT (SELECT min(seen) FROM webhook WHERE enabled = 1) AS hooks, (SELECT min(s
 -- Events up to a number that are older than they are kept, but for those that a webhook still has to get.
 SELECT sequence FROM outbox AS o
 WHERE sequence <= :until AND created_at < :before
-      AND NOT EXISTS
-          (SELECT 1 FROM delivery AS d JOIN webhook AS w ON w.id = d.webhook AND w.enabled = 1
-           WHERE d.sequence = o.sequence AND d.state = 'waiting')
+      AND (SELECT 1 FROM delivery AS d
+           WHERE d.sequence = o.sequence AND CASE WHEN d.state = 'waiting' THEN TRUE ELSE FALSE END
+                 AND (SELECT w.enabled FROM webhook AS w WHERE w.id = d.webhook) = 1
+           LIMIT 1) IS NULL
 ORDER BY sequence LIMIT :limit;
 
 -- name: forget_cursors
@@ -91,11 +92,6 @@ SELECT * FROM webhook WHERE id = :id;
 -- Every webhook, the oldest first.
 SELECT * FROM webhook ORDER BY created_at, id;
 
--- name: empty_webhook
--- Drop the first deliveries of a webhook.
-DELETE FROM delivery WHERE webhook = :webhook AND sequence IN
-    (SELECT sequence FROM delivery WHERE webhook = :webhook ORDER BY sequence LIMIT :limit);
-
 -- name: remove_webhook
 -- Drop a webhook; its queue goes with it.
 DELETE FROM webhook WHERE id = :id;
@@ -103,27 +99,34 @@ DELETE FROM webhook WHERE id = :id;
 -- name: due_webhooks
 -- Enabled webhooks that are not held and have a delivery due.
 SELECT w.id FROM webhook AS w
-WHERE w.enabled = 1 AND w.held_until <= shoal_now() AND EXISTS
-    (SELECT 1 FROM delivery AS d WHERE d.webhook = w.id AND d.state = 'waiting' AND d.next_at <= shoal_now())
+WHERE w.enabled = 1 AND w.held_until <= shoal_now()
+      AND (SELECT 1 FROM delivery AS d WHERE d.webhook = w.id AND d.state = 'waiting' AND d.next_at <= shoal_now()
+           ORDER BY d.next_at LIMIT 1) = 1
 ORDER BY w.id;
 
 -- name: delivery_failed
 -- A try of a delivery failed: it waits, or it is dead. One that was replayed meanwhile has other attempts.
 UPDATE delivery
 SET state = :state, next_at = shoal_now() + :wait, status = :status, error = :error
-WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND attempts = :attempts;
+WHERE webhook = :webhook AND sequence = :sequence AND CASE WHEN state = 'waiting' THEN TRUE ELSE FALSE END
+      AND attempts = :attempts;
 
 -- name: deliveries
 -- Deliveries of a webhook, the newest first, before a number.
-SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error, o.id AS event_id, o.type AS event_type
-FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
-WHERE d.webhook = :webhook AND d.sequence < :before AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
-ORDER BY d.sequence DESC LIMIT :limit;
+SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error,
+       (SELECT o.id FROM outbox AS o WHERE o.sequence = d.sequence) AS event_id,
+       (SELECT o.type FROM outbox AS o WHERE o.sequence = d.sequence) AS event_type
+FROM delivery AS d
+WHERE d.webhook >= :webhook AND (d.webhook, d.sequence) < (:webhook, :before)
+      AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
+ORDER BY d.webhook DESC, d.sequence DESC LIMIT :limit;
 
 -- name: deliveries_that_died
 -- Dead letters of a webhook, the newest first, before a number.
-SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error, o.id AS event_id, o.type AS event_type
-FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
+SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error,
+       (SELECT o.id FROM outbox AS o WHERE o.sequence = d.sequence) AS event_id,
+       (SELECT o.type FROM outbox AS o WHERE o.sequence = d.sequence) AS event_type
+FROM delivery AS d
 WHERE d.webhook = :webhook AND d.sequence < :before AND d.state = 'dead'
 ORDER BY d.sequence DESC LIMIT :limit;
 

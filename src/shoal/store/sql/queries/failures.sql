@@ -1,6 +1,6 @@
 -- name: last_page_number
 -- The number of the page that was stored last.
-SELECT coalesce(max(number), 0) AS number FROM page WHERE crawl = :crawl;
+SELECT coalesce((SELECT number FROM page WHERE crawl = :crawl ORDER BY number DESC LIMIT 1), 0) AS number;
 
 -- name: failed_pages_after
 -- Pages that gave no good answer, in the order in which they were stored.

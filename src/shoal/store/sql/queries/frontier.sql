@@ -64,4 +64,5 @@ SELECT count(*) AS taken FROM frontier_touched WHERE crawl = :crawl AND job_id >
 -- name: live_walkers
 -- How many walkers of a run hold a lease.
 SELECT count(*) AS count FROM job AS j
-WHERE j.run_id = (SELECT k.run_id FROM job AS k WHERE k.id = :job_id) AND j.state = 'locked';
+WHERE j.run_id = (SELECT k.run_id FROM job AS k WHERE k.id = :job_id) AND j.run_id IS NOT NULL AND j.finished_at IS NULL
+      AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END;

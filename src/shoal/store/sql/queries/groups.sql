@@ -30,13 +30,6 @@ WHERE id = :id AND state = 'open';
 -- name: held_of_group
 -- The jobs of a group that are worked on just now.
 SELECT id, lease_epoch FROM job
-WHERE run_id = :run_id AND run_id IS NOT NULL AND finished_at IS NULL AND state = 'locked'
+WHERE run_id = :run_id AND run_id IS NOT NULL AND finished_at IS NULL
+      AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
 ORDER BY id;
-
--- name: prune_groups
--- Remove groups that have long been over and have no jobs any more.
-DELETE FROM job_group WHERE number IN
-    (SELECT g.number FROM job_group AS g
-     WHERE g.finished_at IS NOT NULL AND g.finished_at < :before
-           AND NOT EXISTS (SELECT 1 FROM job AS j WHERE j.run_id = g.id AND j.run_id IS NOT NULL)
-     ORDER BY g.finished_at LIMIT :limit);

@@ -19,7 +19,8 @@ WHERE origin = :origin AND robots_state = :state AND robots_hash = :hash;
 -- Hosts of a crawl that are held just now although something waits there, the longest held first. `> 0`: the index's own
 -- condition, or it would not be used.
 SELECT h.origin, h.held_until, h.held_status
-FROM host AS h JOIN frontier_host AS fh ON fh.crawl = :crawl AND fh.host = h.number
-WHERE h.held_until > 0 AND h.held_until > shoal_now() AND fh.ready_at IS NOT NULL
+FROM host AS h
+WHERE h.held_until > 0 AND h.held_until > shoal_now()
+      AND (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = :crawl AND fh.host = h.number) IS NOT NULL
 ORDER BY h.held_until DESC
 LIMIT :most;

@@ -12,7 +12,8 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
 -- Whether a job of a kind stands in a line, or would if somebody had looked at the clock.
 SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
 UNION ALL
-SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now() AND lane = :lane AND kind = :kind
+SELECT 1 FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now() AND lane = :lane
+                                      AND kind = :kind ORDER BY not_before LIMIT 1) AS found
 LIMIT 1;
 
 -- name: jobs_of_holder
@@ -23,7 +24,7 @@ FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
 -- name: beat_job
 -- Move the end of a bot's lease, if it is that owner's; tell how long it lasts now, and whether its work is to be dropped.
 UPDATE job SET lease_until = shoal_now() + coalesce(lock_ttl, CAST(:ttl AS BIGINT))
-WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
+WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
       AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT)
 RETURNING coalesce(lock_ttl, CAST(:ttl AS BIGINT)) AS ttl, kill_at <= shoal_now() AS cancelled;
 
@@ -43,7 +44,7 @@ WHERE state = 'locked' AND lease_until > 0
 -- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, settled)
 SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 1 FROM job AS j
-WHERE j.id = :job_id AND j.lease_epoch = :epoch AND j.state = 'locked'
+WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
       AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = :job_id AND g.epoch = :epoch AND g.settled = 1)
 ON CONFLICT (job_id, epoch) DO UPDATE SET settled = 1;
 
@@ -51,7 +52,7 @@ ON CONFLICT (job_id, epoch) DO UPDATE SET settled = 1;
 -- Note in which process a grant is worked on.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, node, pid, config)
 SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, :node, :pid, :config FROM job AS j
-WHERE j.id = :job_id AND j.lease_epoch = :epoch AND j.state = 'locked'
+WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
 ON CONFLICT (job_id, epoch) DO UPDATE SET node = excluded.node, pid = excluded.pid, config = excluded.config;
 
 -- name: grants_of_job
@@ -60,18 +61,30 @@ SELECT epoch, holder, granted_at, settled, ended_at, ended, error, node, pid, co
 FROM job_grant WHERE job_id = :job_id
 UNION ALL
 SELECT j.lease_epoch, j.lease_holder, j.granted_at, 0, NULL, NULL, NULL, NULL, NULL, NULL FROM job AS j
-WHERE j.id = :job_id AND j.state = 'locked'
+WHERE j.id = :job_id AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
       AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch)
 ORDER BY epoch;
 
 -- name: other_run_waits
 -- Whether a job of another run has stood in its line for a while, and would be before this one if that stepped back. Runs
 -- of every kind share the slots of a worker; page jobs have their own.
-SELECT 1 FROM job AS mine
-JOIN job AS other ON other.lane = mine.lane AND other.kind IN ('crawl', 'analysis') AND other.capability = mine.capability
-WHERE mine.id = :id AND other.state = 'pending' AND other.due = 1
-      AND other.rank <= shoal_now() - mine.priority * CAST(:ageing AS BIGINT)
-      AND other.run_id <> mine.run_id AND other.line_at < shoal_now() - :patience
+SELECT 1 FROM (
+    SELECT 1 FROM job AS other
+    WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
+          AND other.kind = 'crawl' AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
+          AND other.rank <= shoal_now() - (SELECT mine.priority FROM job AS mine WHERE mine.id = :id) * CAST(:ageing AS BIGINT)
+          AND coalesce(other.run_id, '') <> (SELECT mine.run_id FROM job AS mine WHERE mine.id = :id)
+          AND other.line_at < shoal_now() - :patience
+    ORDER BY other.rank, other.id LIMIT 1) AS found
+UNION ALL
+SELECT 1 FROM (
+    SELECT 1 FROM job AS other
+    WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
+          AND other.kind = 'analysis' AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
+          AND other.rank <= shoal_now() - (SELECT mine.priority FROM job AS mine WHERE mine.id = :id) * CAST(:ageing AS BIGINT)
+          AND coalesce(other.run_id, '') <> (SELECT mine.run_id FROM job AS mine WHERE mine.id = :id)
+          AND other.line_at < shoal_now() - :patience
+    ORDER BY other.rank, other.id LIMIT 1) AS found
 LIMIT 1;
 
 -- name: cancel_waiting_jobs
@@ -82,7 +95,8 @@ WHERE run_id = :run_id AND state = 'pending';
 -- name: kill_jobs_of_run
 -- The leased jobs of a run are to be killed by their workers, after a grace.
 UPDATE job SET kill_at = shoal_now() + :grace
-WHERE run_id = :run_id AND state = 'locked' AND (kill_at IS NULL OR kill_at > shoal_now() + :grace);
+WHERE run_id = :run_id AND finished_at IS NULL AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
+      AND (kill_at IS NULL OR kill_at > shoal_now() + :grace);
 
 -- name: set_priority_of_run
 -- The jobs of a run that have not ended get another priority.
@@ -130,7 +144,7 @@ FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
-FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
+FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END;
 
 -- name: newest_jobs
 -- Jobs, newest first, older than one: those that match among the next :scan. Without one, from the newest: no text sorts
@@ -138,7 +152,7 @@ FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
-FROM (SELECT * FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+FROM (SELECT * FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT id FROM job ORDER BY id DESC LIMIT 1) || '0')
       ORDER BY id DESC LIMIT :scan) AS j
 WHERE (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
@@ -148,7 +162,7 @@ LIMIT :limit;
 -- name: end_of_scan
 -- How far `newest_jobs` looks.
 SELECT count(*) AS count, min(id) AS last
-FROM (SELECT id FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+FROM (SELECT id FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT id FROM job ORDER BY id DESC LIMIT 1) || '0')
       ORDER BY id DESC LIMIT :scan) AS j;
 
 -- name: newest_of_run
@@ -157,7 +171,7 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job
-WHERE run_id = :run_id AND id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+WHERE run_id = :run_id AND id < coalesce(CAST(:before AS TEXT), (SELECT id FROM job ORDER BY id DESC LIMIT 1) || '0')
       AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC
@@ -169,7 +183,7 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
 FROM job
-WHERE state IN ('failed', 'expired') AND id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+WHERE state IN ('failed', 'expired') AND id < coalesce(CAST(:before AS TEXT), (SELECT id FROM job ORDER BY id DESC LIMIT 1) || '0')
       AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC
@@ -202,9 +216,11 @@ SELECT parked FROM job WHERE state = 'pending' AND due = 2 AND parked > :after O
 -- name: place_in_line
 -- How many jobs stand before one in its line, as far as that is worth counting.
 SELECT count(*) FROM (
-    SELECT 1 FROM job AS other JOIN job AS mine ON mine.id = :id
-    WHERE other.state = 'pending' AND other.due = 1 AND other.lane = mine.lane AND other.kind = mine.kind
-          AND other.capability = mine.capability AND other.rank < mine.rank
+    SELECT 1 FROM job AS other
+    WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
+          AND other.kind = (SELECT mine.kind FROM job AS mine WHERE mine.id = :id)
+          AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
+          AND other.rank < (SELECT mine.rank FROM job AS mine WHERE mine.id = :id)
     LIMIT :most) AS ahead;
 
 -- name: taken_like

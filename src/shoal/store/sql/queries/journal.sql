@@ -24,7 +24,9 @@ UPDATE crawl_journal SET was = depth, depth = :depth WHERE crawl = :crawl AND de
 
 -- name: unfiled_journals
 -- Crawls that have lines in no file.
-SELECT j.crawl, c.id AS crawl_id, c.project, j.filed, j.lines FROM crawl_journal AS j JOIN crawl AS c ON c.number = j.crawl
+SELECT j.crawl, (SELECT c.id FROM crawl AS c WHERE c.number = j.crawl) AS crawl_id,
+       (SELECT c.project FROM crawl AS c WHERE c.number = j.crawl) AS project, j.filed, j.lines
+FROM crawl_journal AS j
 WHERE j.filed < j.lines ORDER BY j.crawl LIMIT :limit;
 
 -- name: claim_lines

@@ -16,13 +16,3 @@ LIMIT :limit;
 -- The links of pages of a crawl, in the order in which the pages were stored.
 SELECT number, key, links FROM page WHERE crawl = :crawl AND number > :number AND links IS NOT NULL
 ORDER BY number LIMIT :limit;
-
--- name: details_after
--- The details of pages of a crawl, in the order in which the pages were stored.
-SELECT p.number, d.detail FROM page AS p JOIN page_detail AS d ON d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk
-WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
-
--- name: drop_details_up_to
--- Drop the details of pages of a crawl, up to the page with a number.
-DELETE FROM page_detail WHERE crawl = :crawl AND (key, chk) IN
-    (SELECT key, chk FROM page WHERE crawl = :crawl AND number <= :number);

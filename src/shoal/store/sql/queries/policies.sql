@@ -1,20 +1,20 @@
 -- name: policy
 -- One policy, with its live job.
-SELECT p.*, j.id AS live_job_id FROM policy AS p
-LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
+SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
+FROM policy AS p
 WHERE p.id = :id;
 
 -- name: policies_after
 -- Policies in the order in which they were made, with their live jobs.
-SELECT p.*, j.id AS live_job_id FROM policy AS p
-LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
+SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
+FROM policy AS p
 WHERE p.number > :after AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
 ORDER BY p.number LIMIT :limit;
 
 -- name: policies_of_project
 -- The same, of one project. Compared as a range: with `=`, PostgreSQL may walk through all others to find a few.
-SELECT p.*, j.id AS live_job_id FROM policy AS p
-LEFT JOIN job AS j ON j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL
+SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
+FROM policy AS p
 WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
       AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
 ORDER BY p.project, p.number LIMIT :limit;
@@ -32,8 +32,8 @@ ORDER BY p.next_run_at, p.number LIMIT :limit;
 -- name: owed_sites
 -- Policies of sites that are owed a run and whose last crawl has ended.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
-WHERE p.line = 'site' AND p.queued = 1 AND NOT EXISTS
-    (SELECT 1 FROM crawl AS c WHERE c.id = p.live_crawl AND c.state NOT IN ('stopped', 'completed', 'failed'))
+WHERE p.line = 'site' AND p.queued = 1
+      AND coalesce((SELECT c.state FROM crawl AS c WHERE c.id = p.live_crawl), 'stopped') IN ('stopped', 'completed', 'failed')
 ORDER BY p.number LIMIT :limit;
 
 -- name: save_policy

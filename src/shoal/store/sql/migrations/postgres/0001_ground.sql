@@ -269,6 +269,7 @@ CREATE TABLE host (
     held_until   BIGINT NOT NULL DEFAULT 0,
     held_status  SMALLINT,
     backoff      BIGINT NOT NULL DEFAULT 0,
+    refusals     TEXT NOT NULL DEFAULT '',  -- the last URLs that answered 503, by their hashes, and when
     latency      BIGINT NOT NULL DEFAULT 0,
     latency_at   BIGINT NOT NULL DEFAULT 0,
     robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
@@ -355,7 +356,7 @@ CREATE TABLE trap (
 CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
 
 CREATE TABLE page (
-    number         BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    number         BIGINT GENERATED ALWAYS AS IDENTITY,
     key            BIGINT NOT NULL,
     fetched_at     BIGINT NOT NULL,
     bytes          BIGINT NOT NULL,
@@ -393,10 +394,10 @@ CREATE TABLE page (
     etag           TEXT,
     last_modified  TEXT,
     links          BYTEA,  -- nine bytes a link: see `pages/links.py`
+    PRIMARY KEY (crawl, number),  -- no index on the number alone: a small crawl would be looked for among all pages
     CHECK ((body_file IS NULL) = (body_offset IS NULL) AND (body_file IS NULL) = (body_length IS NULL))
 );
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
-CREATE INDEX page_order ON page (crawl, number);
 
 -- URLs that another one redirects to (`via`), and is fetched at. `fate`: what becomes of them. The fate of one that also
 -- waits in the line of its host stays open until it leaves the line.
@@ -522,7 +523,7 @@ CREATE TABLE outbox (
     sequence   BIGINT UNIQUE
 );
 CREATE INDEX outbox_new ON outbox (created_at, id) WHERE sequence IS NULL;
-CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence IS NOT NULL;
+CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence > 0;
 CREATE TABLE event_number (last BIGINT NOT NULL);
 INSERT INTO event_number VALUES (0);
 -- How far a sink that keeps no queue of its own has come.

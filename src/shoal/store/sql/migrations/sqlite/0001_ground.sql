@@ -250,6 +250,7 @@ CREATE TABLE host (
     held_until   INTEGER NOT NULL DEFAULT 0,
     held_status  INTEGER,
     backoff      INTEGER NOT NULL DEFAULT 0,
+    refusals     TEXT NOT NULL DEFAULT '',  -- the last URLs that answered 503, by their hashes, and when
     latency      INTEGER NOT NULL DEFAULT 0,
     latency_at   INTEGER NOT NULL DEFAULT 0,
     robots_state TEXT CHECK (robots_state IN ('found', 'absent', 'unreachable')),
@@ -502,7 +503,7 @@ CREATE TABLE outbox (
     sequence   INTEGER UNIQUE
 );
 CREATE INDEX outbox_new ON outbox (created_at, id) WHERE sequence IS NULL;
-CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence IS NOT NULL;
+CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence > 0;
 CREATE TABLE event_number (last INTEGER NOT NULL);
 INSERT INTO event_number VALUES (0);
 -- How far a sink that keeps no queue of its own has come.

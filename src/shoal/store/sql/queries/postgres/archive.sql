@@ -19,13 +19,13 @@ DELETE FROM fate WHERE crawl = :crawl AND (chk, key) <= (:chk, :key);
 -- URLs that somebody had in hand leave the frontier.
 -- rows: crawl seq
 DELETE FROM frontier_touched AS f USING unnest(:crawl::int[], :seq::bigint[]) AS g (crawl, seq)
-WHERE f.crawl = g.crawl AND f.seq = g.seq;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq;
 
 -- name: drop_fates
 -- Forget that URLs were seen.
 -- rows: key chk crawl
 DELETE FROM fate AS f USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
-WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.chk = g.chk AND f.key = g.key;
 
 -- name: keep_host_pages
 -- Hosts gave pages.
@@ -41,3 +41,21 @@ INSERT INTO frontier_host (crawl, host, ready_at)
 SELECT * FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[]) AS g (crawl, host, ready_at) ORDER BY crawl, host
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
+
+-- name: add_redirected
+-- Add URLs that are on their way to where they redirect to. `seq` brings the depth.
+-- rows: crawl host seq due attempts crashes parent kind path start chain
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
+SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path, start, chain
+FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attempts::smallint[], :crashes::smallint[],
+            :parent::bigint[], :kind::smallint[], :path::text[], :start::text[], :chain::bytea[])
+     AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);
+
+-- name: drop_grants
+-- Drop the history of a run's jobs.
+DELETE FROM job_grant WHERE job_id = ANY(ARRAY(SELECT id FROM job WHERE run_id = :run_id));
+
+-- name: drop_pages_up_to
+-- Drop pages of a crawl, up to a number.
+DELETE FROM page
+WHERE ctid = ANY(ARRAY(SELECT ctid FROM page WHERE crawl = :crawl AND number <= :number ORDER BY number));

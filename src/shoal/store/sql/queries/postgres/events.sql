@@ -13,7 +13,7 @@ SELECT last FROM event_number FOR UPDATE;
 -- Give events their numbers.
 -- batch: arrays
 UPDATE outbox SET sequence = g.sequence
-FROM unnest(:id::text[], :sequence::bigint[]) AS g (id, sequence) WHERE outbox.id = g.id;
+FROM unnest(:id::text[], :sequence::bigint[]) AS g (id, sequence) WHERE outbox.id >= g.id AND outbox.id <= g.id;
 
 -- name: lock_webhook
 -- One webhook, kept from others who would change it.
@@ -28,9 +28,11 @@ ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, n
 
 -- name: due_deliveries
 -- Due deliveries of a webhook, with the sizes of their events, locked against others who take.
-SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.id AS event_id,
-       o.type AS event_type, length(o.body) AS size
-FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
+SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.event_id, o.event_type,
+       o.size
+FROM delivery AS d
+CROSS JOIN LATERAL (SELECT id AS event_id, type AS event_type, length(body) AS size FROM outbox
+                    WHERE sequence = d.sequence OFFSET 0) AS o
 WHERE d.webhook = :webhook AND d.state = 'waiting' AND d.next_at <= shoal_now()
 ORDER BY d.next_at, d.sequence LIMIT :limit
 FOR UPDATE OF d SKIP LOCKED;
@@ -54,19 +56,24 @@ DELETE FROM delivery WHERE sequence = ANY(:sequence::bigint[]);
 -- batch: arrays
 UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.patience
 FROM unnest(:webhook::text[], :sequence::bigint[], :patience::bigint[]) AS g (webhook, sequence, patience)
-WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence;
+WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: give_back_deliveries
 -- Deliveries that were taken were not tried; one that was replayed meanwhile has other attempts.
 -- rows: webhook sequence attempts next_at
 UPDATE delivery SET attempts = delivery.attempts - 1, next_at = g.next_at
 FROM unnest(:webhook::text[], :sequence::bigint[], :attempts::int[], :next_at::bigint[]) AS g (webhook, sequence, attempts, next_at)
-WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence AND delivery.state = 'waiting'
-      AND delivery.attempts = g.attempts;
+WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence
+      AND CASE WHEN delivery.state = 'waiting' THEN TRUE ELSE FALSE END AND delivery.attempts = g.attempts;
 
 -- name: delivered
 -- Deliveries were answered well.
 -- batch: arrays
 UPDATE delivery SET state = 'delivered', error = NULL, status = g.status
 FROM unnest(:webhook::text[], :sequence::bigint[], :status::int[]) AS g (webhook, sequence, status)
-WHERE delivery.webhook = g.webhook AND delivery.sequence = g.sequence;
+WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
+
+-- name: empty_webhook
+-- Drop the first deliveries of a webhook. Ordered by both, as a range: only one index has that order.
+DELETE FROM delivery WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM delivery WHERE webhook >= :webhook AND webhook <= :webhook ORDER BY webhook, sequence LIMIT :limit));

@@ -1,11 +1,20 @@
 -- name: drop_failed_details
 -- Drop the details of these pages.
-DELETE FROM page_detail AS d USING page AS p
-WHERE p.crawl = :crawl AND p.number = ANY(:numbers::bigint[]) AND d.crawl = p.crawl AND d.key = p.key AND d.chk = p.chk;
+DELETE FROM page_detail WHERE ctid = ANY(ARRAY(
+    SELECT d.place FROM unnest(:numbers::bigint[]) AS n (number)
+    CROSS JOIN LATERAL (SELECT t.crawl, t.key, t.chk FROM page AS t
+                        WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
+                        ORDER BY t.number OFFSET 0) AS p
+    CROSS JOIN LATERAL (SELECT t.ctid AS place FROM page_detail AS t
+                        WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d));
 
 -- name: drop_failed_pages
 -- Drop these pages, and say what they were.
-DELETE FROM page WHERE crawl = :crawl AND number = ANY(:numbers::bigint[])
+DELETE FROM page WHERE ctid = ANY(ARRAY(
+    SELECT p.place FROM unnest(:numbers::bigint[]) AS n (number)
+    CROSS JOIN LATERAL (SELECT t.ctid AS place FROM page AS t
+                        WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
+                        ORDER BY t.number OFFSET 0) AS p))
 RETURNING key, chk, url, depth, parent, status, error_code, bytes, final_url;
 
 -- name: url_outcomes
@@ -20,4 +29,5 @@ LEFT JOIN LATERAL (SELECT r.number, r.status, r.error_code, r.error_message FROM
 
 -- name: sitemaps_among
 -- Those of these keys that are sitemaps' of a crawl.
-SELECT key FROM sitemap WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+SELECT s.key FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT t.key FROM sitemap AS t WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS s;

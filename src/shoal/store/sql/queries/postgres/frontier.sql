@@ -7,8 +7,7 @@
 INSERT INTO fate (crawl, key, chk, fate)
 SELECT g.crawl, g.key, g.chk, g.fate
 FROM unnest(:key::bigint[], :chk::int[], :crawl::int[], :fate::smallint[]) AS g (key, chk, crawl, fate)
-WHERE NOT EXISTS (SELECT 1 FROM fate AS k
-                  WHERE k.crawl = g.crawl AND k.chk = g.chk AND k.key = g.key AND k.fate NOT IN (16, 21, 31))
+WHERE coalesce((SELECT k.fate FROM fate AS k WHERE k.crawl = g.crawl AND k.chk = g.chk AND k.key = g.key), 16) IN (16, 21, 31)
 ORDER BY g.chk, g.key
 ON CONFLICT (crawl, chk, key) DO UPDATE SET fate = excluded.fate WHERE fate.fate IN (16, 21, 31)
 RETURNING key, chk, xmax <> 0 AS reopened,
@@ -46,10 +45,10 @@ SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, 
        h.latency_at, h.robots_at, shoal_now() AS now,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
        EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets
-FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
+FROM frontier_host AS fh CROSS JOIN LATERAL (SELECT * FROM host WHERE host.number = fh.host OFFSET 0) AS h
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
       AND (fh.job_id IS NULL OR (fh.job_id = :job_id AND fh.epoch = :epoch)
-           OR NOT EXISTS (SELECT 1 FROM job WHERE job.id = fh.job_id AND job.state = 'locked' AND job.lease_epoch = fh.epoch))
+           OR coalesce((SELECT job.state <> 'locked' OR job.lease_epoch <> fh.epoch FROM job WHERE job.id = fh.job_id), TRUE))
 ORDER BY fh.ready_at
 LIMIT :limit
 FOR UPDATE OF fh SKIP LOCKED;
@@ -60,7 +59,7 @@ SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, 
        h.latency_at, h.robots_at, shoal_now() AS now,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
        EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets
-FROM frontier_host AS fh JOIN host AS h ON h.number = fh.host
+FROM frontier_host AS fh CROSS JOIN LATERAL (SELECT * FROM host WHERE host.number = fh.host OFFSET 0) AS h
 WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
 LIMIT :limit;
@@ -95,7 +94,7 @@ ORDER BY f.host, f.seq;
 -- rows: crawl job_id epoch seq
 UPDATE frontier_touched AS f SET job_id = g.job_id, epoch = g.epoch
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
-WHERE f.crawl = g.crawl AND f.seq = g.seq AND f.epoch = 0;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.epoch = 0;
 
 -- name: hold_untried
 -- Give URLs that were never tried to a walker; `drop_untried` takes them out of the line.
@@ -103,13 +102,14 @@ WHERE f.crawl = g.crawl AND f.seq = g.seq AND f.epoch = 0;
 INSERT INTO frontier_touched (crawl, job_id, epoch, seq, host, parent, kind, path)
 SELECT f.crawl, g.job_id, g.epoch, f.seq, f.host, f.parent, f.kind, f.path
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :host::int[]) AS g (crawl, job_id, epoch, seq, host)
-JOIN frontier AS f ON f.crawl = g.crawl AND f.host = g.host AND f.seq = g.seq;
+CROSS JOIN LATERAL (SELECT * FROM frontier AS t
+                    WHERE t.crawl = g.crawl AND t.host = g.host AND t.seq = g.seq OFFSET 0) AS f;
 
 -- name: drop_untried
 -- URLs that nobody tried leave the line of their host.
 -- rows: crawl host seq
 DELETE FROM frontier AS f USING unnest(:crawl::int[], :host::int[], :seq::bigint[]) AS g (crawl, host, seq)
-WHERE f.crawl = g.crawl AND f.host = g.host AND f.seq = g.seq;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.host = g.host AND f.seq = g.seq;
 
 -- name: next_due_at_hosts
 -- When the next waiting URL of hosts is due; no answer for one where none waits.
@@ -130,7 +130,7 @@ CROSS JOIN LATERAL (
 UPDATE frontier_host AS f SET ready_at = g.ready_at, job_id = g.job_id, epoch = g.epoch
 FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[], :job_id::text[], :epoch::bigint[])
      AS g (crawl, host, ready_at, job_id, epoch)
-WHERE f.crawl = g.crawl AND f.host = g.host;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.host = g.host;
 
 -- name: put_back_lost
 -- URLs whose holder is gone wait again.
@@ -138,14 +138,16 @@ WHERE f.crawl = g.crawl AND f.host = g.host;
 UPDATE frontier_touched AS f SET job_id = '', epoch = 0, crashes = g.crashes
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :crashes::smallint[])
      AS g (crawl, job_id, epoch, seq, crashes)
-WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
+      AND f.epoch = g.epoch;
 
 -- name: close_urls
 -- Settled URLs leave the frontier.
 -- rows: crawl job_id epoch seq
 DELETE FROM frontier_touched AS f
 USING unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
-WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
+      AND f.epoch = g.epoch
 RETURNING f.seq;
 
 -- name: set_fates
@@ -153,7 +155,7 @@ RETURNING f.seq;
 -- rows: key chk crawl fate
 UPDATE fate AS f SET fate = g.fate
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
-WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.chk = g.chk AND f.key = g.key;
 
 -- name: put_back_later
 -- Taken URLs wait again, not before a moment; those that were not tried, in their old places.
@@ -163,7 +165,8 @@ SET job_id = '', epoch = 0, attempts = f.attempts + g.tried,
     due = CASE WHEN g.tried = 1 THEN shoal_now() + g.retry_in ELSE f.due END
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :retry_in::bigint[], :tried::smallint[])
      AS g (crawl, job_id, epoch, seq, retry_in, tried)
-WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
+      AND f.epoch = g.epoch
 RETURNING f.host;
 
 -- name: suspect_waiting
@@ -177,7 +180,7 @@ SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain, s
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url
 FROM frontier_touched AS f JOIN frontier_host AS fh ON fh.crawl = f.crawl AND fh.host = f.host
 WHERE f.crawl = :crawl AND f.crashes >= 2 AND f.job_id = '' AND f.due <= shoal_now()
-      AND NOT EXISTS (SELECT 1 FROM host AS h WHERE h.number = f.host AND h.held_until > shoal_now())
+      AND coalesce((SELECT h.held_until FROM host AS h WHERE h.number = f.host), 0) <= shoal_now()
 ORDER BY f.seq DESC
 LIMIT 1
 FOR UPDATE OF f, fh SKIP LOCKED;
@@ -187,8 +190,8 @@ FOR UPDATE OF f, fh SKIP LOCKED;
 SELECT host, job_id, epoch, seq, crashes
 FROM frontier_touched
 WHERE crawl = :crawl AND job_id > ''
-      AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = frontier_touched.job_id AND job.state = 'locked'
-                                              AND job.lease_epoch = frontier_touched.epoch)
+      AND coalesce((SELECT job.state <> 'locked' OR job.lease_epoch <> frontier_touched.epoch FROM job
+                    WHERE job.id = frontier_touched.job_id), TRUE)
 ORDER BY job_id, epoch, seq;
 
 -- name: wake_hosts
@@ -211,28 +214,28 @@ ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + exc
 -- rows: crawl job_id epoch seq
 UPDATE frontier_touched AS f SET job_id = '', epoch = 0, due = 4611686018427387904
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[]) AS g (crawl, job_id, epoch, seq)
-WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id
+      AND f.epoch = g.epoch
 RETURNING f.seq;
 
 -- name: free_urls
 -- URLs leave quarantine.
 -- rows: crawl seq
 UPDATE frontier_touched AS f SET due = 0 FROM unnest(:crawl::int[], :seq::bigint[]) AS g (crawl, seq)
-WHERE f.crawl = g.crawl AND f.seq = g.seq AND f.epoch = 0;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.epoch = 0;
 
 -- name: close_host
 -- URLs that wait in the line of a host that has given all it may.
 DELETE FROM frontier
-WHERE (crawl, host, seq) IN
-      (SELECT crawl, host, seq FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit)
+WHERE ctid = ANY(ARRAY(SELECT ctid FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit))
 RETURNING kind, path, NULL AS start, NULL AS chain;
 
 -- name: close_host_again
 -- URLs that wait again at a host that has given all it may.
 DELETE FROM frontier_touched
-WHERE crawl = :crawl AND seq = ANY(ARRAY(SELECT seq FROM frontier_touched
-                                         WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904
-                                         ORDER BY due, seq LIMIT :limit))
+WHERE ctid = ANY(ARRAY(SELECT ctid FROM frontier_touched
+                       WHERE crawl = :crawl AND host = :host AND job_id = '' AND due < 4611686018427387904
+                       ORDER BY due, seq LIMIT :limit))
 RETURNING kind, path, start, chain;
 
 -- name: count_host_pages
@@ -240,11 +243,12 @@ RETURNING kind, path, start, chain;
 -- rows: crawl host pages
 UPDATE frontier_host AS f SET pages = f.pages + g.pages
 FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages)
-WHERE f.crawl = g.crawl AND f.host = g.host;
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.host = g.host;
 
 -- name: lock_hosts
 -- The rows of these hosts, locked in the order of their numbers.
-SELECT host FROM frontier_host WHERE crawl = :crawl AND host = ANY(:hosts::int[]) ORDER BY host FOR NO KEY UPDATE;
+SELECT f.host FROM (SELECT u.host FROM unnest(:hosts::int[]) AS u (host) ORDER BY u.host) AS g
+CROSS JOIN LATERAL (SELECT t.host FROM frontier_host AS t WHERE t.crawl = :crawl AND t.host = g.host FOR NO KEY UPDATE) AS f;
 
 -- name: lock_traps
 -- What was decided about these patterns: nobody decides otherwise before this commit ends. No shared lock, for the same
@@ -258,7 +262,10 @@ SELECT host, pages FROM frontier_host WHERE crawl = :crawl AND host = :host FOR 
 
 -- name: let_go_of_hosts
 -- A walker leaves hosts to others.
-UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND host = ANY(:hosts::int[]);
+UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE ctid = ANY(ARRAY(
+    SELECT f.place FROM unnest(:hosts::int[]) AS g (host)
+    CROSS JOIN LATERAL (SELECT t.ctid AS place FROM frontier_host AS t
+                        WHERE t.crawl = :crawl AND t.host = g.host OFFSET 0) AS f));
 
 -- name: quarantined_at_host
 -- The URLs of a host that are in quarantine.
@@ -274,7 +281,9 @@ WHERE f.final_url <> f.url AND f.content_hash IS NOT NULL;
 
 -- name: targets_among
 -- Those of these keys that another URL redirects to, with what becomes of them.
-SELECT key, chk, fate FROM redirect_target WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+SELECT r.key, r.chk, r.fate FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM redirect_target AS t
+                    WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r;
 
 -- name: prepare_hosts
 -- Make rows for hosts that the crawl may not have met yet, so that they can be locked.
@@ -299,13 +308,14 @@ ON CONFLICT (crawl, chk, key) DO NOTHING
 RETURNING key, chk;
 
 -- name: lock_targets
--- What became of URLs, and which URL redirects to them: nobody changes that before this commit ends.
+-- What became of URLs, and which URL redirects to them: nobody changes that before this commit ends. They are locked as they
+-- are given, by check and key.
 SELECT f.key, f.chk, f.fate, r.via
 FROM unnest(:keys::bigint[], :checks::int[]) AS g (key, chk)
-JOIN fate AS f ON f.crawl = :crawl AND f.chk = g.chk AND f.key = g.key
-LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk
-ORDER BY f.chk, f.key
-FOR NO KEY UPDATE OF f;
+CROSS JOIN LATERAL (SELECT t.key, t.chk, t.fate FROM fate AS t
+                    WHERE t.crawl = :crawl AND t.chk = g.chk AND t.key = g.key LIMIT 1 FOR NO KEY UPDATE) AS f
+LEFT JOIN LATERAL (SELECT t.via FROM redirect_target AS t
+                   WHERE t.crawl = :crawl AND t.key = f.key AND t.chk = f.chk LIMIT 1) AS r ON TRUE;
 
 -- name: taken_pages_at
 -- The pages of these hosts that a walker has just now, by where they are asked for.
@@ -350,12 +360,3 @@ FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :h
             :chain::bytea[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain)
 WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
 RETURNING f.seq;
-
--- name: add_redirected
--- Add URLs that are on their way to where they redirect to. `seq` brings the depth.
--- rows: crawl host seq due attempts crashes parent kind path start chain
-INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
-SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path, start, chain
-FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attempts::smallint[], :crashes::smallint[],
-            :parent::bigint[], :kind::smallint[], :path::text[], :start::text[], :chain::bytea[])
-     AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);

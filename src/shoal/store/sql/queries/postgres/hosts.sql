@@ -35,6 +35,17 @@ WITH free AS (
 UPDATE host AS h SET next_at = g.base + g.slots * g.delay FROM granted AS g WHERE h.number = g.number
 RETURNING h.number, g.slots, g.base - shoal_now() AS first_in;
 
+-- name: lock_refusals
+-- Which URLs of hosts answered 503 lately, as it was kept; nobody adds to it before this commit ends.
+SELECT number, refusals, shoal_now() AS now FROM host WHERE number = ANY(:numbers::int[])
+ORDER BY number FOR NO KEY UPDATE;
+
+-- name: keep_refusals
+-- Which URLs of hosts answered 503 lately.
+-- batch: arrays
+UPDATE host AS h SET refusals = g.refusals
+FROM unnest(:number::int[], :refusals::text[]) AS g (number, refusals) WHERE h.number = g.number;
+
 -- name: hear_hosts
 -- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
 -- (:grows) if it does not begin one; its own wishes do not double it, and the first after them is as long as any first. While

@@ -64,7 +64,7 @@ clear AS MATERIALIZED (
     FROM seen
 ),
 m AS MATERIALIZED (
-    SELECT g.id, g.epoch, w.*
+    SELECT g.id, g.epoch, w.*, (SELECT j.lease_holder FROM job AS j WHERE j.id = g.id) AS holder
     FROM unnest(:ids::text[], :epochs::bigint[], :ways::int[]) AS g (id, epoch, way)
     JOIN unnest(:states::text[], :ends::text[], :reasons::text[], :errors::text[], :waits::bigint[], :attempts::int[],
                 :crashes::int[], :drops::int[], :backs::int[], :unseens::int[]) WITH ORDINALITY
@@ -79,21 +79,20 @@ moved AS (
         not_before = CASE WHEN m.state = 'pending' THEN t.now + m.wait ELSE job.not_before END,
         due = CASE WHEN m.state = 'pending' AND m.wait > 0 THEN 0 ELSE 1 END,
         attempts = job.attempts + m.attempt,
-        crash_count = m.crash + CASE WHEN job.crash_count = 0 THEN 0 WHEN EXISTS
-            (SELECT 1 FROM job_grant AS g WHERE g.job_id = m.id AND g.epoch = m.epoch AND g.settled = 1) THEN 0
+        crash_count = m.crash + CASE WHEN job.crash_count = 0 THEN 0
+            WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = m.id AND g.epoch = m.epoch) = 1 THEN 0
             ELSE job.crash_count END,
         line_at = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END,
         priority = greatest(job.priority - m.drop_by, 0),
         rank = CASE WHEN m.back = 1 THEN t.now ELSE job.line_at END - greatest(job.priority - m.drop_by, 0) * :ageing::bigint
     FROM t, m
-    JOIN job AS was ON was.id = m.id
     WHERE job.id = ANY(ARRAY(SELECT m.id FROM m)) AND job.id = m.id AND job.lease_epoch = m.epoch
           AND CASE WHEN job.state = 'locked' THEN TRUE ELSE FALSE END
-    RETURNING job.id, m.epoch, m.ended, m.error, m.unseen, job.scopes, was.lease_holder, job.granted_at
+    RETURNING job.id, m.epoch, m.ended, m.error, m.unseen, job.scopes, m.holder, job.granted_at
 ),
 closed AS (
     INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended, error)
-    SELECT moved.id, moved.epoch, moved.lease_holder, moved.granted_at, t.now, moved.ended, moved.error FROM moved, t
+    SELECT moved.id, moved.epoch, moved.holder, moved.granted_at, t.now, moved.ended, moved.error FROM moved, t
     WHERE moved.unseen = 0
     ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error
 ),
@@ -130,11 +129,12 @@ RETURNING job.id, m.epoch, job.kill_at <= t.now AS kill;
 
 -- name: fence_job
 -- Whether a grant still holds; keeps it so until the transaction ends, without waiting for or blocking extensions.
-SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch FOR KEY SHARE;
+SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR KEY SHARE;
 
 -- name: still_expired
 -- Whether a grant is still locked and over, under the lock that the move needs.
-SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch AND lease_until < shoal_now() FOR UPDATE;
+SELECT 1 FROM job
+WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN lease_until < shoal_now() ELSE FALSE END FOR UPDATE;
 
 -- name: make_due
 -- Jobs whose time has come stand in line from now on.
@@ -145,7 +145,7 @@ RETURNING id, host;
 
 -- name: lock_job
 -- Whether a grant is still locked, under the lock that a move needs.
-SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch FOR UPDATE;
+SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR UPDATE;
 
 -- name: lock_scopes
 -- One commit at a time counts the seats of these scopes; in their order, so that nobody waits in a circle.
@@ -158,22 +158,24 @@ SELECT g.scope FROM unnest(:scopes::text[]) AS g (scope) WHERE pg_try_advisory_x
 
 -- name: drop_empty_seats
 -- Seats of jobs that are not locked.
-DELETE FROM job_seat WHERE (job_id, scope) IN (
-    SELECT s.job_id, s.scope FROM job_seat AS s LEFT JOIN job AS j ON j.id = s.job_id AND j.state = 'locked'
-    WHERE j.id IS NULL FOR UPDATE OF s SKIP LOCKED);
+DELETE FROM job_seat WHERE ctid = ANY(ARRAY(
+    SELECT s.ctid FROM job_seat AS s
+    WHERE coalesce((SELECT j.state FROM job AS j WHERE j.id = s.job_id), '') <> 'locked' ORDER BY s.job_id FOR UPDATE SKIP LOCKED));
 
 -- name: seat_locked
 -- Seats for the locked jobs of limited scopes that have none.
 INSERT INTO job_seat (scope, job_id)
-SELECT q.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope), quota AS q
-WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL AND q.scope = s.scope
-ORDER BY q.scope, j.id
+SELECT s.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope)
+WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL
+      AND (SELECT 1 FROM quota AS q WHERE q.scope = s.scope) = 1
+ORDER BY s.scope, j.id
 ON CONFLICT DO NOTHING;
 
 -- name: seats_taken
 -- How many jobs sit in these scopes, and how many may.
-SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS taken, q.most
-FROM unnest(:scopes::text[]) AS g (scope) LEFT JOIN quota AS q ON q.scope = g.scope;
+SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS taken,
+       (SELECT q.most FROM quota AS q WHERE q.scope = g.scope) AS most
+FROM unnest(:scopes::text[]) AS g (scope);
 
 -- name: leave_seats
 -- Jobs give up their seats.
@@ -191,7 +193,7 @@ ON CONFLICT DO NOTHING;
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
     granted_at = NULL, due = 2, parked = g.scope
-FROM unnest(:id::text[], :scope::text[]) AS g (id, scope) WHERE job.id = g.id;
+FROM unnest(:id::text[], :scope::text[]) AS g (id, scope) WHERE job.id >= g.id AND job.id <= g.id;
 
 -- name: end_of_look
 -- The rank of the job in a line up to which a look ahead goes, if there are so many.
@@ -229,7 +231,7 @@ SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, 
     not_before = t.now, line_at = t.now, rank = t.now - priority * :ageing::bigint
 FROM (SELECT shoal_now() AS now) AS t
 WHERE id = ANY(:ids::text[]) AND state IN ('failed', 'expired')
-      AND NOT EXISTS (SELECT 1 FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL)
+      AND (SELECT o.id FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL) IS NULL
 RETURNING id, host;
 
 -- name: lock_jobs
@@ -262,11 +264,12 @@ ORDER BY finished_at LIMIT 1 OFFSET :skip;
 -- `kind`: NULL for any.
 DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
-                     WHERE finished_at > :after AND finished_at <= :until AND state = ANY(:states::text[])
+                     WHERE finished_at > :after AND finished_at <= :until
+                           AND CASE WHEN state = ANY(:states::text[]) THEN TRUE ELSE FALSE END
                            AND kind <> ALL(:spared::text[]) AND (:kind::text IS NULL OR kind = :kind)
-                           AND NOT EXISTS (SELECT 1 FROM job_group AS g WHERE g.id = job.run_id AND g.state = 'open')
+                           AND coalesce((SELECT g.state FROM job_group AS g WHERE g.id = job.run_id), '') <> 'open'
                      FOR UPDATE SKIP LOCKED))
-      AND finished_at IS NOT NULL
+      AND CASE WHEN finished_at IS NULL THEN FALSE ELSE TRUE END
 RETURNING id;
 
 -- name: purge_dead
@@ -275,7 +278,7 @@ DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE state IN ('failed', 'expired') AND finished_at < :before AND state = ANY(:states::text[])
                            AND kind <> ALL(:spared::text[]) AND (:kind::text IS NULL OR kind = :kind)
-                           AND NOT EXISTS (SELECT 1 FROM job_group AS g WHERE g.id = job.run_id AND g.state = 'open')
+                           AND coalesce((SELECT g.state FROM job_group AS g WHERE g.id = job.run_id), '') <> 'open'
                      ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED))
       AND state IN ('failed', 'expired')
 RETURNING id;
@@ -289,8 +292,8 @@ DELETE FROM job_grant WHERE job_id = ANY(:ids::text[]);
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
-FROM job
-WHERE state = 'locked' AND lease_until > 0 AND id < coalesce(CAST(:before AS TEXT), (SELECT max(id) FROM job) || '0')
+FROM (SELECT * FROM job WHERE state = 'locked' AND lease_until > 0 OFFSET 0) AS j
+WHERE id < coalesce(CAST(:before AS TEXT), (SELECT id FROM job ORDER BY id DESC LIMIT 1) || '0')
       AND (CAST(:state AS TEXT) IS NULL OR state = :state) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
       AND (CAST(:lane AS TEXT) IS NULL OR lane = :lane)
 ORDER BY id DESC

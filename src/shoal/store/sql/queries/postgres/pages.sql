@@ -33,18 +33,40 @@ SELECT p.key, p.chk, p.depth, p.links,
   CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.etag END AS etag,
   CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.last_modified
   END AS last_modified
-FROM page AS p WHERE p.crawl = :crawl AND p.key = ANY(:keys::bigint[]);
+FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.key = k.key ORDER BY page.chk OFFSET 0) AS p;
 
 -- name: pages_of_keys
 -- The pages with these keys.
-SELECT * FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+SELECT p.* FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.key = k.key ORDER BY page.chk OFFSET 0) AS p;
 
 -- name: details_of_keys
 -- The details of the pages with these keys.
-SELECT key, chk, detail FROM page_detail WHERE crawl = :crawl AND key = ANY(:keys::bigint[]);
+SELECT d.key, d.chk, d.detail FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT * FROM page_detail AS t WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS d;
 
 -- name: urls_of_keys
 -- The URLs of the pages with these keys, and of those that pages redirect to.
-SELECT key, url FROM page WHERE crawl = :crawl AND key = ANY(:keys::bigint[])
+SELECT p.key, p.url FROM unnest(:keys::bigint[]) AS k (key)
+CROSS JOIN LATERAL (SELECT key, url FROM page WHERE page.crawl = :crawl AND page.key = k.key ORDER BY page.chk OFFSET 0) AS p
 UNION ALL
-SELECT key, url FROM redirect_target WHERE crawl = :crawl AND key = ANY(:keys::bigint[]) AND fate = 4;
+SELECT r.key, r.url FROM unnest(:keys::bigint[]) AS k (value)
+CROSS JOIN LATERAL (SELECT t.key, t.url, t.fate FROM redirect_target AS t
+                    WHERE t.crawl = :crawl AND t.key = k.value ORDER BY t.chk OFFSET 0) AS r
+WHERE r.fate = 4;
+
+-- name: details_after
+-- The details of pages of a crawl, in the order in which the pages were stored.
+SELECT p.number, d.detail FROM page AS p
+CROSS JOIN LATERAL (SELECT t.detail FROM page_detail AS t
+                    WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
+WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
+
+-- name: drop_details_up_to
+-- Drop the details of pages of a crawl, up to the page with a number.
+DELETE FROM page_detail WHERE ctid = ANY(ARRAY(
+    SELECT d.place FROM page AS p
+    CROSS JOIN LATERAL (SELECT t.ctid AS place FROM page_detail AS t
+                        WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d
+    WHERE p.crawl = :crawl AND p.number <= :number ORDER BY p.number));

@@ -18,8 +18,8 @@ ORDER BY p.next_run_at, p.number LIMIT :limit FOR UPDATE SKIP LOCKED;
 -- name: owed_policies
 -- Policies that are owed a run and whose last one has ended, kept from other schedulers.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
-WHERE p.line = :line AND p.queued = 1 AND NOT EXISTS
-    (SELECT 1 FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL)
+WHERE p.line = :line AND p.queued = 1
+      AND (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) IS NULL
 ORDER BY p.number LIMIT :limit FOR UPDATE OF p SKIP LOCKED;
 
 -- name: advance_policies
@@ -32,7 +32,7 @@ SET planned_at = g.planned_at, next_run_at = g.next_run_at, queued = g.queued,
 FROM unnest(:id::text[], :seen::bigint[], :planned_at::bigint[], :next_run_at::bigint[], :queued::smallint[], :begun::smallint[],
             :crawl::text[])
      AS g (id, seen, planned_at, next_run_at, queued, begun, crawl)
-WHERE policy.id = g.id AND coalesce(policy.next_run_at, 0) = g.seen;
+WHERE policy.id >= g.id AND policy.id <= g.id AND coalesce(policy.next_run_at, 0) = g.seen;
 
 -- name: note_policies
 -- What the end of a run says about policies. The error rate forgets: the last five runs weigh most.
@@ -45,7 +45,7 @@ SET last_success_at = CASE WHEN g.success = 1 THEN greatest(coalesce(policy.last
     planned_at = policy.planned_at + g.shift, next_run_at = policy.next_run_at + g.shift
 FROM unnest(:id::text[], :success::smallint[], :at::bigint[], :hash::text[], :frequency_now::bigint[], :shift::bigint[])
      AS g (id, success, at, hash, frequency_now, shift)
-WHERE policy.id = g.id;
+WHERE policy.id >= g.id AND policy.id <= g.id;
 
 -- name: policies_of_ids
 -- These policies, kept from others who would change them.
@@ -57,7 +57,7 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 
 -- name: business_signals
 -- The points of these subjects that are valid now.
-SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]) AND until > shoal_now();
+SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]) AND CASE WHEN until > shoal_now() THEN TRUE ELSE FALSE END;
 
 -- name: forget_signals
 -- Remove signals that ended before a time.

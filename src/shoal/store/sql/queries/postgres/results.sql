@@ -17,7 +17,8 @@ FROM job WHERE id = ANY(:ids::text[]) ORDER BY id;
 -- name: answers_to_results
 -- What was answered to the result of each grant of these jobs, and whose it was.
 SELECT r.job_id, r.epoch, r.digest, r.state, g.holder
-FROM result AS r JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch
+FROM result AS r
+CROSS JOIN LATERAL (SELECT t.holder FROM job_grant AS t WHERE t.job_id = r.job_id AND t.epoch = r.epoch OFFSET 0) AS g
 WHERE r.job_id = ANY(:ids::text[]);
 
 -- name: insert_results
@@ -41,4 +42,4 @@ DELETE FROM result AS r
 WHERE r.number = ANY(:numbers::bigint[])
       AND (EXISTS (SELECT 1 FROM result AS n
                    WHERE n.policy = r.policy AND n.state <> 'pending' AND n.status = 'success' AND n.number > r.number)
-           OR r.status = 'fail' OR NOT EXISTS (SELECT 1 FROM policy AS p WHERE p.id = r.policy));
+           OR r.status = 'fail' OR (SELECT p.id FROM policy AS p WHERE p.id = r.policy) IS NULL);

@@ -35,3 +35,17 @@ ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.p
 INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, :ready_at)
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
+
+-- name: add_redirected
+-- Add URLs that are on their way to where they redirect to.
+-- rows: crawl host seq due attempts crashes parent kind path start chain
+INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
+VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path, :start, :chain);
+
+-- name: drop_grants
+-- Drop the history of a run's jobs.
+DELETE FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = :run_id);
+
+-- name: drop_pages_up_to
+-- Drop pages of a crawl, up to a number.
+DELETE FROM page WHERE crawl = :crawl AND number <= :number;

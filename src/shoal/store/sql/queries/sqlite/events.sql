@@ -55,3 +55,8 @@ WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND atte
 -- name: delivered
 -- A delivery was answered well.
 UPDATE delivery SET state = 'delivered', error = NULL, status = :status WHERE webhook = :webhook AND sequence = :sequence;
+
+-- name: empty_webhook
+-- Drop the first deliveries of a webhook.
+DELETE FROM delivery WHERE webhook = :webhook AND sequence IN
+    (SELECT sequence FROM delivery WHERE webhook = :webhook ORDER BY sequence LIMIT :limit);

@@ -247,7 +247,8 @@ RETURNING key, chk;
 -- name: lock_targets
 -- What became of URLs, and which URL redirects to them; the write lock is held already.
 SELECT f.key, f.chk, f.fate, r.via
-FROM json_each(:keys) AS k CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value
+FROM json_each(:keys) AS k CROSS JOIN json_each(:checks) AS c ON c.key = k.key
+CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value
 LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk;
 
 -- name: taken_pages_at
@@ -283,9 +284,3 @@ RETURNING key, chk, fate;
 UPDATE frontier_touched SET job_id = '', epoch = 0, due = 0, host = :host, path = :path, start = :start, chain = :chain
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING seq;
-
--- name: add_redirected
--- Add URLs that are on their way to where they redirect to.
--- rows: crawl host seq due attempts crashes parent kind path start chain
-INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
-VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path, :start, :chain);

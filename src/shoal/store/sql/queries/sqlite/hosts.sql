@@ -26,6 +26,14 @@ FROM (SELECT max(h.next_at, h.held_until, shoal_now()) AS base, shoal_now() + :a
 WHERE number = :number AND s.base <= s.until
 RETURNING number, granted AS slots, next_at - granted * :delay - shoal_now() AS first_in;
 
+-- name: lock_refusals
+-- Which URLs of hosts answered 503 lately, as it was kept.
+SELECT number, refusals, shoal_now() AS now FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
+
+-- name: keep_refusals
+-- Which URLs of a host answered 503 lately.
+UPDATE host SET refusals = :refusals WHERE number = :number;
+
 -- name: hear_hosts
 -- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
 -- (:grows) if it does not begin one; its own wishes do not double it, and the first after them is as long as any first. While

@@ -1,0 +1,285 @@
+"""Forms: what a caller asks for, as JSON or as flags; judged field by field, refused in words that name the field.
+
+A form is a struct whose annotations say what each field takes. What a form means is left to its room.
+"""
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+
+from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, json, to_builtins
+from msgspec.structs import fields, replace
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import has_nul, shorten
+
+Check = Callable[[Any], Any]
+"""Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
+
+_PLACE = " - at `$"
+_EXPECTED = re.compile(r"Expected `(\w++)[^`]*+`(?: of length ([<>]=) ([0-9]+))?")
+_FIELD = re.compile(r"field `([^`]*)`")
+_NUL = b"\\u0000"  # as JSON has it
+_EXACT = 2**53  # beyond, a float does not say which integer is meant
+_LONGEST_NAME = 100  # characters of an unknown field for which a similar one is looked for
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    datetime: "a moment such as 2026-03-01T09:00:00Z",
+}
+
+WORDS = "accepts"
+_NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for kind, words in _NAMES.items()}
+
+
+def matching(pattern: str, words: str, **limits: Any) -> Meta:
+    """A pattern for an annotation, and what it takes in words: a refusal names the fix."""
+    return Meta(pattern=pattern, extra={WORDS: words}, **limits)
+
+
+def describe(sentence: str, **limits: Any) -> Meta:
+    """What a field is for, in one sentence, and its limits; for an annotation."""
+    return Meta(description=sentence, **limits)
+
+
+class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller fills in. Made by its own name it trusts its values; `read` judges them."""
+
+    checks: ClassVar[Mapping[str, Check]] = {}
+    """What the type of a field cannot say, by its name."""
+    unquoted: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose values are never quoted back."""
+    raw: ClassVar[frozenset[str]] = frozenset()
+    """Fields in which a NUL may be: whoever takes them keeps them as JSON, or judges them by itself."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
+        """The form as filled in; the first field that cannot be taken is refused by the name that the caller knows.
+
+        Strict is for JSON, where a number is a number; else text may stand for anything.
+        """
+        try:
+            return cls._read_at_once(values, strict)
+        except (ValidationError, ValueError):
+            return cls._read_by_fields(values, strict, called)
+
+    @classmethod
+    def _read_at_once(cls, values: Mapping[str, Any], strict: bool) -> Self:
+        """Many times as fast as field by field, and what it refuses it does not name."""
+        form = convert(values, cls, strict=strict)
+        if _NUL in json.encode(form):  # whatever is taken can be stored
+            raise ValueError("has a NUL in it")
+        known, kept = fields_of(cls), {}
+        for name in values if cls.checks else ():
+            if name in cls.checks:
+                attribute = known[name].attribute
+                kept[attribute] = cls.checks[name](getattr(form, attribute))
+        return replace(form, **kept) if kept else form
+
+    @classmethod
+    def _read_by_fields(cls, values: Mapping[str, Any], strict: bool, called: Callable[[str], str]) -> Self:
+        known = fields_of(cls)
+        for name in values:
+            if name not in known:
+                raise InvalidInput(called(shorten(name)), "is not a known field", _nearest(name, list(known)))
+        for name, field in known.items():
+            if field.required and name not in values:
+                raise InvalidInput(called(name), "is missing", f"give {field.accepts}")
+        read = {name: cls._read(known[name], value, strict, called(name)) for name, value in values.items()}
+        return cls(**{known[name].attribute: value for name, value in read.items()})
+
+    @classmethod
+    def stored(cls, text: str) -> Self:
+        """The form that `text` was made from."""
+        return json.decode(text, type=cls)
+
+    def text(self) -> str:
+        """The form as JSON, to be stored."""
+        return json.encode(self).decode()
+
+    def plain(self) -> dict[str, Any]:
+        """The form as plain values."""
+        values: dict[str, Any] = to_builtins(self)
+        return values
+
+    @classmethod
+    def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
+        try:
+            taken = _converted(value, field.annotation, strict)
+            text = json.encode(taken)  # whatever is taken can be stored
+            if _NUL in text and field.name not in cls.raw and has_nul(value):
+                raise ValueError("has a NUL in it; leave it out")
+            check = cls.checks.get(field.name)
+            return taken if check is None else check(taken)
+        except ValidationError as error:
+            raise _refused(field, value, str(error), called, quoted=field.name not in cls.unquoted) from None
+        except UnicodeEncodeError:
+            raise InvalidInput(called, "cannot be taken: it has half a character in it", "send it as UTF-8") from None
+        except ValueError as error:
+            raise InvalidInput(called, *_said(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a form."""
+
+    name: str
+    annotation: Any
+    default: Any
+    required: bool
+    attribute: str  # another than its name where that is a word of Python's
+
+    @property
+    def description(self) -> str:
+        """Its one sentence."""
+        return next((mark.description for mark in _marks(self.annotation) if mark.description), "")
+
+    @property
+    def kind(self) -> Any:
+        """Its type, without the None of one that may be absent."""
+        return _bare(self.annotation)
+
+    @property
+    def accepts(self) -> str:
+        """What it takes, in words."""
+        return accepts(self.annotation)
+
+
+@cache
+def fields_of(form: type[Form]) -> dict[str, Field]:
+    """The fields of a form by name, in its order."""
+    known = {}
+    annotations = {name: note for kind in reversed(form.__mro__) for name, note in get_annotations(kind).items()}
+    for one in fields(form):
+        default = one.default if one.default_factory is NODEFAULT else one.default_factory()
+        known[one.encode_name] = Field(one.encode_name, annotations[one.name], default, one.required, one.name)
+    return known
+
+
+def accepts(annotation: Any) -> str:
+    """What an annotation takes, in words."""
+    kind = _bare(annotation)
+    if choices := _choices(kind):
+        *most, last = choices
+        return f"{', '.join(most)} or {last}" if most else last
+    if words := next((mark.extra[WORDS] for mark in _marks(annotation) if mark.extra and WORDS in mark.extra), ""):
+        return str(words)
+    if samples := [str(one) for mark in _marks(annotation) for one in mark.examples or ()]:
+        return f"text such as {' or '.join(samples)}"
+    named = _NAMES.get(get_origin(kind) or kind, "an object")
+    limits = _limits(_marks(annotation))
+    return f"{named} {limits}" if limits else named
+
+
+def _choices(kind: Any) -> list[str]:
+    """What one of a few can be; nothing if it is not one of a few."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(one.value) for one in kind]
+    return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
+
+
+def _limits(marks: list[Meta]) -> str:
+    said = {
+        name: next((value for mark in marks if (value := getattr(mark, name)) is not None), None)
+        for name in ("ge", "gt", "le", "min_length", "max_length")
+    }
+    if said["ge"] is not None and said["le"] is not None:
+        return f"from {said['ge']} to {said['le']}"
+    if said["gt"] is not None and said["le"] is not None:
+        return f"above {said['gt']} and at most {said['le']}"
+    if said["max_length"] is not None:
+        return f"of {said['min_length'] or 0} to {said['max_length']}"
+    return ""
+
+
+def _marks(annotation: Any) -> list[Meta]:
+    """What is said of a type and of the parts that it may be."""
+    marks = [mark for mark in getattr(annotation, "__metadata__", ()) if isinstance(mark, Meta)]
+    inner = get_args(annotation)[:1] if get_origin(annotation) is Annotated else ()
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else inner
+    return marks + [mark for part in parts for mark in _marks(part)]
+
+
+def _bare(annotation: Any) -> Any:
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            annotation = next(part for part in get_args(annotation) if part is not type(None))
+        else:
+            return annotation
+
+
+def _converted(value: Any, annotation: Any, strict: bool) -> Any:
+    """Convert a value. In JSON `2.0` and `2` are one number, so either is an integer."""
+    try:
+        return convert(value, annotation, strict=strict)
+    except ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return convert(_with_integers(value), annotation, strict=strict)
+
+
+def _with_integers(value: Any, depth: int = 20) -> Any:
+    """Make the floats of a value that are whole numbers integers. No form is nested more deeply than that."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if depth and isinstance(value, list):
+        return [_with_integers(part, depth - 1) for part in value]
+    if depth and isinstance(value, dict):
+        return {name: _with_integers(part, depth - 1) for name, part in value.items()}
+    return value
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    if not known:
+        return "leave it out"
+    # A name of megabytes resembles none of ours, and comparing it would take seconds.
+    close = get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
+    return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
+
+
+def _said(refusal: object) -> tuple[str, str]:
+    """Problem and fix, as a check says them: `is too long; write at most ten`."""
+    problem, _, fix = str(refusal).rpartition("; ")
+    return (problem, fix) if problem else (fix, "correct it")
+
+
+def _inner(said: str) -> tuple[str, str]:
+    """Problem and fix of a part of a value, from what the library says of it."""
+    if match := _FIELD.search(said):
+        lacks = "missing" in said
+        name = shorten(match[1])
+        return f"has {'no' if lacks else 'an unknown'} field {name}", "give it" if lacks else "leave it out"
+    match = _EXPECTED.match(said)
+    if match is None:
+        return "cannot be taken as it is", "correct it"
+    kind = _NAMED.get(match[1], "something else")
+    most = f" of at {'most' if match[2] == '<=' else 'least'} {match[3]}" if match[2] else ""
+    return "cannot be taken as it is", f"give {kind}{most}"
+
+
+def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
+    """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
+    said, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
+    said, place = (said, shorten(place[:-1])) if mark else (error, "")
+    if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
+        return InvalidInput(called + place, *_said(said))
+    if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:
+        return InvalidInput(called + place, "is none of the known ones", f"give {accepts(get_args(field.kind)[0])}")
+    if place or _FIELD.search(said):
+        return InvalidInput(called + place, *_inner(said))
+    problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"
+    return InvalidInput(called, problem, f"give {field.accepts}")

@@ -1,0 +1,314 @@
+"""How commands that manage something reach it: over REST, at a server, or at the same application in this very process
+on the store. So whatever a command can do, REST can."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import wraps
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, unquote, urlencode
+
+import click
+import orjson
+
+from shoal.base.errors import (
+    BackendUnavailable,
+    BadConfig,
+    NotFound,
+    ShoalError,
+    Unauthenticated,
+    UsageError,
+    from_problem,
+)
+from shoal.settings import ClientSettings, Settings
+from shoal.settings_loader import load
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
+JSON = "application/json"
+
+
+class Send(Protocol):
+    """Sends method, target and body; answers status and body."""
+
+    async def __call__(self, method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]: ...
+
+
+PAGE = 200  # items that a list gives at once
+PATIENCE = timedelta(seconds=60)
+FILE_PATIENCE = timedelta(minutes=10)  # who gives up on a file does not know whether it was taken
+LARGEST_ANSWER = 256_000_000
+LISTS = {
+    "analysis": "shoal analyses ls",
+    "crawl": "shoal crawls ls",
+    "job": "shoal jobs ls",
+    "job group": "shoal jobs groups",
+    "policy": "shoal policies ls",
+    "quota": "shoal jobs quota ls",
+    "token": "shoal tokens ls",
+    "webhook": "shoal webhooks ls",
+}
+SERVER_FIX = "check that it runs, and SHOAL_SERVER or --server"
+TLS_FIX = f"{SERVER_FIX}; of a certificate of your own, name its authority in SSL_CERT_FILE"
+LOGIN_FIX = "give a valid one with --token-file, --token or SHOAL_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTarget:
+    """What the flags of a command say about where it goes."""
+
+    store: str | None = None
+    server: str | None = None
+    token: str | None = None
+    token_file: str | None = None
+
+    def settings(self) -> Settings:
+        if self.store is not None and self.server is not None:
+            raise UsageError("--store and --server name two places", "leave one of them out")
+        flags = {"DATABASE_URL": self.store, "SHOAL_SERVER": self.server}
+        return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
+
+    def is_remote(self, settings: Settings) -> bool:
+        """Whether a server is asked; a store that is named by a flag comes first."""
+        return bool(settings.client.server) and self.store is None
+
+
+def of_the_store(store: str | None, what: str) -> Settings:
+    """Settings for a command that reads the store itself. Whoever works with a server is told so, and not shown what
+    the store of this machine lacks."""
+    loaded = load({"DATABASE_URL": store})
+    if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
+        fix = "name the store with --store or DATABASE_URL"
+        raise UsageError(f"{what} reads a store itself, and SHOAL_SERVER names a server", fix)
+    return loaded.settings
+
+
+def reaching(command: C) -> C:
+    """Give a command the flags that say where it goes; it gets them as one `reach`."""
+
+    @click.option("--server", metavar="URL", help="The controller to ask; beats SHOAL_SERVER.")
+    @click.option("--token", metavar="TOKEN", help="The token to show there; beats SHOAL_TOKEN.")
+    @click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
+    @click.option("--store", metavar="URL", help="The store, if no controller is asked; beats DATABASE_URL.")
+    @wraps(command)
+    def reached(
+        *args: Any,
+        server: str | None,
+        token: str | None,
+        token_file: str | None,
+        store: str | None,
+        **more: Any,
+    ) -> Any:
+        return command(*args, reach=ApiTarget(store, server, token, token_file), **more)
+
+    return reached  # type: ignore[return-value]
+
+
+class ApiClient:
+    """REST for commands: problem documents are raised as the errors that they tell of."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def get(self, path: str, **query: Any) -> Any:
+        given = [(name, value) for name, value in query.items() if value is not None]
+        return await self._ask("GET", f"{path}?{urlencode(given, doseq=True)}" if given else path)
+
+    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return await self._ask("POST", path, body)
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self._ask("PATCH", path, body)
+
+    async def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self._ask("PUT", path, body)
+
+    async def delete(self, path: str) -> Any:
+        return await self._ask("DELETE", path)
+
+    async def upload(self, path: str, file: bytes, kind: str, **query: Any) -> Any:
+        """Send a file."""
+        return _said("POST", *await self._send("POST", f"{path}?{urlencode(query)}", file, kind))
+
+    async def download(self, path: str, **query: Any) -> bytes:
+        """Get a file."""
+        given = {name: value for name, value in query.items() if value is not None}
+        status, answer = await self._send("GET", f"{path}?{urlencode(given)}", b"")
+        return answer if status == 200 else bytes(_said("GET", status, answer))
+
+    async def list(self, path: str, limit: int, **query: Any) -> tuple[list[Any], str | None]:
+        """At most so many items of a list, over as many of its pages as that takes, and the cursor of what follows."""
+        items: list[Any] = []
+        cursor = query.pop("cursor", None)
+        while len(items) < limit:
+            page = await self.get(path, limit=min(PAGE, limit - len(items)), cursor=cursor, **query)
+            items += page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        return items, cursor
+
+    async def _ask(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
+        return _said(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
+
+
+def _said(method: str, status: int, answer: bytes) -> Any:
+    """What an answer says; raises the error that it tells of."""
+    try:
+        said = orjson.loads(answer) if answer else None
+    except orjson.JSONDecodeError:
+        raise _no_shoal(f"{method} is answered by something that is not JSON") from None
+    if 200 <= status < 300:
+        return said
+    if not isinstance(said, dict) or 300 <= status < 400:
+        raise _no_shoal(f"{method} is answered with status {status}")
+    raise from_problem(said, status)
+
+
+def at(path: str, *parts: str) -> str:
+    """A path with these in the place of its braces; nothing that would lead to another path."""
+    for part in parts:
+        if part in ("", ".", "..") or "/" in part:
+            raise UsageError(f'"{part}" is not an id', "name one that `ls` lists")
+    return path.format(*(quote(part, safe="") for part in parts))
+
+
+def run_on(reach: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, existing: bool = True) -> T:
+    """Do some work where the flags and settings say. Without a server the store must be there, unless a new one is as
+    good as an `existing` one."""
+
+    async def run() -> T:
+        settings = reach.settings()
+        async with _remote(settings.client) if reach.is_remote(settings) else _inside(settings, existing) as api:
+            return await work(api)
+
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient]:
+    """The application in this process, on the store; the caller is who works at this machine."""
+    from shoal.access.caller import local_caller
+    from shoal.app import opened
+    from shoal.cli.long_running import quiet
+    from shoal.serve.application import application
+    from shoal.serve.authentication import InProcessAuthenticator
+    from shoal.serve.endpoint import routes_of
+
+    async with opened(settings, quiet(settings), existing=existing) as app:
+        routes = routes_of(app.api(), settings.serve.max_request_bytes)
+        door = application(routes, app.clock, app.signals, InProcessAuthenticator(local_caller()), acts=app.acts())
+
+        async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
+            return await _call(door, method, target, body, kind)
+
+        try:
+            yield ApiClient(send)
+        except NotFound as error:
+            kind = error.facts.get("kind")
+            if kind not in LISTS or kind == "crawl":  # of a crawl the store says it itself, with its name
+                raise
+            raise NotFound(kind, error.facts["id"], f"list them with `{LISTS[kind]}`") from None
+
+
+async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
+    """One request to an application in this process."""
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", kind.encode())],
+        "client": None,
+        "server": None,
+    }
+    status, pieces = 500, []
+
+    asked = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        for message in asked:
+            return message
+        await asyncio.Event().wait()  # nobody hangs up: we wait for the end of the answer
+        raise AssertionError("unreachable")
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            pieces.append(message.get("body", b""))
+
+    await door(scope, receive, send)
+    return status, b"".join(pieces)
+
+
+@asynccontextmanager
+async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
+    """A controller, by the one way out; it may be anywhere, for the operator named it."""
+    from shoal.base.url import UrlRefusal, canonical
+    from shoal.egress import AddressRule, Egress, Failure, Limits, Request, endpoint
+
+    server = settings.server.rstrip("/")
+    url = canonical(f"{server}/")
+    if isinstance(url, UrlRefusal):
+        raise BadConfig("SHOAL_SERVER", url.problem, "write it as https://host:port")
+    login = _login(settings)
+    limits = Limits(total_timeout=PATIENCE, idle_timeout=PATIENCE, max_body_bytes=LARGEST_ANSWER)
+    for_files = replace(limits, total_timeout=FILE_PATIENCE, idle_timeout=FILE_PATIENCE)
+    egress = Egress(AddressRule(named=frozenset({endpoint(url)})), limits)
+
+    async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
+        headers, patience = (("Content-Type", kind), *login), limits if kind == JSON else for_files
+        outcome = await egress.fetch(Request(server + target, method, headers, body, patience))
+        if isinstance(outcome, Failure):
+            why = f"{outcome.code}: {outcome.message.rstrip('.')}"
+            raise BackendUnavailable(server, why, TLS_FIX if outcome.code.startswith("tls_") else SERVER_FIX)
+        return outcome.status, outcome.raw
+
+    try:
+        yield ApiClient(send)
+    except Unauthenticated:
+        raise Unauthenticated(LOGIN_FIX) from None
+    except NotFound as error:
+        kind = error.facts.get("kind")
+        raise error.within(server, f"list them with `{LISTS[kind]}`") if kind in LISTS else error from None
+    finally:
+        egress.close()
+
+
+def _login(settings: ClientSettings) -> tuple[tuple[str, str], ...]:
+    token = token_of(settings)
+    return (("Authorization", f"Bearer {token}"),) if token else ()
+
+
+def token_of(settings: ClientSettings) -> str:
+    """The token that the settings name; empty if they name none."""
+    token = settings.token or _token_in(settings)
+    if token and not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise BadConfig("SHOAL_TOKEN", "has a character that no token has", "copy it again, from shl_ to its end")
+    return token
+
+
+def _token_in(settings: ClientSettings) -> str:
+    if settings.token_file is None:
+        return ""
+    try:
+        return settings.token_file.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        fix = "name a file with nothing but the token in it"
+        raise BadConfig("SHOAL_TOKEN_FILE", f"names {settings.token_file}, which cannot be read ({why})", fix) from None
+
+
+def _no_shoal(why: str) -> ShoalError:
+    return BackendUnavailable("the server", why, "check that SHOAL_SERVER or --server names a Shoal")

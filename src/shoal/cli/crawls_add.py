@@ -1,0 +1,48 @@
+"""`shoal crawls add`: a crawl for the workers, with the options of `shoal crawl` and what it is filed under."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from shoal.base.errors import InvalidInput, UsageError
+from shoal.cli.api_client import ApiTarget, reaching, run_on
+from shoal.cli.crawls_follow import at_its_end
+from shoal.cli.options import add_flags, added_flag_of, added_values
+from shoal.cli.output import note, print_json
+from shoal.local.crawl_request import read_config
+
+CRAWLS = "/api/v1/crawls"
+
+
+@click.command(epilog="Example: shoal crawls add https://example.com/ --max-pages 500 --project shop --wait")
+@click.argument("urls", nargs=-1, metavar="URL...")
+@add_flags
+@click.option("--hold", is_flag=True, help="Only store it: `shoal crawls start ID` starts it.")
+@click.option("--wait", is_flag=True, help="Wait until it ends or is paused, as `shoal crawls wait` does.")
+@reaching
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the crawl, or with --wait its summary, as one JSON object."
+)
+def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: bool, **options: Any) -> int:
+    """Start a crawl that workers walk; print its id. `shoal crawl` walks one in this process."""
+    if not urls:
+        raise UsageError("There is no URL", "name at least one where the crawl begins")
+    if hold and wait:
+        raise UsageError("--hold starts nothing, so there is nothing to wait for", "leave one of them out")
+    given = added_values(options)
+    wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
+    body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
+    try:
+        crawl = run_on(reach, lambda api: api.post(CRAWLS, body), existing=False)
+    except InvalidInput as error:
+        raise error.called(added_flag_of) from None
+    if wait:
+        note(f"{crawl['id']} is {crawl['state']}.")
+        return at_its_end(reach, crawl["id"], as_json)
+    if as_json:
+        print_json(crawl)
+    else:
+        note(f"It is {crawl['state']}; look at it with `shoal crawls watch {crawl['id']}`.")
+        print(crawl["id"], flush=True)
+    return 0

@@ -1,0 +1,107 @@
+"""`shoal crawls export`: the pages of a crawl as files, read from the store or, record by record, from a server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import click
+from xxhash import xxh3_128_digest
+
+from shoal.app import opened
+from shoal.base.clock import SystemClock
+from shoal.base.errors import InvalidInput
+from shoal.base.text import plural
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.long_running import quiet
+from shoal.cli.options import OUTPUT_HELP
+from shoal.cli.output import note
+from shoal.cli.summary import print_line
+from shoal.egress import Limits
+from shoal.export.output import Outputs
+from shoal.export.page_filter import ERROR, ExportFilter
+from shoal.local.export import export as write
+from shoal.pages.page import Page
+from shoal.pages.store import ANY_ERROR
+from shoal.settings import Settings
+
+CRAWL = "/api/v1/crawls/{}"
+
+
+@click.command(epilog="Example: shoal crawls export ID --output broken.csv --status 4xx --status error")
+@click.argument("crawl_id", metavar="ID")
+@click.option("--output", multiple=True, required=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option(
+    "--status", multiple=True, metavar="S", help="Only pages with this status: 404, 4xx, or error. Repeatable."
+)
+@reaching
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: ApiTarget, as_json: bool) -> None:
+    """Write the pages of a crawl to files. While it goes on: what is there so far. Archives and Markdown are made from
+    kept bodies, which only the store has."""
+    outputs, wanted = Outputs(output), ExportFilter(status)
+    settings = reach.settings()
+    if reach.is_remote(settings):
+        _check_records(outputs)
+        outputs.check()
+        pages = run_on(reach, lambda api: _from_server(api, crawl_id, outputs, wanted))
+    else:
+        outputs.check()
+        pages = asyncio.run(_from_store(settings, crawl_id, outputs, wanted))
+    told = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.whereabouts}
+    if as_json:
+        print_line(told, to_stdout=not outputs.to_stdout)
+    else:
+        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
+
+
+async def _from_store(settings: Settings, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
+    async with opened(settings, quiet(settings), existing=True) as app:
+        return await write(app, crawl_id, outputs, wanted)
+
+
+async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
+    await api.get(at(CRAWL, crawl_id))  # one that is not there leaves no file behind
+    await outputs.open(crawl_id, SystemClock().micros(), Limits())
+    written = 0
+    try:
+        async for pages in _told(api, crawl_id, wanted):
+            chosen = [page for page in pages if wanted(page)]
+            await outputs.write(chosen)
+            written += len(chosen)
+        await outputs.complete()
+    finally:
+        outputs.leave()
+    return written
+
+
+async def _told(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
+    """The pages as the server lists them. One that is fetched again meanwhile comes twice in the list: the first is
+    taken."""
+    path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)
+    known: set[bytes] = set()  # by 128 bits: a million URLs themselves would take a hundred megabytes
+    more: str | None = None
+    while True:
+        listed = await api.get(path, limit=PAGE, cursor=more, **query)
+        pages = [Page.of(record) for record in listed["items"]]
+        digests = [xxh3_128_digest(page.url.encode()) for page in pages]
+        yield [page for page, digest in zip(pages, digests, strict=True) if digest not in known]
+        known.update(digests)
+        more = listed["next"]
+        if more is None or len(pages) < PAGE:
+            return
+
+
+def _query(wanted: ExportFilter) -> dict[str, str]:
+    """A server looks for one thing at a time; of several everything comes, and is looked through here."""
+    match list(wanted.words):
+        case [word]:
+            return {"error": ANY_ERROR} if word == ERROR else {"status": word}
+        case _:
+            return {}
+
+
+def _check_records(outputs: Outputs) -> None:
+    if outputs.from_bodies:
+        problem = f"{outputs.from_bodies[0]!r} is made from kept bodies, and a server gives only records"
+        raise InvalidInput(
+            "--output", problem, "use .jsonl, .csv, .parquet or -, or run it on the store itself with --store"
+        )

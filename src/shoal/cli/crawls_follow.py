@@ -1,0 +1,229 @@
+"""`shoal crawls logs | watch | wait`: a crawl that somebody else walks, followed until it ends, and only looked at."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from shoal.base.clock import Clock, SystemClock, to_micros
+from shoal.base.errors import BackendUnavailable, InvalidInput, WaitTimedOut
+from shoal.base.ids import CrawlId
+from shoal.base.parsing import read_duration
+from shoal.base.text import shorten, visible
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.exit_code import exit_code_of
+from shoal.cli.output import note, print_json
+from shoal.cli.progress import Progress, screen
+from shoal.cli.summary import print_line, print_rows, rows_of, summary
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.journal.journal import MOST_AT_ONCE
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.hosts.rate import HeldHost
+from shoal.local.local_crawl import CrawlTally
+
+CRAWL = "/api/v1/crawls/{}"
+LIMITS = ("depth", "max_pages", "max_bytes", "max_seconds", "max_pages_per_host")
+LOOK_SECONDS = 0.5
+WORKER_SECONDS = 2.0  # in which a worker that there is takes a crawl
+AWAY_SECONDS = 60.0  # for which a server or a store that was there may be away
+INTERRUPTED = 130  # 128 + SIGINT: whoever only looks leaves nothing behind
+STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more unless somebody asks for it
+
+
+@click.command(epilog="Example: shoal crawls logs ID --follow")
+@click.argument("crawl_id", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the crawl has ended, or Ctrl-C.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(1, MOST_AT_ONCE), default=200, show_default=True, help="At most the last N."
+)
+@reaching
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: bool) -> int:
+    """Read the journal of a crawl. What was found, which depths are finished, who was lost, how it ended."""
+
+    def show(items: list[dict[str, Any]]) -> None:
+        for line in items:
+            if as_json:
+                print_json(line)
+            else:
+                print(_line(line), flush=True)
+
+    async def read(api: ApiClient, clock: Clock) -> int:
+        path = at(f"{CRAWL}/logs", crawl_id)
+        page = await api.get(path, tail=lines)
+        show(page["items"])
+        while follow and page["next"] is not None:
+            if not page["items"]:
+                await clock.sleep(LOOK_SECONDS)
+            page = await api.get(path, limit=PAGE, cursor=page["next"])
+            show(page["items"])
+        return 0
+
+    return _looking(reach, read)
+
+
+@click.command(epilog="Example: shoal crawls watch ID")
+@click.argument("crawl_id", metavar="ID")
+@reaching
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
+    """Show how a crawl goes until it ends or is paused. Ctrl-C ends the watching, not the crawl."""
+
+    async def follow(api: ApiClient, clock: Clock) -> int:
+        watched = Watched(api, (await _seen(api, crawl_id)).crawl)
+        async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
+            seen = await _until_still(api, crawl_id, clock)
+        return _told(seen, as_json)
+
+    return _looking(reach, follow, f"The crawl goes on; look at it with `shoal crawls watch {crawl_id}`.")
+
+
+@click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
+@click.argument("crawl_id", metavar="ID")
+@click.option("--timeout", metavar="D", help="Give up after this long, say 30s, 10m or 2h.")
+@reaching
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def wait(crawl_id: str, timeout: str | None, reach: ApiTarget, as_json: bool) -> int:
+    """Wait until a crawl ends or is paused. The exit code says how, as that of `shoal crawl` does; 6: not in time."""
+    return at_its_end(reach, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
+
+
+def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
+    """Wait for it, print what it came to; the exit code that says how."""
+
+    async def follow(api: ApiClient, clock: Clock) -> int:
+        try:
+            async with asyncio.timeout(longest):
+                seen = await _until_still(api, crawl_id, clock)
+        except TimeoutError:
+            raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
+        return _told(seen, as_json)
+
+    return _looking(reach, follow)
+
+
+class Steady(ApiClient):
+    """Asks again and again, for a while, who answered before: a controller that is started anew, or a database, should
+    not end what somebody waits for."""
+
+    def __init__(self, api: ApiClient, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._answered = False
+
+    async def get(self, path: str, **query: Any) -> Any:
+        away_since: float | None = None
+        while True:
+            try:
+                answer = await self._api.get(path, **query)
+            except BackendUnavailable as error:
+                now = self._clock.monotonic()
+                if not self._answered or (away_since is not None and now - away_since > AWAY_SECONDS):
+                    raise
+                if away_since is None:
+                    away_since = now
+                    note(f"{error.message} Trying again for {AWAY_SECONDS:g} s.")
+                await self._clock.sleep(LOOK_SECONDS)
+            else:
+                self._answered = True
+                return answer
+
+
+@dataclass(slots=True)
+class Watched:
+    """A crawl that is walked elsewhere, for the live line: all that is known of it is what we are told."""
+
+    api: ApiClient
+    crawl: Crawl
+    tally: CrawlTally = field(default_factory=CrawlTally)
+
+    async def seen(self) -> CrawlStatus:
+        return await _seen(self.api, self.crawl.id)
+
+    async def held(self) -> list[HeldHost]:
+        told = (await self.api.get(at(CRAWL, self.crawl.id)))["held_hosts"]
+        return [HeldHost(host["origin"], _micros(host["held_until"]) or 0, host["status"]) for host in told]
+
+    def seconds_before(self, clock: Clock) -> float:
+        began = self.crawl.started_at
+        return 0.0 if began is None else max(0.0, (clock.micros() - began) / 1e6)
+
+
+async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStatus:
+    """Its end. Whoever forgot the worker would wait for ever, and is told why."""
+    patience: float | None = clock.monotonic() + WORKER_SECONDS
+    while True:
+        seen = await _seen(api, crawl_id)
+        if seen.crawl.state in STILL:
+            return seen
+        if patience is not None and clock.monotonic() >= patience and seen.crawl.state is CrawlState.QUEUED:
+            note("It waits for a worker: `shoal worker`, or `shoal serve --workers 1`.")
+            patience = None
+        await clock.sleep(LOOK_SECONDS)
+
+
+async def _seen(api: ApiClient, crawl_id: str) -> CrawlStatus:
+    """A crawl as the API tells of it: what a summary and a live line need."""
+    told = await api.get(at(CRAWL, crawl_id))
+    limits = {name: told["config"][name] for name in LIMITS}
+    crawl = Crawl(
+        number=0,
+        key_seed=0,
+        id=CrawlId(told["id"]),
+        state=CrawlState(told["state"]),
+        state_reason=told["state_reason"],
+        project=told["project"],
+        config=CrawlConfig(seeds=told["seeds"], **limits),
+        named=frozenset(),
+        priority=told["priority"],
+        created_at=_micros(told["created_at"]) or 0,
+        started_at=_micros(told["started_at"]),
+        finished_at=_micros(told["finished_at"]),
+    )
+    sums = ("pages", "errors", "responses", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
+    walked = round(told["worked_seconds"] * 1e6)
+    counts = Counts(opened=told["queued"], walked=walked, **{name: told[name] for name in sums})
+    why = (told["error"] or {}).get("message", "")
+    return CrawlStatus(crawl, counts, tuple(told["node_ids"]), why, tuple(map(FailedSeed.of, told["failed_seeds"])))
+
+
+def _micros(moment: str | None) -> int | None:
+    return None if moment is None else to_micros(datetime.fromisoformat(moment))
+
+
+def _told(seen: CrawlStatus, as_json: bool) -> int:
+    """Print what a crawl came to; the exit code that says how."""
+    told = summary(seen)
+    if as_json:
+        print_line(told, to_stdout=True)
+    else:
+        print_rows(rows_of(seen, told, ()), to_stdout=True)
+    return exit_code_of(seen, f"shoal crawls resume {seen.crawl.id}")
+
+
+def _looking(reach: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
+    """Look at crawls; Ctrl-C ends that, and nothing else."""
+    clock = SystemClock()
+    try:
+        return run_on(reach, lambda api: look(Steady(api, clock), clock))
+    except KeyboardInterrupt:
+        if left is not None:
+            note(left)
+        return INTERRUPTED
+
+
+def _line(line: dict[str, Any]) -> str:
+    at = datetime.fromisoformat(line["timestamp"]).astimezone().isoformat(sep=" ", timespec="seconds")
+    return f"{at} {line['level'].upper():<7} {visible(line['msg'])}"
+
+
+def duration_of(text: str) -> timedelta:
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise InvalidInput("--timeout", f"{shorten(text)!r} {error}", "write it as 30s, 10m or 2h") from None

@@ -1,0 +1,21 @@
+"""What a crawl's end means for the command that waited for it: its exit code, or the error that is told."""
+
+from shoal.base.errors import Interrupted, NothingCrawled
+from shoal.crawl.lifecycle.crawls import NO_PAGE, CrawlStatus
+from shoal.crawl.states import TERMINAL, CrawlState
+
+FAILED = 1
+LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a limit completed
+
+
+def exit_code_of(seen: CrawlStatus, how_to_go_on: str) -> int:
+    """The exit code; some of them are told by raising. `how_to_go_on`: the command for a crawl that is paused."""
+    state, reason = seen.crawl.state, seen.crawl.state_reason
+    if seen.failed_seeds or (state is CrawlState.FAILED and reason == NO_PAGE):
+        raise NothingCrawled(seen.crawl.id, seen.why_no_seed or seen.error_message)
+    if state is CrawlState.COMPLETED:
+        return LIMITS.get(reason or "", 0)
+    if state in TERMINAL:
+        return FAILED
+    how = "is paused" if reason == "asked" else "was interrupted"
+    raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{how_to_go_on}`", how)

@@ -1,0 +1,211 @@
+"""`shoal jobs add`, `results`, `groups`, `cancel-group`: single URLs made into page jobs, and what they gave."""
+
+import asyncio
+import re
+import sys
+from typing import Any
+
+import click
+
+from shoal.base.clock import SystemClock
+from shoal.base.errors import InvalidInput, UsageError, WaitTimedOut
+from shoal.base.text import plural
+from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.crawls_follow import duration_of
+from shoal.cli.options import read_file, read_header, read_label, read_rules_file
+from shoal.cli.output import note, print_json, print_table, to_the_second
+
+JOBS = "/api/v1/jobs"
+GROUPS = "/api/v1/groups"
+LOOK_AGAIN = 0.5  # seconds
+MOST = 100_000  # results of one call
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.command(epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
+@click.argument("urls", metavar="URL…", nargs=-1)
+@click.option("--file", metavar="FILE", help="A file with one URL a line; - is stdin.")
+@click.option("--rules", metavar="FILE", help="A rule set: which data to take from each page.")
+@click.option("--header", "headers", multiple=True, metavar="H", help="A header, as NAME: VALUE. Repeatable.")
+@click.option("--js", is_flag=True, help="The pages need a browser: they wait for a renderer.")
+@click.option("--proxy", metavar="LABEL", help="A proxy to go through, by its label in SHOAL_PROXIES.")
+@click.option("--timeout", type=float, metavar="S", help="Seconds that one answer may take.")
+@click.option("--group", metavar="ID", help="The id of the group; else one is made up.")
+@click.option("--priority", type=int, metavar="N", help="0 to 100, higher first; 50 by default.")
+@click.option("--retries", type=int, metavar="N", help="How often a page that failed is tried again.")
+@click.option("--project", metavar="NAME", help="What the group is filed under.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="A word of your own. Repeatable.")
+@click.option("--wait", is_flag=True, help="Wait until every job has ended; exit 1 if one gave no page.")
+@click.option("--wait-timeout", metavar="D", help="With --wait: give up after this long, say 30s, 10m or 2h.")
+@reaching
+@_json
+def add(
+    urls: tuple[str, ...],
+    file: str | None,
+    wait: bool,
+    wait_timeout: str | None,
+    reach: ApiTarget,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Make a page job for each URL. All of them are one group; its id is printed."""
+    given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
+    if not given:
+        raise UsageError("there is no URL", "name some, or a file of them with --file")
+    wish = _wish([text for text, _ in given], options)
+    longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
+
+    async def work(api: ApiClient) -> dict[str, Any]:
+        made: dict[str, Any] = await api.post(JOBS, wish)
+        if not as_json:
+            note(f"{plural(made['total'], 'job')} in {made['id']}.")
+        return await _until_over(api, made, longest) if wait else made
+
+    try:
+        group = run_on(reach, work, existing=False)
+    except InvalidInput as error:
+        _point_at(error, given)
+        raise
+    if as_json:
+        print_json(group)
+    else:
+        print(group["id"], flush=True)
+    if not wait:
+        return 0
+    if not as_json:
+        note(f"{group['state'].capitalize()}: {_counts(group)}.")
+    return 0 if group["jobs"].get("done", 0) == group["total"] else 1
+
+
+@click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
+@click.argument("group_id", metavar="ID")
+@click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="At most N.")
+@click.option("--cursor", metavar="C", help="Go on after the results before: `next` of their JSON.")
+@reaching
+@_json
+def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
+    """Print what the jobs of a group gave so far. A JSON object a line, in the order in which they ended; or, by the id
+    of one job, what each attempt at it gave."""
+
+    async def look(api: ApiClient) -> tuple[list[Any], str | None]:
+        if group_id.startswith("job_"):
+            page = await api.get(at(f"{JOBS}/{{}}/results", group_id))
+            return page["items"][:limit], None
+        items: list[Any] = []
+        after = cursor
+        while len(items) < limit:
+            page = await api.get(
+                at(f"{GROUPS}/{{}}/results", group_id), limit=min(200, limit - len(items)), cursor=after
+            )
+            items += page["items"]
+            after = page["next"]
+            if after is None or not page["items"]:
+                break
+        return items, after
+
+    items, more = run_on(reach, look)
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    for item in items:
+        print_json(item)
+    if more is not None:
+        note("Some of its jobs have not ended, or there are more: ask again later, or raise --limit.")
+
+
+@click.command()
+@click.option("--state", type=click.Choice(["open", "completed", "cancelled"]), help="Only groups in this state.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="At most N.")
+@reaching
+@_json
+def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+    """List job groups, the newest first."""
+    items, more = run_on(reach, lambda api: api.list(GROUPS, limit, state=state))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
+    print_table(["id", "state", "total", "jobs", "created"], rows)
+    if more is not None:
+        note("There are more: raise --limit.")
+
+
+@click.command("cancel-group")
+@click.argument("group_id", metavar="GROUP")
+@reaching
+@_json
+def cancel_group(group_id: str, reach: ApiTarget, as_json: bool) -> None:
+    """Cancel those jobs of a group that have not ended."""
+    group = run_on(reach, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))
+    if as_json:
+        print_json(group)
+    else:
+        print(f"{group['id']} is {group['state']}: {_counts(group)}.")
+
+
+COMMANDS = (add, results, groups, cancel_group)
+
+
+async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | None) -> dict[str, Any]:
+    clock = SystemClock()
+    try:
+        async with asyncio.timeout(longest):
+            while group["state"] == "open":
+                await clock.sleep(LOOK_AGAIN)
+                group = await api.get(at(f"{GROUPS}/{{}}", group["id"]))
+    except TimeoutError:
+        raise WaitTimedOut(f"The end of {group['id']}", longest or 0) from None
+    return group
+
+
+def _lines_of(file: str) -> list[tuple[str, str]]:
+    """The URLs of a file, each with its place there; empty lines and those that begin with # are left out."""
+    data = sys.stdin.buffer.read() if file == "-" else read_file(file, "one URL a line")
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidInput("--file", f"{file} is not UTF-8 text", "save it as UTF-8, one URL a line") from None
+    said = [(line.strip(), f"line {number} of {file}") for number, line in enumerate(lines, 1)]
+    return [(text, place) for text, place in said if text and not text.startswith("#")]
+
+
+def _wish(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
+    config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"], "proxy": options["proxy"]}
+    config["headers"] = dict(_header(text) for text in options["headers"]) or None
+    wish = {
+        "urls": urls,
+        "crawl_config": {name: value for name, value in config.items() if value is not None} or None,
+        "rule_set": None if options["rules"] is None else read_rules_file(options["rules"]),
+        "group": options["group"],
+        "priority": options["priority"],
+        "max_retry": options["retries"],
+        "project": options["project"],
+        "labels": dict(_label(text) for text in options["labels"]) or None,
+    }
+    return {name: value for name, value in wish.items() if value is not None}
+
+
+def _header(text: str) -> tuple[str, str]:
+    try:
+        return read_header(text)
+    except ValueError:
+        raise InvalidInput("--header", "is not a header", "write it as NAME: VALUE") from None
+
+
+def _label(text: str) -> tuple[str, str]:
+    try:
+        return read_label(text)
+    except ValueError as error:
+        raise InvalidInput("--label", f"{text!r} {error}", "write it as name=value") from None
+
+
+def _point_at(error: InvalidInput, given: list[tuple[str, str]]) -> None:
+    """Say where in a file the refused URL stands."""
+    place = re.fullmatch(r"urls\[(\d+)\]", str(error.facts.get("field")))
+    if place is not None and given[int(place[1])][1]:
+        note(f"{place[0]} is {given[int(place[1])][1]}.")
+
+
+def _counts(group: dict[str, Any]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(group["jobs"].items()))

@@ -1,0 +1,66 @@
+"""Where a process listens: the socket, who may reach it, and how it is served. What it answers is its owner's."""
+
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from shoal.app import App
+from shoal.base.errors import BackendUnavailable, NotAllowed
+from shoal.base.parsing import Address
+from shoal.cli.output import note
+from shoal.serve.authentication import is_loopback
+from shoal.settings import ServeSettings
+
+
+def address_of(door: socket.socket) -> str:
+    """Where a door really is, whatever port was asked for. Crawls must know it, to leave it alone."""
+    return str(Address(*door.getsockname()[:2]))
+
+
+def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
+    """The listening socket, opened before anything else so that a taken port is the first thing said."""
+    host = listen.host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        door.bind((host, listen.port))
+    except OSError as error:
+        door.close()
+        raise BackendUnavailable(
+            f"port {listen.port}",
+            error.strerror or "taken",
+            f"stop what uses it, or choose another with {asked_by}",
+        ) from None
+    return door
+
+
+async def check_exposure(app: App, settings: ServeSettings) -> None:
+    """Refuse to be reached from elsewhere before there is a token. Nothing is accepted yet: the door is only bound."""
+    if is_loopback(settings.listen.host):
+        return
+    if not await app.tokens().any_made():
+        raise NotAllowed(
+            f"listening on {settings.listen.host} would let anybody on the network in, and there is no token yet",
+            "make one with `shoal tokens create --role admin --name NAME` on this store, or listen on 127.0.0.1",
+        )
+    if settings.tls_cert is None and not settings.trusted_proxies:
+        note(
+            f"Whoever is between {settings.listen.host} and its callers can read their tokens: set SHOAL_TLS_CERT and"
+            " SHOAL_TLS_KEY, or put a proxy with TLS in front and name it in SHOAL_TRUSTED_PROXIES."
+        )
+
+
+def config_of(site: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        site,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
+    )

@@ -1,0 +1,238 @@
+"""The frame around every command: the table of commands, global flags, and how an error leaves the process.
+
+A command is imported when it is called, not before. It raises a `ShoalError` or returns its exit code.
+"""
+
+import errno
+import json
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from shoal import __version__
+from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
+from shoal.base.text import clean, shorten
+
+INTERRUPTED = 130
+FLAG_OF = {  # settings that a flag may give
+    "DATABASE_URL": "--store",
+    "SHOAL_LISTEN": "--listen",
+    "SHOAL_SERVER": "--server",
+    "SHOAL_TOKEN": "--token",
+    "SHOAL_TOKEN_FILE": "--token-file",
+}
+
+
+HARMFUL = frozenset({"stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"})
+"""Commands that end, remove or invalidate something: never suggested for a word that may have meant anything."""
+SHORTEST_SLIP, LONG_WORD, LONGEST_COMMAND = 6, 8, 40  # letters
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommands:
+    """Where a command lives, and the line that `shoal --help` says about it."""
+
+    where: str
+    description: str
+
+    def load(self) -> click.Command:
+        module, _, name = self.where.partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+COMMANDS: dict[str, LazyCommands] = {
+    "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site here and now."),
+    "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: API, console, chores."),
+    "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that takes jobs from the store."),
+    "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
+    "crawls": LazyCommands("shoal.cli.crawls:crawls", "List and manage crawls."),
+    "jobs": LazyCommands("shoal.cli.jobs:jobs", "Make page jobs for single URLs; list and manage jobs."),
+    "analyses": LazyCommands("shoal.cli.analyses:analyses", "List analyses of crawls, and what they found."),
+    "explain": LazyCommands("shoal.cli.explain:explain", "Say why a URL or a job waits, was skipped, or failed."),
+    "robots": LazyCommands("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
+    "rules": LazyCommands("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),
+    "policies": LazyCommands("shoal.cli.policies:policies", "Have pages and sites crawled again and again."),
+    "webhooks": LazyCommands("shoal.cli.webhooks:webhooks", "Have events sent to an address of yours."),
+    "tokens": LazyCommands("shoal.cli.tokens:tokens", "Make, list and revoke tokens; see what was done with them."),
+    "db": LazyCommands("shoal.cli.db:db", "Look at the store's schema and upgrade it."),
+    "config": LazyCommands("shoal.cli.config:config", "Show the effective settings and where they come from."),
+    "demo": LazyCommands("shoal.cli.demo:demo", "Crawl a small site of its own, live, to have a look."),
+}
+
+
+class CommandGroup(click.Group):
+    """A group that suggests the nearest command for one it does not know."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            path = ctx.command_path
+            raise UsageError(f'"{path} {shorten(name)}" is not a command', _hint(name, path, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+class RootCommand(CommandGroup):
+    """The top group: its commands are in the table and stay unimported until they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return COMMANDS[cmd_name].load() if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.description) for name, lazy in COMMANDS.items()])
+
+
+@click.group(cls=RootCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="shoal %(version)s", help="Show the version and exit.")
+@click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere in the line.")
+def shoal(debug: bool) -> None:
+    """Shoal, a self-hosted crawl platform."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Carry out one command line. Never raises, except for a reader that went away."""
+    words, debug = _without_debug(words)
+    try:
+        with shoal.make_context("shoal", words or ["--help"]) as context:
+            outcome = shoal.invoke(context)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if debug and not isinstance(error, click.ClickException):
+            traceback.print_exc()
+        return _tell(_by_flag(error, words), as_json="--json" in words)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
+    end = list(words).index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return kept + list(words[end:]), len(kept) < end
+
+
+def _by_flag(error: BaseException, words: Sequence[str]) -> BaseException:
+    """What is wrong with a setting that a flag gave, told by the flag's name."""
+    if isinstance(error, BackendUnavailable) and _is_given("--store", words):
+        error.message = error.message.replace("DATABASE_URL", "--store")
+    if not isinstance(error, BadConfig):
+        return error
+    flag = FLAG_OF.get(str(error.facts["key"]).partition(" ")[0])
+    return error.called(flag) if flag is not None and _is_given(flag, words) else error
+
+
+def _is_given(flag: str, words: Sequence[str]) -> bool:
+    return any(word == flag or word.startswith(f"{flag}=") for word in words)
+
+
+def _tell(error: BaseException, as_json: bool) -> int:
+    """Say what went wrong in one sentence on stderr, and answer with the exit code."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        _to_stderr(error.format_message())
+        return error.exit_code
+    known = _known(error)
+    if known is None:
+        _say(
+            "unexpected",
+            f"{_name(error)}; please run it again with --debug and report what it says.",
+            as_json,
+        )
+        return 1
+    _say_known(known, as_json)
+    return known.response.exit_code
+
+
+def _known(error: BaseException) -> ShoalError | None:
+    """The error of ours behind what was raised: the first of a group; click's own in our words."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_known, error.exceptions)), None)
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return StorageFull("the disk or the output")
+    return error if isinstance(error, ShoalError) else None
+
+
+def _usage(error: click.ClickException) -> UsageError:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "shoal"
+    problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
+    return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _say_known(error: ShoalError, as_json: bool) -> None:
+    if as_json:
+        _to_stderr(json.dumps(_cleaned(error.problem())))
+    else:
+        from shoal.cli.output import as_called
+
+        _to_stderr(f"shoal: {as_called(clean(error.message))}")
+
+
+def _say(code: str, message: str, as_json: bool) -> None:
+    problem = {"title": code, "status": 500, "code": code, "detail": clean(message)}
+    _to_stderr(json.dumps(problem) if as_json else f"shoal: {clean(message)}")
+
+
+def _cleaned(problem: dict[str, Any]) -> dict[str, Any]:
+    return {name: clean(value) if isinstance(value, str) else value for name, value in problem.items()}
+
+
+def _to_stderr(text: str) -> None:
+    try:
+        print(text, file=sys.stderr)
+    except (OSError, ValueError):  # stderr is closed: the exit code has to do
+        return
+
+
+def _hint(name: str, path: str, known: Iterable[str]) -> str:
+    """Advise on a command that there is not. A command that ends or removes something is named only if hardly anything
+    else can have been meant; then nothing else is, either."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name.lower()[:LONGEST_COMMAND], list(known), n=1, cutoff=0.5)
+    if not close or (close[0] in HARMFUL and not _is_slip(name.lower(), close[0])):
+        return f'see "{path} --help" for all of them'
+    return f'the nearest one is "{path} {close[0]}"'
+
+
+def _is_slip(written: str, meant: str) -> bool:
+    """Return whether a word is a slip of the finger away from a command: one letter, in a long word two. Short words
+    have too many neighbours: `shop` need not mean `stop`."""
+    if len(meant) < SHORTEST_SLIP or abs(len(written) - len(meant)) > 2:
+        return False
+    return _distance(written, meant) <= (1 if len(meant) < LONG_WORD else 2)
+
+
+def _distance(one: str, other: str) -> int:
+    """Return how many letters must be added, left out, replaced or swapped with their neighbour."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, target in enumerate(other, 1):
+            cost = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != target))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == target:
+                cost = min(cost, rows[-2][j - 2] + 1)
+            row.append(cost)
+        rows.append(row)
+    return rows[-1][-1]

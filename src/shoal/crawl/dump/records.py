@@ -1,0 +1,273 @@
+"""A crawl's frontier as JSON lines: how each thing is written, and read back with nothing taken on trust.
+
+    {"shoal_frontier": 1, "key_seed": "…", "crawl": {…}, "counts": {…}}    first: what it is
+    {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each URL that waits, or is in quarantine
+    {"key": "…24 hex digits…", "fate": "depth"}                              each other URL
+    {"trap": {…}}                                                            each pattern that was quarantined
+    {"sitemap": {…}}                                                         each sitemap that was asked for
+    {"page": {…}}                                                            each page
+    {"end": {"urls": 3, "keys": 10, "traps": 0, "sitemaps": 1, "pages": 9}}  last: it is whole
+
+Of most URLs only the hash is known, so the seed of the hashes goes along and the keys stay what they are.
+"""
+
+from base64 import b64encode
+from collections import Counter
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import orjson
+from msgspec import Meta, Struct, convert, to_builtins
+from msgspec.structs import replace as replace_fields
+
+from shoal.base.clock import from_micros, to_micros
+from shoal.base.errors import InvalidInput
+from shoal.base.url import Url, UrlRules, canonical
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.credentials import hidden
+from shoal.crawl.frontier.admin_store import KeptUrl, KnownKey
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
+from shoal.crawl.states import CrawlState
+from shoal.extract.details import unpacked
+from shoal.fetch.redirect_chain import RedirectChain
+from shoal.pages.links import unpack
+from shoal.pages.page import Page
+
+VERSION = 1
+FIX = "use a file that Shoal dumped, as it is"
+FATES = {fate.word: fate for fate in Fate}
+KINDS = {kind.name.lower(): kind for kind in UrlKind}
+ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # what another store's rules let through is let through
+
+_SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
+
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Small = Annotated[int, Meta(ge=0, le=32_767)]
+Moment = Annotated[datetime, Meta(tz=True)]
+Half = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+
+
+class _Record(Struct, frozen=True, forbid_unknown_fields=True):
+    """One line, or a part of one."""
+
+
+class Head(_Record, frozen=True):
+    """The first line: the crawl, its keys' seed, and what it had done."""
+
+    class Run(_Record, frozen=True):
+        id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+        state: CrawlState
+        state_reason: str | None
+        config: CrawlConfig
+        named: list[str]
+        created_at: Moment
+        started_at: Moment | None
+        finished_at: Moment | None
+
+        def __post_init__(self) -> None:
+            CrawlConfig.read(self.config.plain())
+
+    shoal_frontier: Literal[1]
+    key_seed: Half
+    crawl: Run
+    counts: Counts
+
+    @property
+    def seed(self) -> int:
+        return int(self.key_seed, 16) & (_SIGN_64 - 1)
+
+
+class _Url(_Record, frozen=True):
+    url: str
+    fate: Literal["open", "quarantined"]
+    depth: Small
+    due: Moment | None
+    parent: Half | None
+    attempts: Small
+    crashes: Small
+    kind: Literal["page", "sitemap"] = "page"
+    target: str | None = None
+    chain: RedirectChain | None = None
+
+    def __post_init__(self) -> None:
+        if (self.target is None) != (self.chain is None) or (self.chain is not None and not self.chain.steps):
+            raise ValueError("a URL that redirected has both a target and a chain")
+
+    def value(self) -> KeptUrl:
+        return KeptUrl(
+            url=_whole_url(self.url),
+            depth=self.depth,
+            fate=FATES[self.fate],
+            due=0 if self.due is None else to_micros(self.due),
+            parent=None if self.parent is None else int(self.parent, 16) - _SIGN_64,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            kind=KINDS[self.kind],
+            target=None if self.target is None else _whole_url(self.target),
+            chain=self.chain,
+        )
+
+
+class _Target(_Record, frozen=True):
+    url: str
+    via: str
+    fate: str
+
+    def value(self) -> RedirectTarget:
+        fate = FATES.get(self.fate, Fate.OPEN)
+        if fate.waits:
+            raise ValueError(f"{self.fate[:50]!r} is no fate of a URL that another one redirects to")
+        return RedirectTarget(_whole_url(self.url), _whole_url(self.via), fate)
+
+
+class _Key(_Record, frozen=True):
+    key: Annotated[str, Meta(pattern=r"^[0-9a-f]{24}\Z")]
+    fate: str
+
+    def value(self) -> KnownKey:
+        fate = FATES.get(self.fate, Fate.OPEN)
+        if fate.waits:
+            raise ValueError(f"{self.fate[:50]!r} is no fate of a URL that is only known by its key")
+        return KnownKey(int(self.key[:16], 16) - _SIGN_64, int(self.key[16:], 16) - _SIGN_32, fate)
+
+
+class End(_Record, frozen=True):
+    """The last line: how much there was."""
+
+    urls: Natural
+    keys: Natural
+    traps: Natural
+    pages: Natural
+    sitemaps: Natural = 0
+    redirects: Natural = 0
+
+    @classmethod
+    def of(cls, told: Counter[type]) -> "End":
+        return cls(
+            urls=told[KeptUrl],
+            keys=told[KnownKey],
+            traps=told[Trap],
+            sitemaps=told[SitemapRecord],
+            redirects=told[RedirectTarget],
+            pages=told[Page],
+        )
+
+
+Item = KeptUrl | KnownKey | Trap | SitemapRecord | RedirectTarget | Page
+Line = Head | Item | End
+
+
+def head_record(crawl: Crawl, counts: Counts, *, secrets: bool = False) -> bytes:
+    config = crawl.config.plain()
+    run = {
+        "id": crawl.id,
+        "state": crawl.state,
+        "state_reason": crawl.state_reason,
+        "config": config if secrets else hidden(config),
+        "named": sorted(crawl.named),
+        **{name: _moment(getattr(crawl, name)) for name in ("created_at", "started_at", "finished_at")},
+    }
+    return orjson.dumps(
+        {"shoal_frontier": VERSION, "key_seed": f"{crawl.key_seed:016x}", "crawl": run, "counts": asdict(counts)}
+    )
+
+
+def record_of(item: Item) -> bytes:
+    match item:
+        case KeptUrl():
+            return orjson.dumps(_url(item))
+        case KnownKey():
+            key = f"{item.key + _SIGN_64:016x}{item.chk + _SIGN_32:08x}"
+            return orjson.dumps({"key": key, "fate": item.fate.word})
+        case Trap():
+            return orjson.dumps({"trap": asdict(item)})
+        case SitemapRecord():
+            return orjson.dumps({"sitemap": to_builtins(item)})
+        case RedirectTarget():
+            return orjson.dumps({"redirect": {"url": item.url, "via": item.via, "fate": item.fate.word}})
+        case Page():
+            return orjson.dumps({"page": _page(item)})
+
+
+def _page(page: Page) -> dict[str, Any]:
+    values = asdict(page)
+    for name, blob in (("links", page.links), ("detail", page.detail)):
+        if blob is not None:
+            values[name] = b64encode(blob).decode()
+    return values
+
+
+def _url(one: KeptUrl) -> dict[str, Any]:
+    """Without the cookies that were set on its way, which may be secrets, and without kept answers: bodies stay."""
+    redirected = {}
+    if one.chain is not None:
+        redirected = {"target": one.target, "chain": to_builtins(replace_fields(one.chain, cookies=(), members=b""))}
+    return redirected | {
+        "url": one.url,
+        "fate": one.fate.word,
+        "depth": one.depth,
+        "due": _moment(one.due or None),
+        "parent": None if one.parent is None else f"{one.parent + _SIGN_64:016x}",
+        "attempts": one.attempts,
+        "crashes": one.crashes,
+        "kind": one.kind.name.lower(),
+    }
+
+
+def end_record(end: End) -> bytes:
+    return orjson.dumps({"end": to_builtins(end)})
+
+
+def read(line: bytes | str, number: int) -> Line:
+    """What a line says; refused by its number if it says nothing that we know."""
+    try:
+        return _read(orjson.loads(line))
+    except (ValueError, InvalidInput) as error:
+        raise InvalidInput(f"line {number}", f"cannot be read ({error})", FIX) from None
+
+
+def _read(values: Any) -> Line:
+    match values:
+        case {"key": _}:
+            return convert(values, _Key).value()
+        case {"url": _}:
+            return convert(values, _Url).value()
+        case {"trap": trap}:
+            return convert(trap, Trap)
+        case {"sitemap": sitemap}:
+            record = convert(sitemap, SitemapRecord)
+            _whole_url(record.url)
+            return record
+        case {"redirect": redirect}:
+            return convert(redirect, _Target).value()
+        case {"page": page}:
+            return _checked(convert(page, Page))
+        case {"shoal_frontier": _}:
+            return convert(values, Head)
+        case {"end": end}:
+            return convert(end, End)
+        case _:
+            raise ValueError("it is none of head, url, key, trap, sitemap, redirect, page and end")
+
+
+def _checked(page: Page) -> Page:
+    _whole_url(page.url)
+    if page.links is not None:
+        unpack(page.links)
+    if page.detail is not None:
+        unpacked(page.detail)
+    return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies stay where they were kept
+
+
+def _whole_url(text: str) -> Url:
+    url = canonical(text, ANY_URL)
+    if url != text:
+        raise ValueError(f"{text[:200]!r} is not a canonical URL")
+    return Url(text)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)

@@ -1,0 +1,408 @@
+"""What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
+
+from collections.abc import Callable, Iterable
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from shoal.base.clock import Clock
+from shoal.base.url import Canonicalizer, Url, UrlRefusal
+from shoal.crawl.engine.previous_crawl import RecalledPage
+from shoal.crawl.engine.retries import Retries
+from shoal.crawl.engine.robots_check import FAILURES_OF_THE_HOST, RobotsUnavailable
+from shoal.crawl.engine.seen_cache import MOST_EACH, SeenCache
+from shoal.crawl.frontier.fates import REOPENING, Fate
+from shoal.crawl.frontier.traps import TrapWatch
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, WalkerBatch, key_of
+from shoal.crawl.scope.scope import CrawlScope
+from shoal.egress import Hop
+from shoal.extract.directives import combined, forbids_following
+from shoal.extract.page import PageFacts
+from shoal.extract.query_encoding import with_encoded_queries
+from shoal.fetch.page_fetcher import Fetched
+from shoal.pages.links import LinkFlag, join, pack
+from shoal.pages.page import NOT_MODIFIED, Page
+
+if TYPE_CHECKING:  # few crawls ask for more than facts
+    from shoal.extract.optional_facts import OptionalFacts
+
+KEPT_FACTS = (
+    *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
+    *(
+        "content_hash",
+        "links_internal",
+        "links_external",
+        "rendered",
+        "data",
+        "fingerprint",
+        "detail",
+        "links",
+        "flags",
+    ),
+)
+"""What an unchanged page has of its earlier record."""
+
+ROBOTS_RETRY = 5_000_000  # microseconds
+MOST_REMEMBERED = 50_000  # links that are no URLs, or URLs to be looked at again
+LONGEST_REFUSED = 200  # characters
+
+REFUSED: dict[UrlRefusal, Fate] = {
+    UrlRefusal.INVALID_URL: Fate.SKIPPED_INVALID_URL,
+    UrlRefusal.SCHEME_NOT_ALLOWED: Fate.SKIPPED_SCHEME,
+    UrlRefusal.URL_TOO_LONG: Fate.SKIPPED_URL_TOO_LONG,
+    UrlRefusal.HOST_TOO_LONG: Fate.SKIPPED_INVALID_URL,
+    UrlRefusal.CREDENTIALS_IN_URL: Fate.SKIPPED_CREDENTIALS,
+    UrlRefusal.CONTROL_CHARACTERS: Fate.SKIPPED_CONTROL_CHARACTERS,
+    UrlRefusal.BACKSLASH_IN_URL: Fate.SKIPPED_BACKSLASH,
+}
+
+
+class PageReader:
+    """Reads the pages of one walker."""
+
+    def __init__(
+        self,
+        key_seed: int,
+        scope: CrawlScope,
+        urls: Canonicalizer,
+        clock: Clock,
+        *,
+        retries: Retries,
+        lone_seed: Url | None = None,
+        obey: bool = True,
+        follow: bool = True,
+    ) -> None:
+        self._key_seed = key_seed
+        self._scope = scope
+        self._urls = urls
+        self._clock = clock
+        self._retries = retries
+        self._lone_seed = lone_seed  # the only one, if the crawl has no other
+        self.is_out_of_reach = False  # the host of the lone seed: nothing else is known, so nothing is tried again
+        self._known = SeenCache(key_seed)
+        self._refused: set[str] = set()  # what was reported as no URL, as it was written
+        self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
+        self._again_length = 0  # in characters
+        self._obey = obey  # what pages say to robots
+        self._follow = follow  # links at all
+        self.redirected: Callable[[Url, WalkerBatch], None] = lambda url, report: (
+            None
+        )  # is told where a seed redirects to
+        self.denies: Callable[[Url], bool] = lambda url: (
+            False
+        )  # what robots.txt forbids, of hosts whose rules are known
+        self.traps = TrapWatch()
+
+    def read(self, task: FrontierTask, fetched: Fetched, report: WalkerBatch) -> Settled:
+        """The task settled; what the page links to is added to the report."""
+        code = "" if fetched.failure is None else fetched.failure.code
+        retry_in = None if self._has_no_way_in(task, code) else self._retries.again_in(task.attempts, fetched)
+        if retry_in is not None:
+            return Settled(task, Fate.OPEN, retry_in=retry_in)
+        page = self._page(task, fetched)
+        if fetched.further is not None:
+            further_to_page(fetched.further, page)
+        if fetched.status == NOT_MODIFIED and not task.is_conditional:
+            page.etag = page.last_modified = None  # nobody asked: it says nothing of any state of the page
+        elif fetched.status == NOT_MODIFIED:
+            done = Settled(task, Fate.FETCHED, page)
+            report.unchanged.append(done)
+            return done
+        if fetched.facts is not None:
+            self._links(task, fetched, fetched.facts, page, report)
+            if fetched.status == 200:  # all "not found" pages say the same, and that makes no trap
+                self._notice(task, fetched.facts, report)
+        return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
+
+    def redirect(self, task: FrontierTask, fetched: Fetched, report: WalkerBatch) -> Settled:
+        """Judge where a page redirects to as any other URL. If that may be fetched, the page goes on there; else it
+        ends here, and the target has a fate of its own. Targets of seeds are crawled whatever scope and filters say."""
+        page = self._page(task, fetched)
+        url, target = Url(fetched.final_url), self._urls.canonical(fetched.final_url)
+        if isinstance(target, UrlRefusal):
+            page.error_code, page.error_message = (
+                target.code,
+                f"The redirect leads to an address that {target.problem}.",
+            )
+            return Settled(task, Fate.FAILED, page)
+        key, chk = key_of(target, self._key_seed)
+        fate = self._judge_target(task, target)
+        if fate is Fate.OPEN and self.traps.holds(target):
+            report.found.append(NewUrl(key, chk, target, task.depth, Fate.QUARANTINED, task.key))
+            return Settled(task, Fate.FETCHED, page)
+        if fate is Fate.OPEN and self.denies(url):
+            fate = Fate.SKIPPED_ROBOTS
+        if fate is not Fate.OPEN:
+            self._remember(target, fate)
+            report.skipped.append((key, chk, fate))
+            return Settled(task, Fate.FETCHED, page)
+        assert fetched.chain is not None
+        chain = replace(fetched.chain, key=key, chk=chk, members=self._members(fetched, page))
+        own = {task.url, *(self._urls.canonical(step.url) for step in chain.steps)}
+        return Settled(task, Fate.OPEN, onward=Onward(url, target, chain, page, is_new=target not in own))
+
+    def judge_target_again(self, task: FrontierTask) -> Fate:
+        """The fate of a page that waited on its way to where it redirects to, while options were changed."""
+        target = self._urls.canonical(task.at)
+        if isinstance(target, UrlRefusal):
+            return REFUSED[target]
+        judged = self.judge_again(task)
+        return self._judge_target(task, target) if judged is Fate.OPEN else judged
+
+    def turned_away(self, task: FrontierTask, fate: Fate) -> Settled:
+        """The page that redirects has its record; where it redirects to is not fetched, for this reason."""
+        page = self._bare(task)
+        if task.chain is not None:
+            page.status = task.chain.steps[-1].status
+            page.content_type = task.chain.content_type
+            page.bytes = task.chain.bytes
+            page.duration_ms = round(task.chain.seconds * 1000, 3)
+        return Settled(task, Fate.FETCHED, page, target_fate=fate)
+
+    def _judge_target(self, task: FrontierTask, target: Url) -> Fate:
+        return Fate.OPEN if task.depth == 0 else self._scope.judge(target, task.depth)
+
+    @staticmethod
+    def _members(fetched: Fetched, page: Page) -> bytes:
+        """The answers so far as WARC records, if bodies are kept."""
+        if not fetched.captured:
+            return b""
+        from shoal.pages import warc  # only crawls that keep bodies pay for it
+
+        return b"".join([warc.exchange_members(*one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
+
+    def recall(self, done: Settled, recalled: RecalledPage | None, report: WalkerBatch) -> None:
+        """An unchanged page gets what the earlier crawl knew of it, and its links are followed as if it had been
+        read. One that is known no longer is asked for again, whole."""
+        page = done.page
+        if recalled is None or page is None:
+            done.fate, done.page = Fate.OPEN, None
+            return
+        for name in KEPT_FACTS:
+            setattr(page, name, getattr(recalled.page, name))
+        page.etag = page.etag or recalled.page.etag
+        page.last_modified = page.last_modified or recalled.page.last_modified
+        urls, why_not = dict.fromkeys(recalled.urls), self._why_not(page)
+        if why_not is None:
+            self.find(urls, done.task.depth + 1, done.task.key, report)
+        else:
+            self._passed_over(urls, why_not, report)
+
+    def widen(self, landed: Iterable[Url]) -> None:
+        """Seeds redirected there."""
+        for url in landed:
+            self._scope.widen(url)
+
+    def judge_again(self, task: FrontierTask) -> Fate:
+        """The fate of a URL that waited while the crawl's options were changed. Seeds are crawled whatever they say."""
+        return Fate.OPEN if task.depth == 0 else self._scope.judge_inside(task.url, task.depth)
+
+    def is_news(self, tasks: Iterable[FrontierTask]) -> bool:
+        """Whether what was taken shows that the crawl goes further than we know."""
+        return not all(self._scope.insides(task.url for task in tasks))
+
+    def forget(self) -> None:
+        """What was found may not have reached the store: ask it again."""
+        self._known = SeenCache(self._key_seed)
+        self._again.clear()
+        self._again_length = 0
+        self._refused.clear()
+
+    def killer(self, task: FrontierTask) -> Settled:
+        """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
+        page = self._bare(task)
+        page.error_code = "worker_killed"
+        page.error_message = "The worker died each time it fetched this page alone."
+        return Settled(task, Fate.FAILED, page)
+
+    def unexpected(self, task: FrontierTask, error: Exception) -> Settled:
+        """Reading the page raised what nobody foresaw: it fails, and says so."""
+        page = self._bare(task)
+        page.error_code = "unexpected"
+        page.error_message = f"{type(error).__name__}: {error}"[:500]
+        return Settled(task, Fate.FAILED, page)
+
+    def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
+        """The host's robots.txt cannot be had, so its pages may not be: try again later, then give up."""
+        if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self._retries.attempts:
+            return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
+        page = self._bare(task)
+        page.error_code = why.code
+        page.error_message = why.message
+        return Settled(task, Fate.FAILED, page)
+
+    def _has_no_way_in(self, task: FrontierTask, code: str) -> bool:
+        """Return whether the only seed could not be reached. A mistyped address fails at once: whoever waits for the
+        crawl learns it, and there is nothing else to crawl meanwhile."""
+        if task.url != self._lone_seed or task.depth > 0 or not code.startswith(FAILURES_OF_THE_HOST):
+            return False
+        self.is_out_of_reach = True
+        return True
+
+    def _bare(self, task: FrontierTask) -> Page:
+        return Page(
+            url=task.url,
+            final_url=task.at,
+            redirects=[] if task.chain is None else _hops(task.chain.hops),
+            depth=task.depth,
+            parent=task.parent,
+            fetched_at=self._clock.micros(),
+            attempt=task.attempts + 1,
+        )
+
+    def _page(self, task: FrontierTask, fetched: Fetched) -> Page:
+        page = self._bare(task)
+        page.final_url = fetched.final_url
+        page.status = fetched.status
+        page.content_type = fetched.content_type
+        page.bytes = fetched.bytes
+        page.etag = fetched.etag
+        page.last_modified = fetched.last_modified
+        page.duration_ms = round(fetched.seconds * 1000, 3)
+        page.robots = fetched.robots
+        page.canonical = fetched.canonical
+        page.redirects = _hops(fetched.redirects)
+        if fetched.failure is not None:
+            page.error_code = fetched.failure.code
+            page.error_message = fetched.failure.message
+        return page
+
+    def _links(self, task: FrontierTask, fetched: Fetched, facts: PageFacts, page: Page, report: WalkerBatch) -> None:
+        final = task.url if fetched.final_url == task.url else self._urls.canonical(fetched.final_url)
+        if isinstance(final, UrlRefusal):
+            return
+        if task.depth == 0 and fetched.redirects:
+            self._scope.widen(final)
+            self.redirected(final, report)
+        facts_to_page(facts, page)
+        if fetched.robots:
+            page.robots = combined(facts.robots, fetched.robots)
+        base = self._urls.base(final, facts.base)
+        known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
+        written = facts.links + facts.nofollow
+        if facts.encoding != "utf-8":
+            written = with_encoded_queries(written, facts.encoding)
+        resolved = self._urls.resolve(base, written, self._known.texts)
+        if known is not None:
+            self._refuse(written, resolved, known)
+        marked_from = len(facts.links) if self._obey else len(written)
+        followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
+        insides = self._scope.insides(followed)
+        page.links_internal = sum(insides)
+        page.links_external = len(followed) - page.links_internal
+        why_not = self._why_not(page)
+        if why_not is not None:
+            page.links = self._passed_over(followed, why_not, known)
+        elif known is None:
+            page.links = pack(map(self._known.packed, followed), bytes(insides))  # true is the flag INTERNAL
+        else:
+            page.links = pack(self._find(followed, insides, task.depth + 1, task.key, known), bytes(insides))
+        if marked := [url for url in resolved[marked_from:] if isinstance(url, str) and url not in followed]:
+            passed_over = self._passed_over(dict.fromkeys(marked), why_not or Fate.SKIPPED_NOFOLLOW, known)
+            page.links = join(page.links, passed_over)
+
+    def _refuse(self, links: list[str], resolved: list[Url | UrlRefusal], report: WalkerBatch) -> None:
+        """Links that are no URL of any crawl are known by how they were written: that is all there is of them."""
+        if len(self._refused) >= MOST_REMEMBERED:
+            self._refused.clear()
+        for written, why in zip(links, resolved, strict=True):
+            if isinstance(why, UrlRefusal) and written not in self._refused:
+                report.skipped.append((*key_of(Url(written), self._key_seed), REFUSED[why]))
+                if len(written) <= LONGEST_REFUSED:  # a whole image may be written there: the store knows it anyway
+                    self._refused.add(written)
+
+    def _why_not(self, page: Page) -> Fate | None:
+        """Why the links of a page are not followed; None if they are."""
+        if not self._follow:
+            return Fate.SKIPPED_NOT_IN_SITEMAP
+        return Fate.SKIPPED_NOFOLLOW if page.robots and self._obey and forbids_following(page.robots) else None
+
+    def _passed_over(self, urls: dict[Url, None], why_not: Fate, report: WalkerBatch | None) -> bytes:
+        """The blob of links that are only recorded, in the report if there is one. What belongs to the crawl may still
+        be found in another way."""
+        mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
+        insides = self._scope.insides(urls)
+        flags = bytes([mark | inside for inside in insides])
+        if report is None:
+            return pack(map(self._known.packed, urls), flags)
+        keys, unknown = self._known.add(urls, insides)
+        for url, known_by in unknown.items():
+            judged = self._scope.judge(url, 0)
+            fate = why_not if judged is Fate.OPEN else judged
+            self._remember(url, fate)
+            report.skipped.append((*known_by, fate))
+        return pack(keys, flags)
+
+    def find(self, urls: dict[Url, None], depth: int, parent: int, report: WalkerBatch) -> None:
+        """URLs that something else than a page led to."""
+        self._find(urls, self._scope.insides(urls), depth, parent, report)
+
+    def _remember(self, url: Url, fate: Fate) -> None:
+        if fate in REOPENING:
+            if len(self._again) >= MOST_REMEMBERED or self._again_length >= MOST_REMEMBERED * MOST_EACH:
+                self.forget()
+            self._again.add(url)
+            self._again_length += len(url)
+
+    def _notice(self, task: FrontierTask, facts: PageFacts, report: WalkerBatch) -> None:
+        if facts.text_hash is not None:
+            trap = self.traps.notice(task.url, facts.text_hash)
+            if trap is not None:
+                report.traps[trap] = task.url
+
+    def _find(
+        self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, report: WalkerBatch
+    ) -> list[bytes]:
+        """Report what is new; the packed keys of all."""
+        keys, unknown = self._known.add(urls, insides)
+        if self._again and self._scope.deep_enough(depth):  # found again, nearer to a seed, or where it may be followed
+            unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._again}
+        if unknown:
+            for url in compress(urls, insides):  # in the page's order
+                if url in unknown:
+                    self._find_inside(url, unknown.pop(url), depth, parent, report)
+            report.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]
+        return keys
+
+    def _find_inside(self, url: Url, known_by: tuple[int, int], depth: int, parent: int, report: WalkerBatch) -> None:
+        fate = self._scope.judge_inside(url, depth)
+        key, chk = known_by
+        if fate is not Fate.OPEN:
+            self._remember(url, fate)
+            report.skipped.append((key, chk, fate))
+            return
+        self._again.discard(url)
+        if self.denies(url):
+            report.skipped.append((key, chk, Fate.SKIPPED_ROBOTS))
+            return
+        if self.traps.holds(url):
+            fate = Fate.QUARANTINED
+        report.found.append(NewUrl(key, chk, url, depth, fate, parent))
+
+
+def _hops(hops: Iterable[Hop]) -> list[dict[str, Any]]:
+    return [{"url": hop.url, "status": hop.status} for hop in hops]
+
+
+def facts_to_page(facts: PageFacts, page: Page) -> None:
+    page.encoding = facts.encoding
+    page.title = facts.title
+    page.description = facts.description
+    page.canonical = facts.canonical
+    page.robots = facts.robots
+    page.lang = facts.lang
+    page.h1 = facts.h1
+    page.word_count = facts.word_count
+    page.content_hash = facts.content_hash
+    page.flags = int(facts.flags)
+
+
+def further_to_page(further: "OptionalFacts", page: Page) -> None:
+    """What was wrong with the data is the page's error, if it has no other."""
+    page.data = further.data
+    page.fingerprint = further.fingerprint
+    page.detail = further.detail
+    if page.error_code is None and further.error_code is not None:
+        page.error_code = further.error_code
+        page.error_message = further.error_message

@@ -1,0 +1,271 @@
+"""The commits of one walker: attach, turn after turn, and the last one. Every one of them is fenced, settles what the
+walker brings, takes what it fetches next, and answers whether to go on."""
+
+from msgspec import Struct
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import LeaseLost
+from shoal.base.url import Url, UrlRefusal, canonical
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.engine.budget import BUDGETS, room
+from shoal.crawl.engine.previous_crawl import PreviousCrawl
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import pattern_of
+from shoal.crawl.frontier.values import Control, NewUrl, Settled, Turn, WalkerBatch, key_of
+from shoal.crawl.journal import messages
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal.reporter import JournalNews
+from shoal.crawl.lifecycle.crawls import KIND, Crawls
+from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.store import Admission, FrontierStore, HostRate
+from shoal.hosts.store import HostStore
+from shoal.queue import states as job_states
+from shoal.queue.job import Fence
+from shoal.queue.queue import Queue
+from shoal.queue.states import Move
+
+WORTH_COUNTING = 500_000  # microseconds of work without a result
+IDLE_SECONDS = 1.0  # how often a walker with nothing to do asks whether others found something
+
+
+class TurnRequest(Struct, frozen=True):
+    """What a walker wants of one turn. `in_flight` counts what it still has after this report; `slice_over`: it has
+    walked for as long as it may when others wait."""
+
+    want: int
+    in_flight: int
+    slice_over: bool = False
+    news: JournalNews | None = None  # for the journal
+
+
+class WalkerCommits:
+    """One walker of one crawl, seen from the store."""
+
+    def __init__(
+        self,
+        database: Database,
+        crawls: Crawls,
+        frontier: FrontierStore,
+        hosts: HostStore,
+        queue: Queue,
+        crawl: Crawl,
+        holder: Fence,
+        pace: HostRate,
+    ) -> None:
+        self._database = database
+        self._crawls = crawls
+        self._frontier = frontier
+        self._hosts = hosts
+        self._queue = queue
+        self._journal = crawls.journal
+        self._crawl = crawl
+        self.holder = holder
+        self._pace = pace
+        self.earlier: PreviousCrawl | None = None  # that this one follows
+        self.admission: Admission | None = None  # what needs no slot, as far as the walker knows
+        self.has_company = crawl.config.workers > 1
+        self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
+        self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
+        self._found = 0  # URLs that we told of last
+        self._uncounted = 0  # microseconds of work in reports that were not worth a write
+
+    async def seeds_landed(self) -> list[Url]:
+        """Where seeds redirected to, as far as the crawl has fetched them: whoever fetched one knows it by itself."""
+        keys = [key_of(seed, self._crawl.key_seed)[0] for seed in seeds_of(self._crawl.config)]
+        found = await self._database.read(lambda tx: self._frontier.landed(tx, self._crawl.number, keys))
+        urls = [canonical(url, self._crawl.config.url_rules()) for url in found]
+        return [url for url in urls if not isinstance(url, UrlRefusal)]
+
+    async def attach(self) -> None:
+        """Begin, or begin again: the run is running, and what lost walkers or we ourselves held waits again."""
+
+        async def commit(tx: Tx) -> None:
+            started = await self._crawls.started(tx, self._crawl.id, self.holder.job_id)
+            await self._fence(tx)
+            await self._frontier.release(tx, self._crawl.number, self.holder)
+            await self._frontier.recover(tx, self._crawl.number)
+            if self._crawl.config.hooks:  # they are loaded: a death from now on is not their loading's
+                await self._queue.store.mark_settled(tx, self.holder)
+            await self._journal.write(tx, self._crawl.number, started)
+
+        await self._database.run(commit)
+        await self._crawls.told(self._crawl.id)
+
+    async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
+        """Settle the report and take more, in one commit. If the walker is left with nothing and the whole frontier
+        is drained, the same commit ends job and run."""
+
+        async def commit(tx: Tx) -> Turn:
+            last = ask.in_flight == 0
+            if last or self._shares_a_budget:  # this commit may end the run, or count on others not to take meanwhile
+                await self._crawls.lock(tx, self._crawl.id)
+            control, is_changed = await self._fence(tx)
+            holds = await self._settle(tx, report, worth=WORTH_COUNTING)
+            if control is not Control.GO:
+                return Turn(control, holds=holds)
+            if is_changed:  # what is taken, is taken by the options as they are now
+                return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
+            if not last and await self._others_wait(tx, ask):
+                return Turn(control, holds=holds, others_wait=True)
+            return await self._refill(tx, ask, holds)
+
+        report.walked += self._uncounted
+        turn = await self._database.run(commit)
+        self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
+        self._found = self._found if turn.found is None else turn.found
+        if turn.drained:
+            await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
+        return turn
+
+    async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
+        """Take more; what that came to is told in the journal, if there is anything to tell."""
+        counts = await self._spent(tx)
+        want = await self._affordable(tx, ask, counts)
+        work = await self._frontier.take(
+            tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace, self.admission
+        )
+        if self.earlier is not None and work:
+            await self.earlier.prepare(tx, work)
+        traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
+        turn = Turn(Control.GO, work, traps, counts, holds)
+        if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
+            await self._queue.store.mark_settled(tx, self.holder)
+        if not ask.in_flight and not work:
+            await self._idle(tx, turn, ask.news)
+            turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
+        if ask.news is not None and not turn.is_told:
+            await self._narrate(tx, ask.news, turn)
+        return turn
+
+    def change(self, crawl: Crawl, pace: HostRate) -> None:
+        """Go on by other options of the same crawl."""
+        self._crawl, self._pace = crawl, pace
+
+    async def close(self, report: WalkerBatch, reason: str) -> None:
+        """The last commit of a walker that ends here: settle, put the rest back, finish the job."""
+        await self._leave(report, job_states.finish(self.holder.job_id, self.holder.epoch, reason))
+
+    async def hand_back(self, report: WalkerBatch, reason: str) -> None:
+        """The last commit of a walker that somebody else takes over: no penalty, the run goes on."""
+        await self._leave(report, job_states.release(self.holder.job_id, self.holder.epoch, reason))
+
+    async def step_back(self, report: WalkerBatch) -> None:
+        """The last commit of a walker that leaves its worker to another run: no penalty, the end of the line."""
+        await self._leave(report, job_states.step_back(self.holder.job_id, self.holder.epoch))
+
+    async def _leave(self, report: WalkerBatch, move: Move) -> None:
+        async def commit(tx: Tx) -> Move:
+            await self._crawls.lock(tx, self._crawl.id)
+            _, is_changed = await self._fence(tx)
+            await self._settle(tx, report, leaves=True)
+            await self._frontier.release(tx, self._crawl.number, self.holder)
+            # A budget that was changed just now may not be spent: whoever comes next goes by the new one.
+            made = self._hand_over if is_changed and move.reason in BUDGETS else move
+            await self._queue.move_in(tx, made, KIND, self._crawl.id)
+            return made
+
+        report.walked += self._uncounted
+        await self._queue.tell_moved(await self._database.run(commit), KIND, self._crawl.id)
+
+    async def _narrate(self, tx: Tx, news: JournalNews, turn: Turn) -> None:
+        """Add to the journal what this commit has to tell."""
+        number, lines = self._crawl.number, list(news.lines)
+        if news.found:
+            turn.found = (await self._crawls.store.counts(tx, number)).opened
+            lines += [messages.found(turn.found)] if turn.found != self._found else []
+        if news.depth is not None:
+            lines += await self._finish_depth(tx, news.depth, turn)
+        await self._journal.write(tx, number, lines)
+        turn.is_told = True
+
+    async def _finish_depth(self, tx: Tx, depth: int, turn: Turn) -> list[JournalEntry]:
+        shallowest = await self._frontier.shallowest(tx, self._crawl.number)
+        if shallowest is None or shallowest <= depth:
+            return []
+        turn.finished = shallowest - 1
+        return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
+
+    async def _idle(self, tx: Tx, turn: Turn, news: JournalNews | None) -> None:
+        """Nothing taken, nothing in flight: drained, or wait for others."""
+        if await self._frontier.recover(tx, self._crawl.number):
+            turn.wait_seconds = 0.0
+            return
+        counts = await self._crawls.store.counts(tx, self._crawl.number)
+        if counts.drained:
+            turn.drained = True
+            if news is not None:  # before the end is told
+                await self._narrate(tx, news, turn)
+            await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
+            return
+        next_in = await self._frontier.next_in(tx, self._crawl.number, self.holder.job_id)
+        turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
+
+    async def _fence(self, tx: Tx) -> tuple[Control, bool]:
+        """What the run wants, and whether it has other options than we know."""
+        if not await self._queue.store.fence(tx, self.holder):
+            raise LeaseLost(self.holder.job_id, self.holder.epoch)
+        state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
+        return _control(state), changed_at != self._crawl.changed_at
+
+    async def _settle(self, tx: Tx, report: WalkerBatch, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
+        """Settle; for how long hosts that asked us to wait are held now. Rows of hosts are locked first, then those of
+        traps, then those of the frontier."""
+        if not report and report.walked < worth:
+            return {}
+        holds = await self._hosts.hear(tx, report.hosts) if report.hosts else {}
+        await self._frontier.quarantine(tx, self._crawl.number, report.traps)
+        await self._respect_releases(tx, report)
+        walked = report.walked // await self._walkers(tx)
+        await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked, leaves=leaves)
+        if report.has_tries:
+            await self._queue.store.mark_settled(tx, self.holder)
+        return holds
+
+    async def _respect_releases(self, tx: Tx, report: WalkerBatch) -> None:
+        """What the walker put into quarantine by what it knew a turn ago waits, if a person released it meanwhile."""
+        both: list[NewUrl | Settled] = [*report.found, *report.settled]
+        trapped = [one for one in both if one.fate is Fate.QUARANTINED]
+        if not trapped:
+            return
+        patterns = {pattern_of(one.url) for one in trapped}
+        released = await self._frontier.released(tx, self._crawl.number, patterns)
+        for one in trapped:
+            if pattern_of(one.url) in released:
+                one.fate = Fate.OPEN
+                if isinstance(one, Settled):
+                    one.untried = True
+
+    @property
+    def _shares_a_budget(self) -> bool:
+        config = self._crawl.config
+        return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
+
+    async def _walkers(self, tx: Tx) -> int:
+        """How many walk at this moment: each counts its part of the time, so that the parts make up the clock's."""
+        if self._crawl.config.workers == 1:
+            return 1
+        _, locked = await self._queue.store.live_of_run(tx, self._crawl.id)
+        return max(1, locked)
+
+    async def _affordable(self, tx: Tx, ask: TurnRequest, counts: Counts | None) -> int:
+        """What may be taken of what is wanted, given all that the crawl's walkers have under way."""
+        if counts is None:
+            return ask.want
+        taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight
+        most = room(self._crawl.config, counts, taken)
+        return ask.want if most is None else min(ask.want, most)
+
+    async def _others_wait(self, tx: Tx, ask: TurnRequest) -> bool:
+        if not ask.slice_over:
+            return False
+        return await self._queue.store.other_run_waits(tx, self.holder.job_id, self._queue.settings.poll_every)
+
+    async def _spent(self, tx: Tx) -> Counts | None:
+        return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None
+
+
+def _control(state: CrawlState) -> Control:
+    if state in (CrawlState.PAUSING, CrawlState.PAUSED):
+        return Control.PAUSE
+    return Control.STOP if state is CrawlState.STOPPING or state in TERMINAL else Control.GO

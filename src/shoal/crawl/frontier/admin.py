@@ -1,0 +1,134 @@
+"""The archivist: looks at the frontier of a crawl as a whole, explains one URL of it, and forgets it. It only touches
+what rests: while a walker holds the crawl, or may come, it refuses."""
+
+from collections.abc import Set as AbstractSet
+
+from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.base.database import Database, Tx, Work
+from shoal.base.errors import NotFound, StateConflict
+from shoal.base.url import Url, UrlRefusal, canonical
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.admin_store import FrontierAdminStore, FrontierStats, UrlFacts
+from shoal.crawl.frontier.explain import UrlExplanation, explain_refusal, explain_url, found_in_sitemap, told_by_earlier
+from shoal.crawl.frontier.values import UrlKind, key_of
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.pages.bodies import BodyStore
+from shoal.queue.queue import Queue
+
+AT_REST = TERMINAL | {CrawlState.PENDING, CrawlState.PAUSED}
+BATCH = 1000  # URLs, or pages, of one commit
+
+
+class FrontierAdmin:
+    """The verbs on a frontier that come from outside."""
+
+    def __init__(
+        self, database: Database, crawls: Crawls, queue: Queue, archive: FrontierAdminStore, bodies: BodyStore
+    ) -> None:
+        self._database = database
+        self._crawls = crawls
+        self._queue = queue
+        self._archive = archive
+        self._bodies = bodies
+
+    async def stats(self, crawl_id: str) -> FrontierStats:
+        """Count everything anew: for people and tests. `Crawls.get` has the counters."""
+        number = (await self._crawls.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._archive.stats(tx, number))
+
+    async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
+        """What became of a URL, and why; of the page, if it is one of the crawl's, else of the sitemap. `longest`:
+        characters of a URL that would be taken."""
+        crawl = (await self._crawls.get(crawl_id)).crawl
+        url = canonical(text, crawl.config.url_rules(longest))
+        if isinstance(url, UrlRefusal):
+            return explain_refusal(text, url)
+        return await self._database.read(lambda tx: self._explain(tx, crawl, url))
+
+    async def clear(self, crawl_id: str) -> int:
+        """Forget every URL of a crawl, in batches; how many. Its pages stay, and what was counted. What is left when
+        this is cut off is consistent, and calling it again goes on."""
+
+        async def step(tx: Tx) -> int:
+            crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
+            return await self._archive.forget(tx, crawl.number, BATCH)
+
+        return await self._repeat(step)
+
+    async def erase(self, crawl_id: str, *, noting: AuditHook = no_audit) -> None:
+        """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. What is left when
+        this is cut off is consistent but for the bodies, and calling it again goes on."""
+
+        async def note(tx: Tx) -> Crawl:
+            ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
+            await noting(tx, crawl_id)
+            return ended
+
+        async def step(tx: Tx) -> int:
+            crawl = await self._locked(tx, crawl_id, TERMINAL, "be removed")
+            return await self._archive.forget(tx, crawl.number, BATCH) or await self._archive.remove(tx, crawl, BATCH)
+
+        ended = await self._database.run(note)
+        await self._bodies.forget(ended.bodies)
+        await self._repeat(step)
+
+    async def at_rest(self, crawl_id: str, wish: str) -> CrawlStatus:
+        """The crawl and its counts, if no walker holds it or may come; else what is in the way."""
+
+        async def look(tx: Tx) -> CrawlStatus:
+            crawl = await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), AT_REST, wish)
+            return CrawlStatus(crawl, await self._crawls.store.counts(tx, crawl.number))
+
+        return await self._database.read(look)
+
+    async def _explain(self, tx: Tx, crawl: Crawl, url: Url) -> UrlExplanation:
+        facts = await self._facts(tx, crawl, url)
+        said = explain_url(crawl, url, facts)
+        if facts is None:
+            return await self._by_earlier(tx, crawl, url, said)
+        if facts.parent is not None:
+            key = key_of(Url(facts.parent), crawl.key_seed, UrlKind.SITEMAP)
+            if await self._archive.sitemap(tx, crawl.number, key) is not None:
+                return found_in_sitemap(said, facts.parent)
+        return said
+
+    async def _by_earlier(self, tx: Tx, crawl: Crawl, url: Url, said: UrlExplanation) -> UrlExplanation:
+        """What the crawls that this one follows know of a URL, the last of them first."""
+        asked, followed = {str(crawl.id)}, crawl.config.recrawl_of
+        while followed is not None and followed not in asked:  # names can be given again, so they may lead in a circle
+            earlier = await self._crawls.store.get(tx, followed)
+            if earlier is None or earlier.key_seed != crawl.key_seed:
+                break
+            facts = await self._facts(tx, earlier, url)
+            if facts is not None:
+                return told_by_earlier(said, earlier, explain_url(earlier, url, facts))
+            asked.add(followed)
+            followed = earlier.config.recrawl_of
+        return said
+
+    async def _facts(self, tx: Tx, crawl: Crawl, url: Url) -> UrlFacts | None:
+        async def of(kind: UrlKind) -> UrlFacts | None:
+            return await self._archive.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
+
+        return await of(UrlKind.PAGE) or await of(UrlKind.SITEMAP)
+
+    async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], wish: str) -> Crawl:
+        return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, wish)
+
+    async def _check(
+        self, tx: Tx, crawl_id: str, crawl: Crawl | None, states: AbstractSet[CrawlState], wish: str
+    ) -> Crawl:
+        if crawl is None:
+            raise NotFound("crawl", crawl_id)
+        _, locked = await self._queue.store.live_of_run(tx, crawl_id)
+        if locked or crawl.state not in states:
+            fix = "pause or stop it first" if CrawlState.PAUSED in states else "stop it first"
+            raise StateConflict("crawl", crawl_id, crawl.state, wish, fix)
+        return crawl
+
+    async def _repeat(self, step: Work[int]) -> int:
+        total = 0
+        while done := await self._database.run(step):
+            total += done
+        return total

@@ -1,0 +1,304 @@
+"""Why a URL is where it is, in words. Pure: the crawl and what the store knows of the URL go in."""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from shoal.base.clock import moment
+from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.frontier.admin_store import UrlFacts, Waiting
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import pattern_of
+from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord
+from shoal.crawl.scope.scope import MAX_REPEATS, MAX_SEGMENTS, CrawlScope
+from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.url_patterns import matching
+from shoal.extract.flags import names_of
+
+MOST_BORDERS = 5
+MOST_QUOTED = 20  # patterns
+UNREAD = "pages that have not changed were not read again"
+
+
+class UrlState(StrEnum):
+    """Where a URL is, seen from outside."""
+
+    REFUSED = "refused"  # no URL that any crawl would take
+    NEVER_SEEN = "never_seen"
+    WAITING = "waiting"
+    TAKEN = "taken"
+    FETCHED = "fetched"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class UrlExplanation:
+    """What became of a URL: a state, a reason with a stable name, a sentence, and the facts behind them."""
+
+    url: str
+    state: UrlState
+    reason: str | None
+    sentence: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def answer(self) -> dict[str, Any]:
+        """The same as plain values."""
+        said = {"url": self.url, "state": self.state.value, "reason": self.reason, "explanation": self.sentence}
+        return said | self.facts
+
+
+def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
+    return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"No crawl takes it: it {refusal.problem}.")
+
+
+def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanation:
+    """What became of the URL in this crawl."""
+    if facts is None:
+        return UrlExplanation(url, UrlState.NEVER_SEEN, None, _never_seen(crawl, url))
+    if facts.target is not None:
+        return _redirected_to(crawl, url, facts.target, facts.source)
+    if facts.fate is Fate.OPEN:
+        return _open(crawl, url, facts.waiting)
+    if facts.fate is Fate.QUARANTINED:
+        return _quarantined(url, facts.waiting)
+    if facts.sitemap is not None:
+        return _sitemap(url, facts.fate, facts.sitemap)
+    if facts.fate.skipped:
+        return UrlExplanation(url, UrlState.SKIPPED, facts.fate.word, _skipped(crawl.config, url, facts.fate))
+    return _settled(url, facts)
+
+
+def found_in_sitemap(said: UrlExplanation, sitemap: str) -> UrlExplanation:
+    """The same of a URL that a sitemap led to."""
+    sentence = f"{said.sentence} It was found in the sitemap {sitemap}."
+    return replace(said, sentence=sentence, facts=said.facts | {"sitemap": sitemap})
+
+
+def told_by_earlier(said: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
+    """The same of a URL that only a crawl before this one came across."""
+    what = "it was skipped: " + then.sentence if then.state is UrlState.SKIPPED else "i" + then.sentence[1:]
+    sentence = f"The crawl has not come across it; {UNREAD}. In crawl {earlier.id}, which this one follows, {what}"
+    known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
+    return replace(said, sentence=sentence, facts=said.facts | known)
+
+
+def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> UrlExplanation:
+    """What became of a URL that another one redirects to: it has no record of its own."""
+    via, facts = Url(target.via), {"via": target.via}
+    if target.fate.skipped:
+        said = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
+        return UrlExplanation(url, UrlState.SKIPPED, target.fate.word, said, facts)
+    there = explain_url(crawl, via, source)
+    facts |= {name: value for name, value in there.facts.items() if name not in ("parent", "kind")}
+    if there.state in (UrlState.WAITING, UrlState.TAKEN):
+        said = f"{via} redirects to it, and will be fetched here. {there.sentence}"
+        return UrlExplanation(url, there.state, "redirect", said, facts)
+    if target.fate is Fate.FAILED:
+        said = f"It was asked for via {via}, which redirects to it: {there.sentence}"
+        return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", said, facts)
+    said = f"It was fetched via {via}, which redirects to it and has the record. {there.sentence}"
+    return UrlExplanation(url, UrlState.FETCHED, "redirect", said, facts)
+
+
+def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
+    facts: dict[str, Any] = {
+        "kind": "sitemap",
+        "status": record.status,
+        "listed": record.listed,
+        "problem": record.problem,
+    }
+    facts["fetched_at"] = moment(record.fetched_at)
+    if fate is Fate.FAILED:
+        said = f"It was asked for as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
+        return UrlExplanation(url, UrlState.FAILED, "sitemap", said, facts)
+    but = f", but {record.problem}" if record.problem else ""
+    said = f"It was read as a sitemap at {_at(record.fetched_at)} and gave {record.listed} URLs{but}."
+    return UrlExplanation(url, UrlState.FETCHED, "sitemap", said, facts)
+
+
+def _never_seen(crawl: Crawl, url: Url) -> str:
+    said = "The crawl has not come across it: it is no seed, and no page that was read so far links to it"
+    said += f"; {UNREAD}." if crawl.config.recrawl_of else "."
+    judged = CrawlScope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
+    return said if judged is Fate.OPEN else f"{said} It would be skipped. {_skipped(crawl.config, url, judged)}"
+
+
+def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
+    facts = {} if waiting is None else _open_facts(waiting)
+    if crawl.state in TERMINAL:
+        reason = "budget" if crawl.state_reason in BUDGETS else crawl.state.value
+        said = f"It still waited when the crawl ended ({crawl.state}{_because(crawl)})."
+        return UrlExplanation(url, UrlState.SKIPPED, reason, said, facts)
+    if waiting is not None and waiting.taken_by is not None:
+        said = "A walker has it: it is being fetched, or comes back if that walker is lost."
+        return UrlExplanation(url, UrlState.TAKEN, None, _redirects(waiting) + said, facts)
+    said = _redirects(waiting) + _waits(crawl, waiting)
+    return UrlExplanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), said, facts)
+
+
+def _redirects(waiting: Waiting | None) -> str:
+    """Where a page that is not settled yet redirects to, as far as that is known."""
+    target = None if waiting is None else waiting.kept.target
+    return f"It redirects to {target}, and is fetched there. " if target is not None else ""
+
+
+def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
+    pattern = pattern_of(url)
+    said = f"It is in quarantine: pages of the pattern {pattern} gave the same text again and again."
+    known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
+    return UrlExplanation(url, UrlState.QUARANTINED, "trap", said, {"pattern": pattern, **known})
+
+
+def _because(crawl: Crawl) -> str:
+    return f", {crawl.state_reason}" if crawl.state_reason else ""
+
+
+def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
+    if crawl.state is not CrawlState.RUNNING:
+        return crawl.state.value
+    if waiting is not None and waiting.held is not None:
+        return "host_held"
+    return "retry" if waiting is not None and waiting.kept.attempts else "turn"
+
+
+def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
+    match _why_waiting(crawl, waiting):
+        case "host_held":
+            assert waiting is not None
+            assert waiting.held is not None
+            until = _at(waiting.held.until)
+            return f"Its host answered {waiting.held.status} and asked us to wait: nobody asks it before {until}."
+        case "retry":
+            assert waiting is not None
+            tries, due = _times(waiting.kept.attempts), _at(waiting.kept.due)
+            return f"It waits to be tried again, not before {due}, after {tries} without success."
+        case "turn":
+            return "It waits for its turn: shallow pages first, and no host is asked faster than its pace."
+        case CrawlState.PAUSED | CrawlState.PAUSING:
+            return f"It waits: the crawl is {crawl.state}. Resume it with `shoal crawls resume {crawl.id}`."
+        case CrawlState.QUEUED:
+            return "It waits: the crawl is queued, no walker has begun."
+        case state:
+            return f"It waits: the crawl is {state}."
+
+
+def _open_facts(waiting: Waiting) -> dict[str, Any]:
+    facts = {
+        "kind": waiting.kept.kind.name.lower(),
+        "depth": waiting.kept.depth,
+        "parent": waiting.parent_url,
+        "attempts": waiting.kept.attempts,
+        "crashes": waiting.kept.crashes,
+        "due_at": moment(waiting.kept.due or None),
+        "host_ready_at": moment(waiting.host_ready_at or None),
+    }
+    if waiting.kept.target is not None:
+        facts["redirects_to"] = waiting.kept.target
+    if waiting.held is not None:
+        facts["host_held_until"], facts["host_status"] = moment(waiting.held.until), waiting.held.status
+    if waiting.taken_by is not None:
+        facts["job_id"], facts["epoch"] = waiting.taken_by.job_id, waiting.taken_by.epoch
+    return facts
+
+
+def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
+    state = UrlState.FETCHED if facts.fate is Fate.FETCHED else UrlState.FAILED
+    page = facts.page
+    if page is None:
+        return UrlExplanation(url, state, None, f"It was {state}; no record of the page is kept.")
+    known: dict[str, Any] = {
+        "depth": page.depth,
+        "parent": page.parent,
+        "status": page.status,
+        "final_url": page.final_url,
+    }
+    known |= {"content_type": page.content_type, "bytes": page.bytes, "attempts": page.attempt}
+    known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
+    if page.flags:
+        known["flags"] = ", ".join(names_of(page.flags))
+    tries = _times(page.attempt)
+    if state is UrlState.FAILED:
+        why = f"{page.error_code}: {page.error_message}" if page.error_code else "no reason is known"
+        return UrlExplanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
+    said = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
+    if page.redirects and page.answered_at != page.final_url:
+        said += f" It redirects to {page.final_url}, which has a fate of its own."
+    elif page.redirects:
+        said += f" It redirects to {page.final_url}."
+    return UrlExplanation(url, state, page.error_code, said, known)
+
+
+def _links(count: int) -> str:
+    return "1 link" if count == 1 else f"{count} links"
+
+
+def _times(count: int) -> str:
+    return "1 try" if count == 1 else f"{count} tries"
+
+
+def _at(micros: int) -> str:
+    when = moment(micros)
+    assert when is not None
+    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
+    match fate:
+        case Fate.SKIPPED_DEPTH:
+            return f"It was found on a way of more than {_links(config.depth)} from a seed, which is the crawl's depth."
+        case Fate.SKIPPED_SCOPE:
+            return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
+        case Fate.SKIPPED_EXCLUDED:
+            return f"It matches the exclude pattern {_matching(config.exclude, url)}."
+        case Fate.SKIPPED_NOT_INCLUDED:
+            return f"It matches none of the include patterns {_quoted(config.include)}."
+        case Fate.SKIPPED_REPEATING_PATH:
+            return f"One segment of its path comes more than {MAX_REPEATS} times: such paths have no end."
+        case Fate.SKIPPED_TOO_MANY_SEGMENTS:
+            return f"Its path has more than {MAX_SEGMENTS} segments: such paths have no end."
+        case _:
+            return PLAIN.get(fate, f"It was skipped ({fate.word}).")
+
+
+PLAIN = {
+    Fate.SKIPPED_ROBOTS: "The robots.txt of its host forbids it.",
+    Fate.SKIPPED_NOFOLLOW: "Every page that links to it asks that its links are not followed.",
+    Fate.SKIPPED_URL_TOO_LONG: "It is longer than the limit.",
+    Fate.SKIPPED_SCHEME: "Its scheme is not http or https.",
+    Fate.SKIPPED_CREDENTIALS: "It carries a user name or a password.",
+    Fate.SKIPPED_CONTROL_CHARACTERS: "It contains control characters.",
+    Fate.SKIPPED_BACKSLASH: "It contains a backslash.",
+    Fate.SKIPPED_INVALID_URL: "It is not a valid URL.",
+    Fate.SKIPPED_NOT_IN_SITEMAP: "Only what sitemaps list is fetched, and none that was read so far lists it.",
+    Fate.SKIPPED_HOST_BUDGET: "Its host has given as many pages as the crawl takes from one host.",
+}
+
+
+def _border(config: CrawlConfig) -> str:
+    seeds = seeds_of(config)
+    match config.scope:
+        case "page":
+            inside = [f"only {seed}" for seed in seeds]
+        case "prefix":
+            inside = [f"only what begins with {seed.partition('?')[0].rpartition('/')[0]}/" for seed in seeds]
+        case "domain":
+            inside = [f"only {registrable_domain(hostname(seed))} and what is below it" for seed in seeds]
+        case _:
+            inside = [f"only {origin(seed)}" for seed in seeds]
+    distinct = list(dict.fromkeys(inside))
+    more = f", and {len(distinct) - MOST_BORDERS} more" if len(distinct) > MOST_BORDERS else ""
+    return f"{', '.join(distinct[:MOST_BORDERS])}{more}, and where a seed redirects to, belong to it"
+
+
+def _matching(patterns: list[str], url: Url) -> str:
+    return _quoted(matching(patterns, url) or patterns)
+
+
+def _quoted(patterns: list[str]) -> str:
+    more = f" and {len(patterns) - MOST_QUOTED} more" if len(patterns) > MOST_QUOTED else ""
+    return ", ".join(f"`{pattern}`" for pattern in patterns[:MOST_QUOTED]) + more

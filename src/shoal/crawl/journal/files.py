@@ -1,0 +1,54 @@
+"""The filer: brings the lines of journals from the store to the log files of their projects."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import orjson
+
+from shoal.base.database import Database, Tx
+from shoal.base.service import PassResult
+from shoal.crawl.journal.journal import JournalStore, Unfiled, Written
+
+CRAWLS_AT_ONCE = 100
+LINES_AT_ONCE = 500
+
+
+class JournalFiles:
+    """Several may run, on one machine or on many: each line goes to the files of one of them. Who dies between its
+    claim and its write leaves those lines out of the file; the store has them."""
+
+    name = "filer"
+
+    def __init__(self, database: Database, store: JournalStore, append: Callable[[str, list[bytes]], None]) -> None:
+        self._database = database
+        self._store = store
+        self._append = append
+
+    async def run_once(self) -> PassResult:
+        waiting = await self._database.read(lambda tx: self._store.unfiled(tx, CRAWLS_AT_ONCE))
+        filed = [await self._file(journal) for journal in waiting]
+        more = len(waiting) == CRAWLS_AT_ONCE or LINES_AT_ONCE in filed
+        return PassResult(
+            f"filed {sum(filed)} lines" if any(filed) else "", timedelta(0) if more and any(filed) else None
+        )
+
+    async def _file(self, journal: Unfiled) -> int:
+        lines = await self._database.run(lambda tx: self._claimed(tx, journal))
+        if not lines:
+            return 0
+        try:
+            self._append(journal.project, [orjson.dumps(one.answer(journal.crawl_id), option=_FORM) for one in lines])
+        except OSError:
+            last = lines[-1].number
+            await self._database.run(lambda tx: self._store.claim(tx, journal.crawl, last, journal.filed))
+            raise
+        return len(lines)
+
+    async def _claimed(self, tx: Tx, journal: Unfiled) -> list[Written]:
+        """The next lines, ours to file; none if somebody else was first. Those that are gone already need no file."""
+        lines = await self._store.after(tx, journal.crawl, journal.filed, LINES_AT_ONCE)
+        upto = lines[-1].number if lines else journal.upto
+        return lines if await self._store.claim(tx, journal.crawl, journal.filed, upto) else []
+
+
+_FORM = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS

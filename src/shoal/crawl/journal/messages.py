@@ -1,0 +1,171 @@
+"""The words of a crawl's journal. Pure: something that happened goes in, a line comes out."""
+
+from datetime import timedelta
+from typing import Any
+
+from shoal.base.text import plural
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.journal.entry import JournalEntry, JournalLevel
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.hosts.throttle import HostNews
+from shoal.pages import response_counts
+from shoal.queue.states import GrantEnd, JobState, Move
+
+MOST_DEPTHS = 50  # that one line each is written for, at once
+REASONS = {
+    "drained": "everything in reach was crawled",
+    "max_pages": "the page limit was reached",
+    "max_bytes": "the size limit was reached",
+    "max_seconds": "the time limit was reached",
+    "interrupted": "interrupted",
+    "storage_full": "there was no room to write",
+    "no_seed_gave_a_page": "no seed gave a page",
+    "asked": "asked for",
+    "process_gone": "its process is gone; `shoal crawl --resume` goes on with it",
+    "attempts_exhausted": "its last attempt failed",
+    "poison": "its workers were lost too often",
+    "stalled": "nothing was settled for too long",
+    "walker_lost": "its last worker was lost",
+    "shutdown": "its worker ends",
+    "slice": "another crawl waits for a worker",
+    "no_child": "its worker could not start a process",
+    "store_away": "the store was out of reach",
+    "changed": "it was changed meanwhile",
+}
+"""Why a crawl is in its state, or a walker left it, in words."""
+
+
+def in_words(reason: str | None) -> str:
+    return REASONS.get(reason or "", reason or "")
+
+
+def submitted(crawl: Crawl, *, here: bool) -> JournalEntry:
+    waits = crawl.state is CrawlState.QUEUED
+    line = "Walked by the process that made it" if here else "Waiting for a worker"
+    words = line if waits else "Stored, to be started later"
+    return JournalEntry(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
+
+
+def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
+    """A change of the crawl's state; counts are told at its end."""
+    facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
+    message = _moved(crawl, move)
+    if counts is not None:
+        facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
+        facts |= {"bytes": counts.bytes, "queued": counts.queued}
+        message += f": {told(counts)}, {sum(counts.skipped.values()):,} skipped"
+    if move.reason is not None:
+        message += f" ({in_words(move.reason)})"
+    return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, JournalLevel.INFO), facts)
+
+
+def told(counts: Counts) -> str:
+    """Pages and errors; what servers answered, unless all of it was 2xx."""
+    answers = response_counts.in_words(counts.responses)
+    shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""
+    return f"{plural(counts.pages, 'page')}{shown}, {plural(counts.errors, 'error')}"
+
+
+_LEVELS = {CrawlState.FAILED: JournalLevel.ERROR}
+
+
+def _moved(crawl: Crawl, move: CrawlMove) -> str:
+    match move.to:
+        case CrawlState.QUEUED:
+            resumed = crawl.state is CrawlState.PAUSED
+            return f"{'Resumed' if resumed else 'Queued'}, waiting for a worker"
+        case CrawlState.RUNNING:
+            return "Started" if crawl.started_at is None else "Going on"
+        case _:
+            return move.to.value.capitalize()
+
+
+def forced(grace: timedelta) -> JournalEntry:
+    seconds = grace.total_seconds()
+    words = f"To be stopped by force: who has not left in {seconds:g} s is killed"
+    return JournalEntry("crawl_forced", words, JournalLevel.WARNING, {"grace_seconds": seconds})
+
+
+def changed(changes: dict[str, Any]) -> JournalEntry:
+    named = "; ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in changes.items())
+    return JournalEntry("crawl_changed", f"Changed: {named}", facts={"changes": changes})
+
+
+def _option(value: Any) -> str:
+    if value in (None, []):
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def reopened(count: int) -> JournalEntry:
+    words = f"{plural(count, 'failed URL')} {'is' if count == 1 else 'are'} fetched again"
+    return JournalEntry("urls_reopened", words, facts={"urls": count})
+
+
+def limit_reached(move: Move) -> JournalEntry:
+    """A walker found a budget spent, and others have not left yet."""
+    words = f"{in_words(move.reason).capitalize()}; other workers settle what they have"
+    return JournalEntry("limit_reached", words, facts={"job_id": move.job_id, "reason": move.reason})
+
+
+def walker_moved(move: Move) -> JournalEntry | None:
+    """What became of one of the crawl's jobs, if that is worth a line."""
+    facts: dict[str, Any] = {"job_id": move.job_id, "reason": move.reason}
+    if move.grant_end is GrantEnd.DONE:
+        return None
+    if move.error is not None:
+        facts["error"] = move.error
+    if move.to is not JobState.PENDING:
+        return JournalEntry(
+            "walker_given_up", f"Given up: {move.error or in_words(move.reason)}", JournalLevel.ERROR, facts
+        )
+    match move.grant_end:
+        case GrantEnd.RELEASED:
+            return JournalEntry(
+                "walker_handed_back", f"Handed back, waiting for a worker ({in_words(move.reason)})", facts=facts
+            )
+        case GrantEnd.RETRIED:
+            seconds = round(move.wait.total_seconds(), 1)
+            words = f"Failed and tried again in {seconds:g} s: {move.error}"
+            return JournalEntry("walker_retried", words, JournalLevel.WARNING, facts | {"retry_in_seconds": seconds})
+        case _:
+            return JournalEntry(
+                "worker_lost", f"Worker lost, waiting for another: {move.error}", JournalLevel.WARNING, facts
+            )
+
+
+def taken_up(job_id: str) -> JournalEntry:
+    return JournalEntry("walker_began", "A worker takes part", facts={"job_id": job_id})
+
+
+def found(urls: int) -> JournalEntry:
+    return JournalEntry("urls_found", f"Found {plural(urls, 'URL')}", facts={"urls": urls})
+
+
+def depths_finished(before: int, upto: int) -> list[JournalEntry]:
+    """Everything up to a depth is settled; what was said before is not said again."""
+    return [
+        JournalEntry("depth_finished", f"Depth {depth} finished", facts={"depth": depth})
+        for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)
+    ]
+
+
+def held(news: HostNews, seconds: float) -> JournalEntry:
+    words = f"{news.origin} answered {news.answered}: not asked for {seconds:.1f} s"
+    return JournalEntry(
+        "host_held", words, JournalLevel.WARNING, {"host": news.origin, "status": news.answered, "seconds": seconds}
+    )
+
+
+def released(pattern: str, urls: int) -> JournalEntry:
+    words = f"{pattern} is released from quarantine: {plural(urls, 'URL')} {'waits' if urls == 1 else 'wait'} again"
+    return JournalEntry("pattern_released", words, facts={"pattern": pattern, "urls": urls})
+
+
+def trapped(pattern: str, sample: str) -> JournalEntry:
+    facts = {"pattern": pattern, "url": sample}
+    return JournalEntry(
+        "pattern_quarantined", f"Pages of {pattern} repeat themselves: in quarantine", JournalLevel.WARNING, facts
+    )

@@ -1,0 +1,1 @@
+"""The life of a crawl: submit, pause, resume, stop, change, retry."""

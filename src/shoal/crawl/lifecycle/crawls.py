@@ -1,0 +1,632 @@
+"""The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.base.database import Database, Tx
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.ids import CrawlId, JobId, new_id
+from shoal.base.query_params import SESSION, TRACKING
+from shoal.base.signals import Signal, Signals
+from shoal.crawl import states
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.values import key_of
+from shoal.crawl.journal import messages
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedSeed, FailedUrls, in_words
+from shoal.crawl.lifecycle.on_completed import OnCompleted
+from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.store import CrawlFilter, CrawlStore, FrontierStore
+from shoal.egress.address import AddressRule
+from shoal.egress.proxies import Proxies
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.hosts.rate import HeldHost
+from shoal.queue.job import SHARED_LANE, Fence, Job, LostJob, NewJob, is_local, local_lane, node_of, quota_keys
+from shoal.queue.queue import Queue
+from shoal.queue.states import GrantEnd, JobState, Move
+from shoal.settings import CrawlSettings
+
+KIND = "crawl"
+NO_PAGE = "no_seed_gave_a_page"
+LEFT = "process_gone"
+SEEDS_AT_ONCE = 100  # that are looked up, in one statement
+MOST_HELD = 100  # held hosts that are told
+REOPENED_AT_ONCE = 500  # failed URLs, in one commit
+LIVE = states.WALKED | {CrawlState.QUEUED}
+QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlMoved(Signal):
+    """A crawl changed its state."""
+
+    crawl_id: str
+    state: CrawlState
+    reason: str | None
+    seconds: float | None = None  # from its start to its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlEnded(Signal):
+    """A crawl ended in a child of this process: what metrics need of it."""
+
+    state: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlChanged(Signal):
+    """A crawl was given other options."""
+
+    crawl_id: str
+    changes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlStatus:
+    """A crawl with what it has done so far, read together; who walks it now, and if it failed, why."""
+
+    crawl: Crawl
+    counts: Counts
+    node_ids: tuple[str, ...] = ()
+    error_message: str = ""
+    failed_seeds: tuple[FailedSeed, ...] = ()  # all of them, if the crawl has ended and none gave a page; else none
+
+    @property
+    def why_no_seed(self) -> str:
+        """Why no seed gave a page, in words; empty if one did, or the crawl has not ended."""
+        return in_words(self.failed_seeds)
+
+    def answer(self) -> dict[str, Any]:
+        """What the API and the command line show of it."""
+        failed = self.crawl.state is CrawlState.FAILED
+        error = {"code": self.crawl.state_reason, "message": self.error_message} if failed else None
+        return self.crawl.answer(self.counts) | {"node_ids": list(self.node_ids), "error": error}
+
+
+class Crawls:
+    """The verbs on crawls, and the keeper of their runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: CrawlStore,
+        frontier: FrontierStore,
+        queue: Queue,
+        outbox: OutboxStore,
+        rule: AddressRule,
+        signals: Signals,
+        journal: Journal,
+        settings: CrawlSettings | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
+        self._database = database
+        self.store = store
+        self._frontier = frontier
+        self._queue = queue
+        self._outbox = outbox
+        self._rule = rule
+        self._signals = signals
+        self.journal = journal
+        self._settings = settings or CrawlSettings()
+        self._proxies = proxies or Proxies()
+        self._sequel: Callable[[], OnCompleted] | None = None
+        self._untold: set[str] = set()  # crawls that a commit of ours moved, until it is through
+
+    def followed_by(self, sequel: Callable[[], OnCompleted]) -> None:
+        """Name who is told of crawls that complete and want to be analysed."""
+        self._sequel = sequel
+
+    async def submit(
+        self,
+        config: CrawlConfig,
+        *,
+        crawl_id: CrawlId | None = None,
+        named: Sequence[str] | None = None,
+        here: bool = False,
+    ) -> Crawl:
+        """Store a crawl with its seeds and its jobs. `named`: hosts that a person named on this machine's command
+        line; `here`: its job waits in a lane that no worker takes from."""
+        config = self._with_lists(config)
+        seeds = seeds_of(config)
+        check_label(self._proxies, config)
+        if named is None:
+            self.check(config)
+        wanted = crawl_id or CrawlId(new_id("crl"))
+        state = CrawlState.QUEUED if config.start else CrawlState.PENDING
+        jobs = self._walkers(wanted, config, here) if config.start else []
+
+        async def commit(tx: Tx) -> Crawl:
+            key_seed = await self._seed_of_earlier(tx, config)
+            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
+            if crawl is None:
+                raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
+            await self._frontier.add(tx, crawl.number, "", first_urls(seeds, crawl.key_seed, config))
+            await self._queue.enqueue_in(tx, jobs)
+            await self.journal.write(tx, crawl.number, [messages.submitted(crawl, here=here)])
+            return crawl
+
+        crawl = await self._database.run(commit)
+        self._tell(crawl.id, CrawlMove(state))
+        self._queue.announce(jobs)
+        return crawl
+
+    def check(self, config: CrawlConfig) -> None:
+        """Refuse addresses that will never be reached; names are judged when they are."""
+        check_addresses(self._rule, seeds_of(config))
+        check_label(self._proxies, config)
+        check_proxy(self._rule, config)
+
+    async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
+        """The key seed of the crawl that a new one follows, so that pages are found by the same keys."""
+        earlier_id = config.recrawl_of
+        if earlier_id is None:
+            return None
+        earlier = await self.store.get(tx, earlier_id)
+        if earlier is None:
+            raise InvalidInput(EARLIER, f"{earlier_id!r} is no crawl of this store", EARLIER_FIX)
+        if earlier.state not in states.TERMINAL:
+            raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
+        return earlier.key_seed
+
+    async def get(self, crawl_id: str) -> CrawlStatus:
+        async def look(tx: Tx) -> CrawlStatus:
+            crawl = await self.store.get(tx, crawl_id)
+            if crawl is None:
+                raise NotFound("crawl", crawl_id)
+            seen = await self._look_at(tx, crawl)
+            return dataclasses.replace(seen, failed_seeds=await self._failed_seeds(tx, seen))
+
+        return await self._database.read(look)
+
+    async def newest(
+        self,
+        *,
+        after: int | None = None,
+        limit: int = 50,
+        state: str | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[CrawlStatus]:
+        wanted = CrawlFilter(state, project, labels or {})
+
+        async def look(tx: Tx) -> list[CrawlStatus]:
+            crawls = await self.store.page_of(tx, after, limit, wanted)
+            return [await self._look_at(tx, crawl) for crawl in crawls]
+
+        return await self._database.read(look)
+
+    async def count(self) -> dict[str, int]:
+        """How many crawls there are by state."""
+        return await self._database.read(self.store.count)
+
+    async def _look_at(self, tx: Tx, crawl: Crawl) -> CrawlStatus:
+        counts = await self.store.counts(tx, crawl.number)
+        if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
+            return CrawlStatus(crawl, counts)
+        jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
+        nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
+        if crawl.state in states.WALKED and await self._is_left(tx, crawl, jobs):
+            return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
+        why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
+        return CrawlStatus(crawl, counts, tuple(nodes), why)
+
+    async def _failed_seeds(self, tx: Tx, seen: CrawlStatus) -> tuple[FailedSeed, ...]:
+        """The seeds of a crawl that has ended, if none of them gave a page. Most crawls have one that did, among the
+        first that are looked at."""
+        crawl, failed = seen.crawl, list[FailedSeed]()
+        if crawl.state not in states.TERMINAL:
+            return ()
+        seeds = [(url, key_of(url, crawl.key_seed)) for url in dict.fromkeys(seeds_of(crawl.config))]
+        for start in range(0, len(seeds), SEEDS_AT_ONCE):
+            some = seeds[start : start + SEEDS_AT_ONCE]
+            failed += await self.store.failed_seeds(tx, crawl.number, some)
+            if len(failed) < start + len(some):
+                return ()
+        return tuple(failed)
+
+    async def _is_left(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
+        """Whether the process that walked a crawl by itself is gone, and could not say so: no worker takes over."""
+        live = [job for job in jobs if job.finished_at is None]
+        if any(job.lane != local_lane(crawl.id) for job in live):
+            return False
+        now = await self.store.now(tx)
+        return not any(job.lease_until is not None and job.lease_until > now for job in live)
+
+    async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
+        """Why a crawl failed: what became of its seeds, in the words of the first that failed, or of its jobs."""
+        if crawl.state_reason != NO_PAGE:
+            return next((job.error for job in reversed(jobs) if job.error), crawl.state_reason or "unknown")
+        page = await self.store.first_failure(tx, crawl.number)
+        if page is not None:
+            return f"{page[0]}: {page[1].rstrip('.')}"
+        if Fate.SKIPPED_ROBOTS.word in counts.skipped:
+            return "robots.txt forbids it: see `shoal robots test URL`"
+        return "the options leave no seed" if counts.skipped else "no seed was answered"
+
+    async def start(self, crawl_id: str) -> CrawlState:
+        """Submit a crawl that was only stored."""
+        return await self._enqueue(crawl_id, {CrawlState.PENDING}, "be started")
+
+    async def resume(self, crawl_id: str, *, here: bool = False) -> CrawlState:
+        return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", here=here)
+
+    async def retry(self, crawl_id: str) -> CrawlState:
+        """Let a failed crawl go on with what it still has; if that is nothing, with what failed."""
+        seen = await self.get(crawl_id)
+        if seen.crawl.state is CrawlState.FAILED and seen.counts.drained:
+            if not await self.retry_these(crawl_id, FailedUrls()):
+                raise StateConflict(
+                    "crawl", crawl_id, seen.crawl.state, "be retried", "no URL of it was ever asked for"
+                )
+            return (await self.get(crawl_id)).crawl.state
+        return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
+
+    async def retry_these(self, crawl_id: str, which: FailedUrls) -> int:
+        """Let failed URLs be fetched again, in batches; how many. The last batch queues a crawl that had ended. What
+        fails again meanwhile is left alone."""
+        number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
+        upto = await self._database.read(lambda tx: self._frontier.last_page(tx, number))
+        while True:
+            found = [page for page in await self._failed_after(number, after) if page.number <= upto]
+            chosen = [page for page in found if page in which]
+            is_last = len(found) < REOPENED_AT_ONCE
+            if which.limit is not None:
+                chosen = chosen[: which.limit - reopened]
+                is_last = is_last or reopened + len(chosen) == which.limit
+            if chosen or is_last:
+                reopened += await self._reopen(crawl_id, chosen, reopened if is_last else None)
+            if is_last:
+                return reopened
+            after = found[-1].number
+
+    async def _failed_after(self, crawl: int, number: int) -> list[FailedPage]:
+        return await self._database.read(lambda tx: self._frontier.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
+
+    async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
+        """One batch. `before`: it is the last one, after so many URLs of others."""
+
+        async def commit(tx: Tx) -> tuple[int, list[NewJob]]:
+            crawl = await self._locked(tx, crawl_id)
+            await self._check_retry(tx, crawl)
+            reopened = await self._frontier.reopen(tx, crawl.number, pages) if pages else 0
+            if reopened:
+                await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
+            ended = crawl.state in states.TERMINAL
+            if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
+                return reopened, []
+            await self._move(tx, crawl, states.queue())
+            jobs = self._walkers(crawl.id, crawl.config, here=False)
+            await self._queue.enqueue_in(tx, jobs)
+            return reopened, jobs
+
+        reopened, jobs = await self._database.run(commit)
+        if jobs:
+            self._tell(crawl_id, states.queue())
+        self._queue.announce(jobs)
+        return reopened
+
+    async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
+        if crawl.state in (CrawlState.STOPPING, CrawlState.STOPPED):
+            raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "start a new one")
+        jobs = await self._queue.store.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
+        if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
+            # Whoever walks it has told these pages already, and would tell them twice.
+            raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "pause it where it runs first")
+
+    async def _was_broken_off(self, tx: Tx, crawl: Crawl) -> bool:
+        """Whether somebody who reopened URLs did not come to their last batch."""
+        return crawl.state_reason not in BUDGETS and not (await self.store.counts(tx, crawl.number)).drained
+
+    async def change(self, crawl_id: str, change: CrawlChange) -> CrawlStatus:
+        """Give a crawl other limits, filters or pace; its walkers go by them from their next commit on. Walkers that
+        left for a limit that has been changed come back."""
+
+        async def commit(tx: Tx) -> tuple[bool, list[NewJob]]:
+            crawl = await self._locked(tx, crawl_id)
+            if crawl.state in states.ENDING:
+                raise StateConflict("crawl", crawl_id, crawl.state, "be changed", "start a new one")
+            config = change.applied(crawl.config)
+            if config == crawl.config:
+                return False, []
+            left = await self._left_for_a_budget(tx, crawl)
+            await self.store.change(tx, crawl_id, config)
+            if config.priority != crawl.priority:
+                await self._queue.store.set_priority(tx, crawl_id, config.priority)
+            jobs = await self._back(tx, crawl, config, left)
+            await self.journal.write(tx, crawl.number, [messages.changed(change.plain())])
+            return True, jobs
+
+        is_changed, jobs = await self._database.run(commit)
+        if is_changed:
+            self._signals.emit(CrawlChanged(crawl_id=crawl_id, changes=change.plain()))
+        self._queue.announce(jobs)
+        return await self.get(crawl_id)
+
+    async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> list[NewJob]:
+        """Walkers in the place of those that left, each in the lane of the one before it."""
+        if crawl.state is not CrawlState.RUNNING or config.budgets == crawl.config.budgets:
+            return []
+        jobs = [self._walker(crawl.id, config, job.lane) for job in left]
+        await self._queue.enqueue_in(tx, jobs)
+        return jobs
+
+    async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
+        return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
+
+    async def stop(
+        self, crawl_id: str, reason: str = "asked", *, force: bool = False, noting: AuditHook = no_audit
+    ) -> CrawlState:
+        """End a crawl for good. By force: a walker that has not left after a grace is killed by its worker; also one
+        that was asked before."""
+        ask, now = states.ask_to_stop(reason), states.stop(reason)
+        return await self._quiet(crawl_id, "be stopped", ask, now, force=force, noting=noting)
+
+    async def traps(self, crawl_id: str) -> list[Trap]:
+        """Every pattern that was ever quarantined, with how many URLs it held and one of them."""
+        number = (await self.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._frontier.traps(tx, number))
+
+    async def held_hosts(self, crawl_id: str) -> list[HeldHost]:
+        """Hosts that asked us to wait, and at which something of the crawl waits; those held longest, if many are."""
+        number = (await self.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._frontier.held_hosts(tx, number, MOST_HELD))
+
+    async def release(self, crawl_id: str, pattern: str) -> int:
+        """Let the URLs of a quarantined pattern wait again; how many. It is not quarantined a second time."""
+
+        async def commit(tx: Tx) -> int:
+            crawl = await self._locked(tx, crawl_id)
+            if crawl.state in states.TERMINAL:
+                raise StateConflict("crawl", crawl_id, crawl.state, "release anything", "start a new crawl")
+            freed = await self._frontier.free(tx, crawl.number, pattern)
+            if freed is None:
+                raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
+            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed)])
+            return freed
+
+        return await self._database.run(commit)
+
+    async def started(self, tx: Tx, crawl_id: str, job_id: str) -> list[JournalEntry]:
+        """The first grant of a queued crawl makes it running; later ones change nothing. What there is to tell of it,
+        for the end of the commit."""
+        crawl = await self._locked(tx, crawl_id)
+        if crawl.state is not CrawlState.QUEUED:
+            return [messages.taken_up(job_id)]
+        await self._set_state(tx, crawl_id, states.run(), is_told=crawl.started_at is None)
+        self._untold.add(crawl_id)
+        return [messages.moved(crawl, states.run(), None)]
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self.store.lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        """Decide, in the commit that moved one of its jobs, what becomes of the run. The run is locked."""
+        crawl = await self.store.lock(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return
+        if move.grant_end is GrantEnd.RELEASED:
+            await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
+        verdict = await self._verdict(tx, crawl, move)
+        line = messages.walker_moved(move)
+        if verdict is None and await self._is_first_to_leave(tx, crawl, move):
+            line = messages.limit_reached(move)
+        await self.journal.write(tx, crawl.number, [] if line is None else [line])
+        if verdict is not None:
+            await self._move(tx, crawl, verdict)
+            await self._follow(tx, crawl, verdict, move.job_id)
+            self._untold.add(run_id)
+        if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
+            await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
+
+    async def _put_back(self, tx: Tx, crawl: Crawl, holder: Fence) -> None:
+        """What a walker still had that was handed back for it, say because the store was away or full, waits again. It
+        was in flight in no crash, so nothing is held against it."""
+        if await self._frontier.holds(tx, crawl.number, holder):
+            await self._frontier.release(tx, crawl.number, holder)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        """A walker that had taken no URL only waited. The exception is one that died while it loaded hooks, before its
+        first URL: `attach` marks its grant when they are loaded, and a hook that kills must not do so for ever."""
+        crawl = await self.store.get(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return False
+        if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+            return False
+        return lost.settled or not crawl.config.hooks
+
+    async def told(self, run_id: str) -> None:
+        """A commit is through: say what it made of the run, if it moved it."""
+        if run_id not in self._untold:
+            return
+        self._untold.discard(run_id)
+        crawl = await self._database.read(lambda tx: self.store.get(tx, run_id))
+        if crawl is not None:
+            self._tell(crawl.id, CrawlMove(crawl.state, crawl.state_reason), crawl)
+            if self._sequel is not None and crawl.state is CrawlState.COMPLETED and crawl.config.analyze:
+                await self._sequel().begun(crawl.id)
+
+    async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
+        """What comes after a completed crawl is for workers: one that a process walks by itself has none."""
+        if self._sequel is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
+            return
+        job = await self._queue.store.get(tx, job_id)
+        if job is not None and not is_local(job.lane):
+            await self._sequel().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
+
+    async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
+        if crawl.state not in LIVE:
+            return None
+        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
+            # What waits goes first, as in `_quiet`: a walker leased while we count would be left on a quiet crawl.
+            await self._queue.store.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
+        pending, locked = await self._queue.store.live_of_run(tx, crawl.id)
+        counts = await self.store.counts(tx, crawl.number)
+        if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
+            return _end_of(counts)
+        if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
+            return states.complete(spent)
+        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
+            quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
+            return quiet(crawl.state_reason or "asked") if not locked else None
+        return states.fail(move.reason or "walker_lost") if not pending and not locked else None
+
+    async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
+        """The budget that one of the crawl's walkers left for. The last one to leave completes the crawl: nothing comes
+        after its end."""
+        left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
+        return left[0].state_reason if left else None
+
+    async def _is_first_to_leave(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
+        """Whether nobody left for a spent budget before."""
+        return move.reason in BUDGETS and len(await self._left_for_a_budget(tx, crawl)) == 1
+
+    async def _left_for_a_budget(self, tx: Tx, crawl: Crawl) -> list[Job]:
+        """The walkers that found a budget spent, by the options that the crawl has now."""
+        jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
+        return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
+
+    async def _quiet(
+        self,
+        crawl_id: str,
+        wish: str,
+        ask: CrawlMove,
+        now: CrawlMove,
+        *,
+        force: bool = False,
+        noting: AuditHook = no_audit,
+    ) -> CrawlState:
+        """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
+
+        async def commit(tx: Tx) -> CrawlMove | None:
+            crawl = await self._locked(tx, crawl_id)
+            killed = await self._queue.store.kill_run(tx, crawl_id, self._queue.settings.force_grace) if force else 0
+            if killed:
+                await self.journal.write(tx, crawl.number, [messages.forced(self._queue.settings.force_grace)])
+            await noting(tx, crawl_id)
+            if crawl.state in (ask.to, now.to):
+                return None
+            # What waits goes first: only then can no worker lease it while we count those that walk.
+            await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
+            _, locked = await self._queue.store.live_of_run(tx, crawl_id)
+            if locked and crawl.state is CrawlState.QUEUED:
+                await self._set_state(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
+            move = ask if locked else now
+            if not await self._move(tx, crawl, move):
+                raise _conflict(crawl, wish)
+            return move
+
+        move = await self._database.run(commit)
+        if move is not None:
+            self._tell(crawl_id, move)
+        return (await self.get(crawl_id)).crawl.state
+
+    async def _enqueue(self, crawl_id: str, sources: set[CrawlState], wish: str, *, here: bool = False) -> CrawlState:
+        seen = await self.get(crawl_id)
+        jobs = self._walkers(seen.crawl.id, seen.crawl.config, here)
+
+        async def commit(tx: Tx) -> None:
+            crawl = await self._locked(tx, crawl_id)
+            if crawl.state not in sources or not await self._move(tx, crawl, states.queue()):
+                raise _conflict(crawl, wish)
+            await self._queue.enqueue_in(tx, jobs)
+
+        await self._database.run(commit)
+        self._tell(crawl_id, states.queue())
+        self._queue.announce(jobs)
+        return CrawlState.QUEUED
+
+    async def _locked(self, tx: Tx, crawl_id: str) -> Crawl:
+        crawl = await self.store.lock(tx, crawl_id)
+        if crawl is None:
+            raise NotFound("crawl", crawl_id)
+        return crawl
+
+    async def _move(self, tx: Tx, crawl: Crawl, move: CrawlMove) -> bool:
+        """Change the state, and tell so in the journal."""
+        if not await self._set_state(tx, crawl.id, move):
+            return False
+        counts = await self.store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
+        lines = [messages.moved(crawl, move, counts)]
+        if counts is not None and counts.drained and counts.pages:
+            lines = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *lines]
+        await self.journal.write(tx, crawl.number, lines)
+        return True
+
+    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, is_told: bool = True) -> bool:
+        """Change the state, with its event unless that is not to be told: a crawl starts once."""
+        moved = await self.store.move(tx, crawl_id, move)
+        if moved and is_told and move.to in EVENTS:
+            await self._outbox.append(
+                tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
+            )
+        return moved
+
+    def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
+        """The operator's lists of parameters go into the crawl: who walks it later may have other settings."""
+        settings = self._settings
+        lists = {"tracking_params": settings.tracking_params, "session_params": settings.session_params}
+        built_in = {"tracking_params": TRACKING, "session_params": SESSION}
+        ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
+        return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
+
+    def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
+        lane = local_lane(crawl_id) if here else SHARED_LANE
+        return [self._walker(crawl_id, config, lane) for _ in range(config.workers)]
+
+    def _walker(self, crawl_id: CrawlId, config: CrawlConfig, lane: str) -> NewJob:
+        return NewJob(
+            id=JobId(new_id("job")),
+            kind=KIND,
+            run_id=crawl_id,
+            lane=lane,
+            priority=config.priority,
+            max_attempts=self._queue.settings.job_attempts,
+            scopes=quota_keys(config.project, config.labels),
+        )
+
+    def _tell(self, crawl_id: str, move: CrawlMove, seen: Crawl | None = None) -> None:
+        seconds = None if seen is None else seen.took_seconds
+        self._signals.emit(CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds))
+
+
+EVENTS = {
+    CrawlState.RUNNING: "crawl.started",
+    CrawlState.COMPLETED: "crawl.completed",
+    CrawlState.FAILED: "crawl.failed",
+    CrawlState.STOPPED: "crawl.stopped",
+}
+
+
+def _end_of(counts: Counts) -> CrawlMove:
+    return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
+
+
+def _conflict(crawl: Crawl, wish: str) -> StateConflict:
+    return StateConflict("crawl", crawl.id, crawl.state, wish, INSTEAD.get(crawl.state))
+
+
+INSTEAD = {
+    CrawlState.PENDING: "start it first",
+    CrawlState.STOPPING: "a stop is final; start a new one, and let it follow this one with --since",
+    CrawlState.STOPPED: "a stop is final; start a new one, and let it follow this one with --since",
+    CrawlState.COMPLETED: "it has ended; `shoal crawls retry --all` fetches again what failed",
+    CrawlState.FAILED: "it has ended; `shoal crawls retry` lets it go on",
+}
+"""What can be done with a crawl in this state, when what was asked for cannot."""
+
+
+EARLIER = "recrawl_of (--since)"
+EARLIER_FIX = "name one that `shoal crawls ls` lists, or the store that it is in"

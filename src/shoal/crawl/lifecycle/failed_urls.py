@@ -1,0 +1,127 @@
+"""Which of a crawl's URLs failed, in the words of whoever wants them fetched again."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from msgspec import Meta, field
+
+from shoal.base.request_form import Check, Form, describe
+from shoal.base.text import shorten
+from shoal.base.url import Url
+from shoal.crawl.crawl import Count
+from shoal.crawl.frontier.fates import Fate
+from shoal.fetch.error_codes import PAGE_ERRORS
+
+Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
+MOST_TOLD = 3  # seeds, in one sentence
+_STATUS = re.compile(r"[45](\d\d|xx)|error")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPage:
+    """A page that gave no good answer: an error, or a status of 400 and more."""
+
+    number: int
+    url: Url
+    status: int | None
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSeed:
+    """A seed that gave no page, and why: its status, its error, or the reason why it was skipped."""
+
+    url: str
+    status: int | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Return the seed that the API told of."""
+        error = told["error"] or {"code": None, "message": None}
+        return cls(told["url"], told["status"], error["code"], error["message"])
+
+    def words(self) -> str:
+        if self.status is not None:
+            return f"{self.url} answered {self.status}"
+        if self.error_code == Fate.SKIPPED_ROBOTS.word:
+            return f"{self.url}: robots.txt forbids it: see `shoal robots test URL`"
+        return f"{self.url}: {(self.error_message or '').rstrip('.')}"
+
+    def answer(self) -> dict[str, Any]:
+        """Return it as the API shows it."""
+        error = None if self.error_code is None else {"code": self.error_code, "message": self.error_message or ""}
+        return {"url": self.url, "status": self.status, "error": error}
+
+
+def in_words(failed: Sequence[FailedSeed]) -> str:
+    """Say why no seed gave a page: the first few, and how many more there are."""
+    said = [seed.words() for seed in failed[:MOST_TOLD]]
+    more = len(failed) - len(said)
+    return "; ".join([*said, *([f"and {more:,} more"] if more else [])])
+
+
+def known_statuses(words: list[str]) -> list[str]:
+    for word in words:
+        if not _STATUS.fullmatch(word):
+            raise ValueError(f"{shorten(word)!r} is no status of a failure, such as 503, 5xx, or error for none at all")
+    return words
+
+
+def known_errors(words: list[str]) -> list[str]:
+    for word in words:
+        if not any(_names(word, code) for code in PAGE_ERRORS):
+            raise ValueError(f"{shorten(word)!r} is no error that a page may have, such as dns_error or timeout")
+    return words
+
+
+def one_that_is_quick(pattern: str | None) -> str | None:
+    """A controller looks at each failed URL with it: nobody must be able to keep it busy with one."""
+    if pattern is not None:
+        from shoal.extract.selectors import check_regex  # few crawls are retried by a pattern
+
+        check_regex(pattern)
+    return pattern
+
+
+class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Failed URLs: those that every given field fits. None given: all of them."""
+
+    status: Annotated[Words, describe("Statuses such as 503 or 5xx; `error`: no answer at all.")] = field(
+        default_factory=list
+    )
+    error: Annotated[Words, describe("Error codes, or a part of them: `timeout`, `tls`.")] = field(default_factory=list)
+    like: Annotated[Pattern | None, describe("A regular expression (RE2) that is found in the URL.")] = None
+    limit: Annotated[Count | None, describe("At most so many.")] = None
+
+    checks: ClassVar[Mapping[str, Check]] = {
+        "status": known_statuses,
+        "error": known_errors,
+        "like": one_that_is_quick,
+    }
+
+    def __contains__(self, page: FailedPage) -> bool:
+        return (
+            (not self.status or _is_one_of(page.status, self.status))
+            and (not self.error or any(_names(word, page.error_code or "") for word in self.error))
+            and (self.like is None or _is_in(self.like, page.url))
+        )
+
+
+def _is_in(pattern: str, url: Url) -> bool:
+    from shoal.extract.selectors import regex
+
+    return regex(pattern).search(url) is not None
+
+
+def _is_one_of(status: int | None, words: list[str]) -> bool:
+    return "error" in words if status is None else str(status) in words or f"{status // 100}xx" in words
+
+
+def _names(word: str, code: str) -> bool:
+    """Whether the word is the code, or one of the words that it is made of."""
+    return word == code or word in code.split("_")

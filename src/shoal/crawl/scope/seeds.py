@@ -1,0 +1,62 @@
+"""Where a crawl begins: its seeds in their canonical form, and whether they and its proxy may be reached at all."""
+
+from collections.abc import Callable
+
+from shoal.base.errors import InvalidInput
+from shoal.base.text import redact_url
+from shoal.base.url import Url, UrlRefusal, canonical
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.credentials import is_label
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import NewUrl, key_of
+from shoal.crawl.scope.sitemap_guesses import guesses, wants_sitemaps
+from shoal.egress.address import AddressRule, literal
+from shoal.egress.proxies import Proxies
+from shoal.egress.proxy import Proxy
+
+OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
+ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
+SEED_FIX = "write it as http://host/path or https://host/path"
+
+
+def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Url]:
+    """The seeds in their canonical form; the first that cannot be crawled is refused, by what the caller calls it."""
+    found, rules = [], config.url_rules()
+    for place, seed in enumerate(config.seeds):
+        url = canonical(seed, rules)
+        if isinstance(url, UrlRefusal):
+            what = f"{redact_url(seed[:2000])[:200]!r} {url.problem}"
+            raise InvalidInput(called(f"seeds[{place}]"), what, SEED_FIX)
+        found.append(url)
+    return found
+
+
+def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
+    """What a frontier begins with: the seeds, and where their hosts may have sitemaps."""
+    found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
+    return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found
+
+
+def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:
+    """Refuse addresses that will never be fetched; names are judged when they are."""
+    for place, seed in enumerate(seeds):
+        refusal = rule.judge_url(seed)
+        if refusal is not None:
+            is_ours = refusal.code == "self_connection"
+            problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
+            raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
+
+
+def check_label(proxies: Proxies, config: CrawlConfig) -> None:
+    if config.proxy is not None and is_label(config.proxy):
+        proxies.check(config.proxy, "proxy")
+
+
+def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
+    """Refuse the address of a proxy that will never be reached; one with a label is where the operator put it."""
+    if config.proxy is None or is_label(config.proxy):
+        return
+    proxy = Proxy.parse(config.proxy, rule)
+    address = literal(proxy.host)
+    if address is not None and rule.judge(address, proxy.port, proxy.host) is not None:
+        raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)

@@ -1,0 +1,109 @@
+"""libcurl's errors in our words: one failure code per cause. Decides nothing else."""
+
+import re
+from typing import Final
+
+from shoal.egress.address import AddressRefusal
+from shoal.egress.exchange import Failure
+
+_PARTIAL, _WRITE, _TIMEDOUT, _TOO_LARGE, _FILESIZE = 18, 23, 28, 100, 63
+_WEIRD, _EMPTY, _SEND, _RECV, _VERIFY, _PROXY = 8, 52, 55, 56, 60, 97
+
+CUT: Final = frozenset({_WRITE, _FILESIZE})
+"""What libcurl says when a body was stopped at its limit."""
+
+# curl's number -> our code, is another try worth it, what to say
+_CODES: Final[dict[int, tuple[str, bool, str]]] = {
+    1: ("protocol_error", False, "The server's answer is not HTTP."),
+    3: ("invalid_url", False, "The address is not a URL that can be asked for."),
+    5: ("dns_error", True, "The proxy's name could not be resolved."),
+    6: ("dns_error", True, "The name could not be resolved."),
+    7: ("connect_error", True, "The server does not take connections."),
+    _WEIRD: ("protocol_error", False, "The server's answer is not valid HTTP."),
+    16: ("protocol_error", True, "The server broke the rules of HTTP/2."),
+    _PARTIAL: ("protocol_error", True, "The body is shorter than the server announced."),
+    _WRITE: ("body_too_large", False, "The body is larger than the limit."),
+    35: ("tls_error", True, "No TLS connection could be made."),
+    43: ("protocol_error", False, "The server's answer is not valid HTTP."),
+    _EMPTY: ("empty_reply", True, "The server closed the connection without an answer."),
+    _SEND: ("connection_lost", True, "The connection broke."),
+    _RECV: ("connection_lost", True, "The connection broke."),
+    _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
+    61: ("protocol_error", False, "The server encoded the transfer in a way it was not asked for."),
+    _FILESIZE: ("body_too_large", False, "The body is larger than the limit."),
+    77: ("tls_error", False, "The certificate authorities of this machine cannot be read."),
+    92: ("protocol_error", True, "The server broke off the HTTP/2 stream."),
+    _PROXY: ("proxy_error", True, "The proxy refused."),
+    _TOO_LARGE: ("headers_too_large", False, "The headers are larger than the limit."),
+}
+
+_BAD_LINES: Final = {"Header without colon": "has no colon", "NUL byte in header": "has a NUL byte"}
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
+
+# OpenSSL's verdicts on a certificate
+_TLS_EXPIRED: Final = 10
+_TLS_SELF_SIGNED: Final = frozenset({18, 19})
+_TLS_UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
+
+_BLOCKED_MESSAGES: Final = {
+    "address_not_public": "The host's address is not public.",
+    "self_connection": "The address is this server's own.",
+    "port_not_allowed": "The port is not one that is crawled.",
+}
+
+
+def refused(refusal: AddressRefusal, url: str) -> Failure:
+    """A refusal by the address rule; only operators learn the address."""
+    return Failure(
+        refusal.code, _BLOCKED_MESSAGES[refusal.code], False, operator_detail=refusal.operator_detail, url=url
+    )
+
+
+def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: bytes = b"") -> Failure:
+    """The failure behind an error of libcurl, whose own words may name addresses and go to operators. `last_line`: the
+    last line of the answer's head that libcurl showed; it keeps the one it stumbled over to itself."""
+    code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
+    if number == _TIMEDOUT:
+        code, retryable, message = _timeout(words)
+    elif number == _VERIFY:
+        code, message = _certificate(words, tls_verdict)
+    elif words.startswith("CONNECT tunnel failed"):
+        code, retryable, message = _CODES[_PROXY]
+    elif number == _SEND and words.startswith("Connection died"):  # after several tries, on one connection each
+        code, retryable, message = _CODES[_EMPTY]
+    elif number == _WEIRD and words in _BAD_LINES:
+        message = f"{_which_line(last_line)} {_BAD_LINES[words]}, so the answer cannot be read."
+    elif number == _RECV and "chunk" in words:
+        code, retryable, message = _CODES[_WEIRD]
+    elif number == _RECV and "response headers" in words:
+        code, retryable, message = _CODES[_TOO_LARGE]
+    return Failure(code, message, retryable, operator_detail=words, url=url)
+
+
+def _which_line(before: bytes) -> str:
+    """Which line of a head comes after this one, in words. A name is shown if it is one."""
+    name = before.partition(b":")[0].decode("latin-1")
+    if before.startswith(b"HTTP/"):
+        return "The first header line"
+    return f"The header line after {name}" if _NAME.fullmatch(name) else "A header line"
+
+
+def _timeout(words: str) -> tuple[str, bool, str]:
+    """libcurl has one number for all deadlines; its words tell which one it was."""
+    if words.startswith("Operation too slow"):
+        return "idle_timeout", True, "The server fell silent in the middle of its answer."
+    if words.startswith("Operation timed out"):
+        return "total_timeout", True, "The whole answer took too long."
+    return "connect_timeout", True, "The server could not be reached in time."
+
+
+def _certificate(words: str, verdict: int) -> tuple[str, str]:
+    if verdict == _TLS_EXPIRED:
+        return "tls_expired", "The server's certificate has expired."
+    if verdict in _TLS_SELF_SIGNED:
+        return "tls_self_signed", "The server's certificate is self-signed."
+    if verdict in _TLS_UNKNOWN_ISSUER:
+        return "tls_unknown_issuer", "The server's certificate comes from an unknown authority."
+    if "subject name" in words or "host name" in words:
+        return "tls_wrong_host", "The server's certificate is for another host."
+    return "tls_error", "The server's certificate is not valid."

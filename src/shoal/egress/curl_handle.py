@@ -1,0 +1,334 @@
+"""One libcurl handle: what it is told, what it collects, and what that means. When it runs is the transport's.
+
+Only options that differ from the last request are set, since that is most of what a request costs in Python.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from shoal.egress import curl
+from shoal.egress.address import AddressRefusal
+from shoal.egress.curl_errors import CUT, explain, refused
+from shoal.egress.decode import accept_encoding
+from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response, Signer
+from shoal.egress.route import Route
+
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+
+# Fields that frame the message or name the host: libcurl writes them, from what was judged.
+_RESERVED: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_SHOWN_BYTES: Final = 64  # of an answer that is no HTTP
+_MOST_CHUNKS: Final = 512  # kept apart: a body that comes in crumbs would cost fifty times its size
+_ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
+
+
+class Transfer(Protocol):
+    """A request on its way out. `finish` is called once, when it is over."""
+
+    request: Request
+    url: str
+    route: Route
+    limits: Limits
+    slot: "CurlHandle | None"
+
+    def finish(self, outcome: Outcome) -> None: ...
+
+
+class TransportOptions(Struct, frozen=True):
+    """What all handles of a transport have in common."""
+
+    ca_file: str | None = None
+    verify_tls: bool = True
+    proxy: str = ""
+    proxy_login: str = ""
+    idle_connections: int = 256
+
+
+class CurlHandle:
+    """A handle that serves one transfer after the other."""
+
+    __slots__ = (
+        "_chunks",
+        "_headers",
+        "_is_plain",
+        "_limits",
+        "_lines",
+        "_on_opened",
+        "_options",
+        "_pile",
+        "_pins",
+        "_refusal",
+        "_room",
+        "easy",
+        "transfer",
+    )
+
+    def __init__(self, options: TransportOptions, on_opened: Callable[[int, int], int]) -> None:
+        self.easy = curl.easy()
+        self.transfer: Transfer | None = None
+        self._options = options
+        self._on_opened = on_opened
+        self._lines: list[bytes] = []
+        self._chunks: list[bytes] = []
+        self._pile: BytesIO | None = None  # of a large body: what it holds it gives away without a copy
+        self._refusal: AddressRefusal | None = None
+        self._room = -1
+        self._configure()
+
+    def dress(self, transfer: Transfer) -> None:
+        """Set what differs from the last request. Raises ValueError when the request cannot be sent."""
+        self.transfer = transfer
+        transfer.slot = self
+        request = transfer.request
+        self.easy.setopt(curl.URL, transfer.url)
+        if transfer.route.pins is not self._pins:
+            self._set_pins(transfer.route.pins)
+        if request.headers is not self._headers:
+            self._set_headers(request.headers)
+        if transfer.limits is not self._limits:
+            self._set_limits(transfer.limits)
+        if request.method != "GET" or request.body:
+            self._set_method(request)
+        if request.signer is not None:
+            self._set_signer(request, request.signer)
+
+    def strip(self) -> None:
+        """Forget the transfer; ready for the next one."""
+        if self.transfer is not None:
+            self.transfer.slot = None
+            self.transfer = None
+        self._lines.clear()
+        self._chunks.clear()
+        self._pile = None
+        self._refusal = None
+        self._room = -1
+        if not self._is_plain:
+            self.easy.reset()
+            self._configure()
+
+    def close(self) -> None:
+        self.easy.close()
+
+    def response(self, transfer: Transfer) -> Outcome:
+        """The answer, unless its headers pass the limits."""
+        lines, chunks, easy, limits = self._lines, self._chunks, self.easy, transfer.limits
+        block = b"".join(lines)
+        # Besides the fields there are the status line and the empty one.
+        if len(lines) > limits.max_headers + 2 or len(block) > limits.max_header_bytes:
+            return _bad_answer("headers_too_large", "The headers are larger than the limit.", transfer)
+        status = easy.getinfo(curl.RESPONSE_CODE)
+        if not 200 <= status <= 599:
+            message = f"The server answered with the status {status}, which HTTP does not have."
+            return self._with_beginning(_bad_answer("protocol_error", message, transfer))
+        head = _last_block(lines, block)
+        if not head:
+            return _bad_answer("protocol_error", "The headers end in the middle.", transfer, retryable=True)
+        return Response(
+            transfer.url,
+            status,
+            Headers(head),
+            chunks[0] if len(chunks) == 1 and self._pile is None else self._body(),
+            self._address(transfer.route.addresses),
+            easy.getinfo(curl.TOTAL_TIME),
+        )
+
+    def _address(self, addresses: Sequence[str]) -> str:
+        """The server's; nothing when a proxy stands between, which alone knows it."""
+        if self._options.proxy:
+            return ""
+        return addresses[0] if len(addresses) == 1 else str(self.easy.getinfo(curl.PRIMARY_IP))
+
+    def failure(self, transfer: Transfer, number: int, words: str) -> Outcome:
+        """What an error of libcurl means here."""
+        easy = self.easy
+        if self._refusal is not None:
+            return refused(self._refusal, transfer.url)
+        if number in CUT and (transfer.limits.cut_body or easy.getinfo(curl.RESPONSE_CODE) // 100 == 3):
+            return self.response(transfer)
+        last_line = self._lines[-1] if self._lines else b""
+        verdict = easy.getinfo(curl.SSL_VERIFYRESULT)
+        return self._with_beginning(explain(number, words, transfer.url, tls_verdict=verdict, last_line=last_line))
+
+    def _with_beginning(self, failure: Failure) -> Failure:
+        """Operators want to see how an answer that is no HTTP began, as far as libcurl showed it."""
+        began = b"".join([*self._lines[:2], *self._chunks[:1]])[:_SHOWN_BYTES]
+        if failure.code != "protocol_error" or not began:
+            return failure
+        words = f"{failure.operator_detail}; " if failure.operator_detail else ""
+        return replace(failure, operator_detail=f"{words}the answer began with {began!r}")
+
+    def _configure(self) -> None:
+        options, easy = self._options, self.easy
+        curl.lock_down(
+            easy,
+            ca_file=options.ca_file,
+            verify_tls=options.verify_tls,
+            proxy=options.proxy,
+            proxy_login=options.proxy_login,
+        )
+        easy.setopt(curl.HEADERFUNCTION, self._lines.append)
+        easy.setopt(curl.WRITEFUNCTION, self._take)
+        easy.setopt(curl.OPENSOCKETFUNCTION, self._open_socket)
+        easy.setopt(curl.SOCKOPTFUNCTION, self._on_opened)
+        self._headers: HeaderPairs | None = None
+        self._limits: Limits | None = None
+        self._pins: list[str] | None = None
+        self._is_plain = True
+
+    def _take(self, data: bytes) -> int | None:
+        """A piece of the body. A redirect may be much shorter than a page."""
+        room = self._room
+        if room < 0:
+            room = self._first_room()
+        if len(data) > room:
+            self._chunks.append(data[:room])
+            return 0
+        self._room = room - len(data)
+        self._chunks.append(data)
+        if len(self._chunks) > _MOST_CHUNKS:
+            self._heap_up()
+        return None
+
+    def _body(self) -> bytes:
+        if self._pile is None:
+            return b"".join(self._chunks)
+        self._heap_up()
+        body, self._pile = self._pile.getvalue(), None
+        return body
+
+    def _heap_up(self) -> None:
+        self._pile = self._pile or BytesIO()
+        self._pile.writelines(self._chunks)
+        self._chunks.clear()
+
+    def _first_room(self) -> int:
+        assert self.transfer is not None
+        limits = self.transfer.limits
+        return limits.max_redirect_bytes if _status_class(self._lines) == b"3" else limits.max_body_bytes
+
+    def _open_socket(self, _purpose: int, address: curl.SocketAddress) -> "socket.socket | int":
+        assert self.transfer is not None
+        refusal = self.transfer.route.refusal(address.addr[0], address.addr[1])
+        if refusal is not None:
+            self._refusal = refusal
+            return curl.SOCKET_BAD
+        try:
+            return _Lent(address.family, address.socktype, address.protocol)
+        except OSError:
+            return curl.SOCKET_BAD  # no such family here, or no descriptor left: the next address may do
+
+    def _set_pins(self, pins: list[str]) -> None:
+        if pins:
+            self.easy.setopt(curl.RESOLVE, pins)
+        elif self._pins:
+            self.easy.unsetopt(curl.RESOLVE)
+        self._pins = pins
+
+    def _set_headers(self, headers: HeaderPairs) -> None:
+        self._headers = None
+        self.easy.setopt(curl.HTTPHEADER, header_lines(headers))
+        self._headers = headers
+
+    def _set_limits(self, limits: Limits) -> None:
+        setopt = self.easy.setopt
+        setopt(curl.TIMEOUT_MS, _milliseconds(limits.total_timeout.total_seconds()))
+        setopt(curl.CONNECTTIMEOUT_MS, _milliseconds(limits.connect_timeout.total_seconds()))
+        setopt(curl.LOW_SPEED_TIME, max(1, round(limits.idle_timeout.total_seconds())))
+        setopt(curl.MAXFILESIZE, 0 if limits.cut_body else limits.max_body_bytes)
+        self._limits = limits
+
+    def _set_method(self, request: Request) -> None:
+        if not _TOKEN.fullmatch(request.method):
+            raise ValueError(f"{request.method!r} is no method")
+        self._is_plain = False
+        if request.method == "HEAD":
+            self.easy.setopt(curl.NOBODY, 1)
+            return
+        if request.body or request.method in _WITH_BODY:
+            self.easy.setopt(curl.POSTFIELDS, request.body)
+            # Without this, libcurl waits a second for a permission that few servers give.
+            self.easy.setopt(curl.HTTPHEADER, [*header_lines(request.headers), b"Expect:"])
+        self.easy.setopt(curl.CUSTOMREQUEST, request.method)
+
+    def _set_signer(self, request: Request, signer: Signer) -> None:
+        self._is_plain = False
+        # Without Accept-Encoding: what stands before an object store may change it, and it would be signed.
+        self.easy.setopt(curl.HTTPHEADER, [*(_header_line(*pair) for pair in request.headers), b"Expect:"])
+        self.easy.setopt(curl.PATH_AS_IS, 0)  # libcurl signs no other path
+        self.easy.setopt(curl.AWS_SIGV4, signer.scheme)
+        self.easy.setopt(curl.USERPWD, signer.login)
+
+
+class _Lent(socket.socket):
+    """pycurl takes a copy of the descriptor; the original closes itself, without the warning of a leak."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def header_lines(headers: HeaderPairs) -> list[bytes]:
+    """Fields as libcurl takes them. Raises ValueError on what could end a line or name another host."""
+    lines = [_header_line(name, value) for name, value in headers]
+    if not any(name.lower() == "accept-encoding" for name, _ in headers):
+        lines.append(_ACCEPT_ENCODING)
+    return lines
+
+
+def _header_line(name: str, value: str) -> bytes:
+    if not _TOKEN.fullmatch(name) or name.lower() in _RESERVED:
+        raise ValueError(f"the header {name!r} cannot be set")
+    if _UNSAFE.search(value):
+        raise ValueError(f"the header {name!r} contains control characters")
+    value = value.strip(" \t")
+    return f"{name}: {value}".encode() if value else f"{name};".encode()
+
+
+def _bad_answer(code: str, message: str, transfer: Transfer, *, retryable: bool = False) -> Failure:
+    return Failure(code, message, retryable, url=transfer.url)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _status_class(lines: list[bytes]) -> bytes:
+    """The first digit of the final status; answers of the kind 1xx come before it."""
+    digit = lines[0].partition(b" ")[2][:1] if lines else b""
+    if digit != b"1":
+        return digit
+    final = next(line for line in reversed(lines) if line.startswith(b"HTTP/"))
+    return final.partition(b" ")[2][:1]
+
+
+def _last_block(lines: list[bytes], block: bytes) -> bytes:
+    """The fields of the final answer, without those of 1xx answers before it and of trailers behind it; nothing if
+    they were cut off."""
+    if lines and lines[-1] == b"\r\n" and lines.index(b"\r\n") == len(lines) - 1:
+        return block
+    blanks = [index for index, line in enumerate(lines) if line in (b"\r\n", b"\n")]
+    starts = [index for index, line in enumerate(lines) if line.startswith(b"HTTP/")]
+    start = starts[-1] if starts else 0
+    end = next((index for index in blanks if index > start), -1)
+    return b"".join(lines[start : end + 1])

@@ -1,0 +1,52 @@
+"""The file of events: every event as one JSON line, in order. Whose turn it is to write is not asked here."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.base.database import Database
+from shoal.base.errors import BadConfig
+from shoal.base.service import PassResult
+from shoal.events.store import EventStore
+
+BATCH = 1_000
+
+
+class EventFile:
+    """A crash between the lines and the note of how far they go has them written again, with the same ids, by whoever
+    goes on: at least once."""
+
+    name = "event file"
+
+    def __init__(self, database: Database, events: EventStore, path: Path) -> None:
+        self._database = database
+        self._events = events
+        self._path = path
+        self.sink = f"file:{path}"
+
+    async def run_once(self) -> PassResult:
+        seen = await self._database.read(lambda tx: self._events.cursor(tx, self.sink))
+        told = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
+        if not told:
+            return PassResult()
+        self._append(b"".join(one.line() + b"\n" for one in told))
+        await self._database.run(lambda tx: self._events.move_cursor(tx, self.sink, seen, told[-1].sequence))
+        return PassResult(again_in=timedelta(0))
+
+    def _append(self, lines: bytes) -> None:
+        try:
+            with self._path.open("ab+") as file:
+                file.write(_fresh_line(file) + lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BadConfig("SHOAL_EVENTS_FILE", f"cannot be written ({error.strerror})", "name another file") from None
+
+
+def _fresh_line(file: BinaryIO) -> bytes:
+    """What ends the last line, if a write was cut short there."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"

@@ -1,0 +1,122 @@
+"""A file that has the name FILE.part until it is complete, and errors of the disk in words."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.base.disk import NO_ROOM, sync_folder
+from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
+from shoal.base.text import escaped
+
+BUFFER = 1 << 18
+
+
+class PartFile:
+    """One file on its way. Nothing is touched before it is begun."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._part = Path(f"{name}.part")
+        self._file: BinaryIO | None = None
+        check_place(name)
+        if Path(name).is_dir():
+            raise unusable(name, "it is a folder")
+
+    @property
+    def whereabouts(self) -> str:
+        """Where its content is now, in words."""
+        return self.name if self._file is None else str(self._part)
+
+    def check(self) -> None:
+        """Refuse a place that cannot be written, before anything else is done."""
+        was_there = self._part.exists()
+        try:
+            self._part.open("ab").close()
+        except OSError as error:
+            raise unusable(self.name, error.strerror or str(error)) from None
+        if not was_there:
+            self._part.unlink()
+
+    def begin(self) -> None:
+        """Begin from nothing."""
+        try:
+            self._file = self._part.open("wb", buffering=BUFFER)
+        except OSError as error:
+            raise unusable(self.name, error.strerror or str(error)) from None
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        assert self._file is not None
+        try:
+            self._file.writelines(pieces)
+        except OSError as error:
+            raise translated(str(self._part), error) from error
+
+    def complete(self) -> None:
+        """Everything is there: the file gets its name."""
+        assert self._file is not None
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._part.replace(self.name)
+            sync_folder(self._part.parent)
+        except OSError as error:
+            raise translated(str(self._part), error) from error
+        self._file = None
+
+    def leave(self) -> None:
+        """Not complete: what is there stays under its temporary name."""
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError:  # why it cannot be written was said when it was
+            return
+
+
+class Stdout:
+    """Standard output in the place of a file."""
+
+    name = "-"
+    whereabouts = "stdout"
+
+    def check(self) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Write as it is; on a terminal, without what could fool it or its reader: pages say what they like."""
+        try:
+            if sys.stdout.isatty():
+                pieces = [escaped(piece.decode("utf-8", "replace")).encode() for piece in pieces]
+            sys.stdout.buffer.writelines(pieces)
+            sys.stdout.buffer.flush()  # whoever reads the pipe gets each commit at once
+        except OSError as error:
+            raise translated("stdout", error) from error
+
+    def complete(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+def check_place(name: str) -> None:
+    """Refuse a place that cannot be written before anything is crawled for it."""
+    folder = Path(name).parent
+    if not folder.is_dir():
+        raise unusable(name, "its folder does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise unusable(name, "its folder cannot be written")
+
+
+def unusable(name: str, why: str, fix: str = "name a file in a folder that exists and can be written") -> ShoalError:
+    return BadConfig("--output", f"{name!r} cannot be written ({why})", fix)
+
+
+def translated(place: str, error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return error  # the reader went away: the frame knows what that means
+    if error.errno in NO_ROOM:
+        return StorageFull(place, "output")
+    return BackendUnavailable(place, error.strerror or type(error).__name__, "check the disk and try again")

@@ -1,0 +1,256 @@
+"""One page: ask for it, decode its body, read its facts. A redirect ends the fetch: whether and when its target may be
+asked for is not decided here. Failures are values."""
+
+from collections.abc import Callable
+from random import getrandbits
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from shoal.base.retry_after import asked_wait
+from shoal.base.url import Canonicalizer, Url
+from shoal.egress import (
+    PLAIN_URLS,
+    REDIRECTS,
+    Cancellable,
+    Egress,
+    Failure,
+    HeaderPairs,
+    Hop,
+    Limits,
+    Outcome,
+    Request,
+    Response,
+    circular,
+    endless,
+    leads_to,
+)
+from shoal.extract.directives import of_headers
+from shoal.extract.flags import PageFlag
+from shoal.extract.header_links import canonical_of, refresh_of
+from shoal.extract.page import ExtractOptions, PageFacts, extract
+from shoal.fetch.crawl_headers import CrawlHeaders
+from shoal.fetch.redirect_chain import MOST_COOKIES, RedirectChain, RedirectStep, headers_hash
+from shoal.hosts.throttle import THROTTLED
+from shoal.pages.bodies import Captured
+from shoal.pages.page import NOT_MODIFIED
+
+if TYPE_CHECKING:  # few crawls ask for more than facts
+    from shoal.extract.optional_facts import OptionalFacts, OptionalFactsReader
+
+RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
+HTML_TYPES = ("text/html", "application/xhtml+xml")
+LONGEST_CONTENT_TYPE = 300
+LONGEST_VALIDATOR = 500
+
+
+Blob = bytes  # by another name: what was fetched has a field `bytes`
+
+
+class Fetched(Struct):
+    """What one fetch gave: an answer (`status`), or a failure, or both when the body could not be read. With a `chain`
+    it was a redirect to `final_url`, which has not been asked for yet."""
+
+    final_url: str
+    seconds: float
+    status: int | None = None
+    redirects: tuple[Hop, ...] = ()
+    content_type: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+    bytes: int = 0
+    facts: PageFacts | None = None
+    further: "OptionalFacts | None" = None
+    failure: Failure | None = None
+    captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent
+    earlier: Blob = b""  # and those that redirected to it, as WARC records
+    retry_after: str | None = None
+    robots: str | None = None  # what the headers say to us as a robot
+    canonical: str | None = None  # what they give as the canonical URL
+    chain: RedirectChain | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another try may give more: the network or the server failed, not the page."""
+        return self.status in RETRYABLE_STATUS or (self.failure is not None and self.failure.retryable)
+
+
+class PageFetcher:
+    """Fetches pages for one walker, all within the same limits. `capture`: answers are wanted as sent, too."""
+
+    def __init__(
+        self,
+        egress: Egress,
+        headers: CrawlHeaders,
+        limits: Limits,
+        options: ExtractOptions,
+        blocked: Callable[[Failure], None] = lambda failure: None,
+        further: "OptionalFactsReader | None" = None,
+        *,
+        capture: bool = False,
+        token: str = "shoal",
+    ) -> None:
+        self._egress = egress
+        self._blocked = blocked  # is told what was refused by rule or is no HTTP, with the detail for operators
+        self._headers = headers
+        self._limits = limits
+        self._options = options
+        self._further = further
+        self._capture = capture
+        self._token = token  # our name, for headers that are meant for some robots only
+        self._urls = Canonicalizer(PLAIN_URLS)
+        self._id = getrandbits(63)
+
+    def submit(
+        self,
+        url: Url,
+        done: Callable[[Fetched], None],
+        condition: tuple[str | None, str | None] | None = None,
+        chain: RedirectChain | None = None,
+    ) -> Cancellable:
+        """Start; `done` is called once, unless the handle is cancelled first. `condition`: an ETag and a Last-Modified
+        of which at least one is known; if they still hold, the answer is 304. `chain`: the redirects that led here."""
+        if chain is not None and chain.heard_by != self._id:
+            for place, field in chain.cookies:
+                self._headers.learn_again(place, field)
+        request = Request(url, headers=self._headers.to(url), limits=self._limits)
+        if condition is not None:
+            request = request._replace(headers=request.headers + _conditions(*condition))
+        return self._egress.submit(request, lambda outcome: done(self._fetched(request, outcome, chain)))
+
+    def _fetched(self, request: Request, outcome: Outcome, chain: RedirectChain | None) -> Fetched:
+        try:
+            fetched = None
+            if isinstance(outcome, Response) and outcome.status in REDIRECTS:
+                fetched = self._redirected(request, outcome, chain)
+            if fetched is None:
+                fetched = self._read(request.url, outcome)
+                if chain is not None:
+                    fetched.redirects = chain.hops
+        except Exception as error:  # raised in here, it would leave a page that nobody ever settles
+            return Fetched(request.url, 0.0, failure=unexpected(request.url, error))
+        if self._capture and isinstance(outcome, Response):
+            fetched.captured = (Captured(request, outcome),)
+            fetched.earlier = b"" if chain is None else chain.members
+        return fetched
+
+    def _redirected(self, request: Request, response: Response, chain: RedirectChain | None) -> Fetched | None:
+        """Return where the redirect leads, or why it leads nowhere; None if it names no place."""
+        target = leads_to(response, self._urls)
+        if target is None:
+            return None
+        self._headers.learn(response)
+        before = () if chain is None else chain.steps
+        steps = (*before, RedirectStep(response.url, response.status, headers_hash(request.headers)))
+        content_type = response.headers.get("content-type")
+        onward = RedirectChain(
+            steps,
+            content_type=content_type and content_type[:LONGEST_CONTENT_TYPE],
+            bytes=len(response.raw),
+            seconds=response.seconds,
+            heard_by=self._id,
+            cookies=_cookies(response, chain),
+        )
+        if len(before) >= self._limits.max_redirects:
+            target = endless(response)
+        elif not isinstance(target, Failure) and onward.has_asked(target, self._headers.to(target)):
+            target = circular(response)
+        if isinstance(target, Failure):
+            failed = self._read(response.url, target)
+            failed.redirects = onward.hops
+            return failed
+        return Fetched(
+            final_url=target,
+            seconds=response.seconds,
+            status=response.status,
+            redirects=onward.hops,
+            content_type=onward.content_type,
+            bytes=onward.bytes,
+            chain=onward,
+        )
+
+    def _read(self, url: str, outcome: Outcome) -> Fetched:
+        if isinstance(outcome, Failure):
+            if outcome.is_blocked or outcome.code == "protocol_error":
+                self._blocked(outcome)
+            return Fetched(outcome.url or url, 0.0, redirects=outcome.redirects, failure=outcome)
+        self._headers.learn(outcome)
+        content_type = outcome.headers.get("content-type")
+        fetched = Fetched(
+            final_url=outcome.url,
+            seconds=outcome.seconds,
+            status=outcome.status,
+            redirects=outcome.redirects,
+            content_type=content_type and content_type[:LONGEST_CONTENT_TYPE],
+            bytes=len(outcome.raw),
+        )
+        if outcome.status in (200, NOT_MODIFIED):
+            fetched.etag = _validator(outcome.headers.get("etag"))
+            fetched.last_modified = _validator(outcome.headers.get("last-modified"))
+        elif outcome.status in THROTTLED:
+            fetched.retry_after = asked_wait(outcome.headers.get)
+        if tags := outcome.headers.all("x-robots-tag"):
+            fetched.robots = of_headers(tags, self._token) or None
+        if links := outcome.headers.all("link"):
+            fetched.canonical = canonical_of(links, outcome.url)
+        if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
+            self._read_html(fetched, outcome)
+        elif self._further is not None:
+            self._read_further(self._further, fetched, outcome, b"")
+        return fetched
+
+    def _read_html(self, fetched: Fetched, response: Response) -> None:
+        body = response.body(self._limits)
+        if isinstance(body, Failure):
+            fetched.failure = body
+        else:
+            facts = fetched.facts = extract(body, fetched.content_type, self._options)
+            facts.canonical = facts.canonical or fetched.canonical
+            refresh = response.headers.get("refresh")
+            if refresh and (target := refresh_of(refresh, response.url)):
+                facts.links.append(target)
+            if self._further is not None:
+                self._read_further(self._further, fetched, response, body)
+
+    def _read_further(self, further: "OptionalFactsReader", fetched: Fetched, response: Response, body: bytes) -> None:
+        from shoal.extract.page_source import Source
+
+        source = Source(
+            response.url,
+            body,
+            fetched.content_type,
+            status=response.status,
+            headers=response.headers.pairs(),
+            http_version=response.http_version,
+        )
+        html = fetched.facts is not None and not fetched.facts.flags & PageFlag.NOT_HTML
+        fetched.further = further.read(source, html=html)
+
+
+def unexpected(url: str, error: Exception) -> Failure:
+    """Reading an answer raised what nobody foresaw."""
+    return Failure("unexpected", f"{type(error).__name__}: {error}"[:500], retryable=False, url=url)
+
+
+def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
+    said = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
+    return tuple((name, value) for name, value in said if value is not None)
+
+
+def _cookies(response: Response, chain: RedirectChain | None) -> tuple[tuple[str, str], ...]:
+    """What was set on the way, for another walker that goes on from here; nothing if it is too much to carry."""
+    fields = response.headers.all("set-cookie")
+    if chain is None and not fields:
+        return ()
+    cookies = (*(() if chain is None else chain.cookies), *((response.url, field) for field in fields))
+    return cookies if sum(len(url) + len(field) for url, field in cookies) <= MOST_COOKIES else ()
+
+
+def _validator(value: str | None) -> str | None:
+    """What a server calls this state of the page, if it can be said back to it."""
+    return value if value and len(value) <= LONGEST_VALIDATOR and value.isascii() and value.isprintable() else None
+
+
+def may_be_html(content_type: str | None) -> bool:
+    """Whether a look at the body is worth it: one of no declared type may well be a page."""
+    return not content_type or content_type.lstrip().lower().startswith(HTML_TYPES)

@@ -1,0 +1,93 @@
+"""Where the controllers of a store listen: announced by them, known to workers, so that no crawl reaches them."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+from ipaddress import IPv4Address
+from typing import NamedTuple, Protocol
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
+from shoal.base.parsing import Address
+from shoal.base.service import PassResult
+from shoal.egress.address import Address as IpAddress
+from shoal.egress.address import literal
+from shoal.egress.local import known_addresses, machine
+
+ANNOUNCE_EVERY = timedelta(seconds=10)
+ANNOUNCED_FOR = timedelta(minutes=1)
+
+
+class ControllerAddress(NamedTuple):
+    """A socket of a controller. Loopback addresses are those of its machine."""
+
+    machine: str
+    host: str
+    port: int
+
+
+class ControllerAddressStore(Protocol):
+    async def announce(self, tx: Tx, listeners: Iterable[ControllerAddress], ttl: timedelta) -> None:
+        """Keep these for so long, longer if they are there already; forget those whose time is up."""
+        ...
+
+    async def withdraw(self, tx: Tx, listeners: Iterable[ControllerAddress]) -> None:
+        """Forget these; they need not be there."""
+        ...
+
+    async def listening(self, tx: Tx) -> list[ControllerAddress]:
+        """Those whose time is not up. A controller that began within the last seconds may be missing."""
+        ...
+
+
+class AddressAnnouncer:
+    """A chore of a controller: tell where it listens."""
+
+    name = "announcer"
+
+    def __init__(self, database: Database, store: ControllerAddressStore, listen: Address) -> None:
+        self._database = database
+        self._store = store
+        self._listen = listen
+        self._listeners: list[ControllerAddress] = []
+
+    async def run_once(self) -> PassResult:
+        if not self._listeners:
+            hosts = await asyncio.to_thread(_hosts, self._listen.host)  # the resolver may be slow
+            self._listeners = [ControllerAddress(machine(), host, self._listen.port) for host in hosts]
+        await self._database.run(lambda tx: self._store.announce(tx, self._listeners, ANNOUNCED_FOR))
+        return PassResult()
+
+    async def close(self) -> None:
+        with suppress(ShoalError):  # the store is away: its time will be up soon
+            await self._database.run(lambda tx: self._store.withdraw(tx, self._listeners))
+
+
+class ControllerAddresses:
+    """A chore of a worker's child: learn where controllers listen."""
+
+    name = "listeners"
+
+    def __init__(self, database: Database, store: ControllerAddressStore) -> None:
+        self._database = database
+        self._store = store
+        self.known: frozenset[tuple[IpAddress, int]] = frozenset()
+
+    async def run_once(self) -> PassResult:
+        found = await self._database.read(self._store.listening)
+        here, known = machine(), set()
+        for one in found:
+            address = literal(one.host) or IPv4Address(0)
+            if one.machine == here or not (address.is_loopback or address.is_unspecified):
+                known.add((address, one.port))
+        self.known = frozenset(known)
+        return PassResult()
+
+
+def _hosts(host: str) -> list[str]:
+    """Return a host, and if that means every address, those by which this machine is known to others."""
+    address = literal(host)
+    if address is not None and not address.is_unspecified:
+        return [host]
+    return [str(address or IPv4Address(0)), *known_addresses()]

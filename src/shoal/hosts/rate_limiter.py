@@ -1,0 +1,165 @@
+"""Who may ask which host when: requests that come from anywhere get their host's next free slots, or a time to come
+back. For those who, unlike a walker, do not choose the hosts they go to."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from shoal.base.clock import Clock
+from shoal.base.database import Tx
+from shoal.hosts.rate import (
+    AHEAD,
+    SHORTEST_WAIT,
+    UNPACED,
+    HostSlots,
+    HostStanding,
+    SlotRequest,
+    SlotsGranted,
+    slots_within,
+)
+from shoal.hosts.store import HostStore
+
+MOST_HOSTS: Final = 10_000  # whose last request is remembered
+
+
+class SlotGrant(Struct, frozen=True):
+    """What one request got at its host: a slot in so many seconds, or nothing, and when to ask again. `apart`: how far
+    two requests to the host are to be apart."""
+
+    host: int
+    seconds: float
+    apart: float = 0.0
+    granted: bool = True
+
+
+class RateLimiter:
+    """Gives out slots. `delay` is our own between two requests to a host; `ease`: seconds of it for each second that a
+    slow host takes to answer. What the host asks for itself comes first. `at_once`: for those who cannot be told when
+    to begin, and who ask for robots.txt themselves, only slots that are free this very moment."""
+
+    def __init__(
+        self, hosts: HostStore, delay: timedelta, ease: float, longest_ease: timedelta, *, at_once: bool = False
+    ) -> None:
+        self._hosts = hosts
+        self._delay = delay.total_seconds()
+        self._ease = ease
+        self._longest_ease = longest_ease.total_seconds()
+        self._at_once = at_once
+
+    @property
+    def paced(self) -> bool:
+        """Whether we keep a delay of our own."""
+        return self._delay > 0
+
+    async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
+        """A place for each request, in their order; it may come last in a commit, for it waits for nobody."""
+        if not origins:
+            return []
+        known = await self._hosts.at_origins(tx, sorted(set(origins)))
+        standings = dict(known.values())
+        queues: dict[int, list[int]] = defaultdict(list)
+        for request, origin in enumerate(origins):
+            queues[known[origin][0]].append(request)
+        grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, standings)
+        found: list[tuple[int, SlotGrant]] = []
+        for host, line in queues.items():
+            places = self._line_up(host, len(line), standings[host], grants.get(host, SlotsGranted()))
+            found += zip(line, places, strict=True)
+        return [place for _, place in sorted(found, key=lambda one: one[0])]
+
+    async def next_at(self, tx: Tx, origin: str, within: float) -> SlotGrant:
+        """The next slot of one host, if it comes within so many seconds, or at least right after the last one. For a
+        request that cannot be put off without loss, such as the target of a redirect."""
+        host, standing = (await self._hosts.at_origins(tx, [origin]))[origin]
+        delay = self.delay_at(standing)
+        within = max(within, delay + AHEAD)
+        if not delay:
+            return SlotGrant(host, standing.held_for, granted=standing.held_for <= within)
+        granted = await self._hosts.reserve(tx, [SlotRequest(host, 1, delay)], within)
+        if host in granted:
+            return SlotGrant(host, granted[host].first_in, delay)
+        return SlotGrant(host, max(SHORTEST_WAIT, standing.busy_for), delay, granted=False)
+
+    def delay_at(self, standing: HostStanding) -> float:
+        """Seconds between two requests to a host."""
+        return max(self._delay, standing.crawl_delay, min(standing.latency * self._ease, self._longest_ease))
+
+    @property
+    def ahead(self) -> float:
+        """Slots are taken less far ahead than they may be reserved, so that a look always finds some of them."""
+        return 0.0 if self._at_once else 0.75 * AHEAD
+
+    def turn(self, standing: HostStanding) -> HostSlots:
+        """What a host that stands so can take now. What it really has, `give` says."""
+        delay = self.delay_at(standing)
+        free_in = standing.free_in(delay)
+        if free_in > 0 and (self._at_once or not delay):
+            return HostSlots(0, free_in, delay)
+        most = 1 if self._goes_alone(standing, delay) else UNPACED
+        return HostSlots(slots_within(most, free_in, delay), free_in, delay)
+
+    def _goes_alone(self, standing: HostStanding, delay: float) -> bool:
+        """Whether a host gets one request at a time."""
+        return standing.is_wary or (bool(delay) if self._at_once else not standing.robots_known)
+
+    async def _reserve(
+        self, tx: Tx, wanted: dict[int, int], standings: dict[int, HostStanding]
+    ) -> dict[int, SlotsGranted]:
+        """Without a delay there are no slots to keep: who is not held goes at once."""
+        free, wishes = {}, []
+        for host, count in sorted(wanted.items()):
+            standing = standings[host]
+            delay = self.delay_at(standing)
+            count = 1 if self._goes_alone(standing, delay) else count
+            if delay and self._at_once and standing.busy_for > 0:
+                continue
+            if delay:
+                wishes.append(SlotRequest(host, count, delay))
+            elif not standing.held_for:
+                free[host] = SlotsGranted(count)
+        return free | (await self._hosts.reserve(tx, wishes) if wishes else {})
+
+    def _line_up(self, host: int, count: int, standing: HostStanding, grant: SlotsGranted) -> list[SlotGrant]:
+        delay = self.delay_at(standing)
+        granted = [SlotGrant(host, grant.first_in + turn * delay, delay) for turn in range(grant.slots)]
+        free_in = grant.first_in + grant.slots * delay if granted else standing.free_in(delay)
+        again = max(SHORTEST_WAIT, free_in)
+        left = range(count - len(granted))
+        return granted + [SlotGrant(host, again + turn * delay, delay, granted=False) for turn in left]
+
+
+class HostConnections:
+    """At most so many requests at once to one host, from this process, and none sooner after another than it may: who
+    comes late for its slot must not go together with the next one."""
+
+    def __init__(self, most: int, clock: Clock) -> None:
+        self._most = most
+        self._clock = clock
+        self._wanted: Counter[int] = Counter()
+        self._doors: dict[int, asyncio.Semaphore] = {}
+        self._last: dict[int, float] = {}
+
+    async def turn(self, host: int, start_at: float, apart: float) -> None:
+        """Wait for a slot that was granted for then."""
+        now = self._clock.monotonic()
+        begin = max(now, start_at, self._last.get(host, 0.0) + apart)
+        if len(self._last) >= MOST_HOSTS:
+            self._last.clear()
+        self._last[host] = begin
+        await self._clock.sleep(begin - now)
+
+    @asynccontextmanager
+    async def at(self, host: int) -> AsyncIterator[None]:
+        self._wanted[host] += 1
+        try:
+            async with self._doors.setdefault(host, asyncio.Semaphore(self._most)):
+                yield
+        finally:
+            self._wanted[host] -= 1
+            if not self._wanted[host]:
+                del self._wanted[host], self._doors[host]

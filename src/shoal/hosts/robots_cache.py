@@ -1,0 +1,143 @@
+"""The robots desk: gives the rules of a host, from the store while they are fresh, else from the host itself."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from shoal.base.clock import Clock, span
+from shoal.base.database import Database, Tx
+from shoal.base.retry_after import asked_wait, retry_after_seconds
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import UrlRefusal
+from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
+from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, Throttled, readable
+from shoal.hosts.store import HostStore
+from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_news
+from shoal.settings import HostSettings
+
+ASK_AGAIN = timedelta(seconds=4)  # a host whose robots.txt could not be had: sooner than a walker tries its pages again
+KEEP_OLD = timedelta(days=30)  # how long an old file may stand in for one that cannot be had
+LIMITS = Limits(
+    max_redirects=5,
+    max_body_bytes=MAX_BYTES + 1,  # the one byte more tells that there was more
+    cut_body=True,
+    total_timeout=timedelta(seconds=30),
+)
+PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # only that can be cut
+NOWHERE = {refusal.code for refusal in UrlRefusal} | {"too_many_redirects", "redirect_loop"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotsRead(Signal):
+    """A host was asked for its robots.txt."""
+
+    origin: str
+    state: RobotsState
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlDelayCut(Signal):
+    """A robots.txt asks for a longer pause between requests than we keep."""
+
+    origin: str
+    asked_seconds: float
+    delay_seconds: float
+
+
+async def fetch_robots(egress: Egress, origin: str, agent: str) -> RobotsRecord:
+    """Ask a host for its robots.txt; what it gave, or what it means that it gave none."""
+    given = egress.limits
+    limits = replace(
+        LIMITS,
+        connect_timeout=given.connect_timeout,
+        idle_timeout=given.idle_timeout,
+        total_timeout=min(given.total_timeout, LIMITS.total_timeout),
+    )
+    request = Request(f"{origin}/robots.txt", headers=(("User-Agent", agent), *PLAIN), limits=limits)
+    return _record(await egress.fetch(request, redirects=True))
+
+
+class RobotsCache:
+    """One agent's way to the rules of any host."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: HostStore,
+        egress: Egress,
+        agent: str,
+        settings: HostSettings,
+        clock: Clock,
+        signals: Signals,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._egress = egress
+        self._agent = agent
+        self._settings = settings
+        self._clock = clock
+        self._signals = signals
+
+    async def rules_of(self, origin: str) -> Rules:
+        rules = await self._find(origin)
+        if rules.delay_was_cut:
+            asked, delay = rules.asked_delay or 0.0, rules.delay.total_seconds()
+            self._signals.emit(CrawlDelayCut(origin=origin, asked_seconds=asked, delay_seconds=delay))
+        return rules
+
+    async def _find(self, origin: str) -> Rules:
+        kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
+        if kept is not None and kept.age < self._shelf_life(kept):
+            return self._rules(kept)
+        record = await fetch_robots(self._egress, origin, self._agent)
+        if record.throttled is not None:
+            await self._hold(origin, record.throttled)
+        if kept is not None and self._stands_in(kept, record):
+            return self._rules(kept)
+        rules = self._rules(record)
+        await self._database.run(lambda tx: self._store.keep_robots(tx, origin, record, rules.delay))
+        delay = rules.delay.total_seconds()
+        self._signals.emit(RobotsRead(origin=origin, state=record.state, delay_seconds=delay))
+        return rules
+
+    async def _hold(self, origin: str, throttled: Throttled) -> None:
+        """The host asks us to wait: that holds for its pages, too."""
+        asked = retry_after_seconds(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        news = throttle_news(origin, throttled.status, asked, self._settings)
+
+        async def commit(tx: Tx) -> tuple[int, dict[int, float]]:
+            host = (await self._store.numbers(tx, [origin]))[origin]
+            return host, await self._store.hear(tx, {host: news})
+
+        host, holds = await self._database.run(commit)
+        emit_holds(self._signals, {host: news}, holds)
+
+    def _rules(self, record: RobotsRecord) -> Rules:
+        return Rules(record, self._agent, self._settings.longest_crawl_delay)
+
+    def _stands_in(self, kept: RobotsRecord, record: RobotsRecord) -> bool:
+        """Whether an old file is used because a new one cannot be had."""
+        gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
+        return gone and kept.age < span(KEEP_OLD)
+
+    def _shelf_life(self, record: RobotsRecord) -> int:
+        return span(ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl)
+
+
+def _record(outcome: Outcome) -> RobotsRecord:
+    if isinstance(outcome, Failure):
+        # Redirects that lead nowhere are an answer: there is no file to be had (RFC 9309, 2.3.1.2).
+        absent = outcome.code in NOWHERE or outcome.is_blocked
+        state = RobotsState.ABSENT if absent else RobotsState.UNREACHABLE
+        return RobotsRecord(state, f"{outcome.code}\n{outcome.message}")
+    if outcome.status >= 500 or outcome.status == 429:
+        throttled = None
+        if outcome.status in THROTTLED and not outcome.redirects:
+            throttled = Throttled(outcome.status, asked_wait(outcome.headers.get))
+        return RobotsRecord(RobotsState.UNREACHABLE, f"The server answered {outcome.status}.", throttled=throttled)
+    if not 200 <= outcome.status < 300:
+        return RobotsRecord(RobotsState.ABSENT, f"The server answered {outcome.status}.")
+    body = outcome.body(LIMITS)
+    if isinstance(body, Failure):
+        return RobotsRecord(RobotsState.UNREACHABLE, body.message)
+    return RobotsRecord(RobotsState.FOUND, readable(body))

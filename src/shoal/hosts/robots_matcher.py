@@ -1,0 +1,110 @@
+"""Paths matched by the rules of a robots.txt, as RFC 9309 §2.2.2 says: octet by octet, with `*` and a last `$` special.
+
+Both sides are brought to one form first. An escape of a printable character is that character, except of `/` and `%`,
+which mean something else unescaped; whatever is not printable ASCII is escaped. Nothing else is escaped on the way. A
+rule with a `%` that begins no escape, such as `/*%`, is compared with the URL as it was written.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
+from urllib.parse import quote
+
+_PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F)))
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_DECODED: Final = frozenset(_PRINTABLE) - frozenset("/%")
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_BEYOND_ASCII: Final = re.compile(r"(?:%[89A-F][0-9A-F])++")
+_LOST: Final = "\ufffd"  # a byte of a file that was not UTF-8
+
+Meaning = TypeVar("Meaning")
+
+
+def _normal(path: str) -> str:
+    return _ESCAPE.sub(lambda found: _plain(found, _DECODED), _ascii(path))
+
+
+def _written(path: str) -> str:
+    return _ESCAPE.sub(lambda found: _plain(found, _UNRESERVED), _ascii(path))
+
+
+def _readable(path: str) -> str:
+    """With a mark for each byte that is not UTF-8, as they are in a file that was decoded."""
+    return _BEYOND_ASCII.sub(
+        lambda found: bytes.fromhex(found[0].replace("%", "")).decode("utf-8", "replace"), _normal(path)
+    )
+
+
+def _ascii(path: str) -> str:
+    return path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe=_PRINTABLE)
+
+
+def _plain(escape: "re.Match[str]", decoded: frozenset[str]) -> str:
+    sign = chr(int(escape[1], 16))
+    return sign if sign in decoded else escape[0].upper()
+
+
+class _Pattern(NamedTuple):
+    """What one rule matches: the texts between its `*`, in order."""
+
+    first: str
+    middle: list[str]
+    last: str | None  # none: there is no `*`
+    ends: bool  # at the end of the URL
+    form: Callable[[str], str]
+    length: int
+
+    @classmethod
+    def of(cls, path: str) -> "_Pattern":
+        ends = path.endswith("$")
+        written = path.removesuffix("$")
+        form = _written if _BARE_PERCENT.search(written) else _readable if _LOST in written else _normal
+        first, *rest = [form(part) for part in re.split(r"\*+", written)]
+        length = len(first) + sum(map(len, rest)) + len(rest) + ends
+        return cls(first, rest[:-1], rest[-1] if rest else None, ends, form, length)
+
+    @property
+    def prefix(self) -> str | None:
+        """What the pattern is if it is nothing but the beginning of a path."""
+        return self.first if self.last is None and not self.ends and self.form is _normal else None
+
+    def matches(self, path: str) -> bool:
+        first, middle, last, ends, _, _ = self
+        if not path.startswith(first):
+            return False
+        at = len(first)
+        if last is None:
+            return not ends or len(path) == at
+        for part in middle:
+            at = path.find(part, at)
+            if at < 0:
+                return False
+            at += len(part)
+        return len(path) - len(last) >= at and path.endswith(last) if ends else path.find(last, at) >= 0
+
+
+class RuleMatcher(Generic[Meaning]):
+    """The longest of many rules that matches a path; among equally long ones an allowing one."""
+
+    def __init__(self, rules: Iterable[tuple[str, bool, Meaning]]) -> None:
+        """Rules as (path, whether it allows, what the caller knows it by)."""
+        patterns = [(_Pattern.of(path), allows, rule) for path, allows, rule in rules]
+        self._all = sorted(patterns, key=lambda one: (one[0].length, one[1]), reverse=True)
+        self._special = [one for one in self._all if one[0].prefix is None]
+        self._prefixes = tuple(one[0].prefix for one in self._all if one[0].prefix is not None)
+
+    def find(self, path: str) -> Meaning | None:
+        """What decides on a path, which begins with `/` and ends with the query."""
+        forms: dict[Callable[[str], str], str] = {}
+        if "%" in path or not path.isascii():
+            forms[_normal] = _normal(path)
+        # Most paths begin with none of the plain rules, which one comparison tells for all of them.
+        candidates = self._all if forms.get(_normal, path).startswith(self._prefixes) else self._special
+        for pattern, _, rule in candidates:
+            text = forms.get(pattern.form)
+            if text is None:
+                text = forms[pattern.form] = pattern.form(path)
+            if pattern.matches(text):
+                return rule
+        return None

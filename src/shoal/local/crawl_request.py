@@ -1,0 +1,45 @@
+"""What a person or a program on this machine asks for: a new crawl, or an old one to go on with."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.app import App
+from shoal.base.errors import InvalidInput
+from shoal.base.ids import CrawlId
+from shoal.base.text import shorten
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.scope.seeds import seeds_of
+
+ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path that leads elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlRequest:
+    """A crawl that is wanted here. `trusted`: whoever asks named the seeds, so that private ones are open to it."""
+
+    config: CrawlConfig | None = None
+    crawl_id: CrawlId | None = None
+    resume: str | None = None
+    trusted: bool = True
+
+    async def find(self, app: App) -> Crawl:
+        """The crawl: stored now, or found by its id."""
+        if self.config is None:
+            return (await app.crawls.get(self.resume or "")).crawl
+        named = list(seeds_of(self.config)) if self.trusted else None
+        return await app.crawls.submit(self.config, crawl_id=self.crawl_id, named=named, here=True)
+
+
+def read_id(text: str, called: str) -> CrawlId:
+    if not ID.fullmatch(text):
+        raise InvalidInput(called, f"{shorten(text)!r} is no id", "use 1 to 64 letters, digits, `_`, `.` and `-`")
+    return CrawlId(text)
+
+
+def read_config(values: Mapping[str, Any], called: Callable[[str], str] = str) -> CrawlConfig:
+    """The options of a crawl; the first that cannot be taken is refused by the name that the caller knows it by."""
+    config = CrawlConfig.read(values, strict=False, called=called)
+    seeds_of(config, called)
+    return config

@@ -1,0 +1,272 @@
+"""A crawl that is walked in this process, here and now; its pages come out in batches, each exactly once.
+
+The rows are the same as anywhere: who leaves early leaves a paused crawl, who is killed one that can be taken over.
+"""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from shoal.app import App
+from shoal.base.database import Tx
+from shoal.base.errors import LeaseLost, OperatorError, ShoalError, StateConflict
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.engine.walker import Walker
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import Settled
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.states import CrawlState
+from shoal.hosts.rate import HeldHost
+from shoal.local.page_stream import PageStream
+from shoal.pages.page import Page
+from shoal.queue.job import Lease
+from shoal.runners import extra_walkers, make_walker, storage_of
+from shoal.work.lease_renewer import LeaseRenewer
+from shoal.work.local_lease import LocalLease
+
+PAGES_AT_ONCE = 500  # of one read from the store
+
+
+@dataclass(slots=True)
+class CrawlTally:
+    """What a crawl has done so far, counted commit by commit."""
+
+    pages: int = 0
+    errors: int = 0
+    bytes: int = 0
+    depth: int = 0
+    hosts: set[int] = field(default_factory=set)  # that this process asked
+    again: int = 0  # pages that failed here and wait to be tried again
+
+    @classmethod
+    def of(cls, counts: Counts) -> Self:
+        return cls(counts.pages, counts.errors, counts.bytes, counts.depth_reached)
+
+    def count(self, page: Page) -> None:
+        self.bytes += page.received
+        if page.error_code is not None:
+            self.errors += 1
+        if page.status is not None:
+            self.pages += 1
+            if page.depth > self.depth:
+                self.depth = page.depth
+
+    def count_try(self, done: Settled) -> None:
+        """One that failed before is tried now; one that failed now is tried again."""
+        failed_before = done.task.attempts > 0
+        if failed_before or done.page is None:
+            tried = done.fate is Fate.OPEN and not done.untried
+            self.again = max(0, self.again + tried - (failed_before and not done.untried))
+
+    def covers(self, counts: Counts) -> bool:
+        """Whether every stored page was counted: each has a status, or an error, or both."""
+        return (self.pages, self.errors) == (counts.pages, counts.errors)
+
+
+class LocalCrawl:
+    """One crawl, ours while the block runs. Leaving the block before the crawl has ended pauses it."""
+
+    def __init__(self, app: App, crawl: Crawl) -> None:
+        self.crawl = crawl
+        self.tally = CrawlTally()
+        self._app = app
+        self._stream = PageStream(self._caught_up)
+        self._told = array("q")  # the hashes of the URLs that the walker told: eight bytes a page
+        self._last_read = 0  # the number of the last page that was read from the store
+        self._lease: Lease | None = None
+        self._vigil: LeaseRenewer | None = None
+        self._watched = AsyncExitStack()  # ends the vigil
+        self._walker: Walker | None = None
+        self._pausing: str | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._raised = False  # whoever reads was told how it ended
+
+    async def __aenter__(self) -> Self:
+        """Get hold of the crawl; refused if another process has it. A completed one is only read."""
+        work = self._walk_all if await self._take() else self._read_all
+        try:
+            self.tally = CrawlTally.of((await self.seen()).counts)
+        except BaseException:
+            await self._watched.aclose()
+            raise
+        self._working = asyncio.create_task(self._ending(work()))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._working is not None
+        self._stream.abandon()
+        async with self._watched:
+            if not self._working.done():
+                await self.pause(error.code if isinstance(error, ShoalError) else "interrupted")
+                await asyncio.wait({self._working})
+            await self._leave_clean()
+        if error is None and not self._working.cancelled() and not self._raised:
+            self._working.result()
+
+    async def _take(self) -> bool:
+        """Whether there is anything to walk; then it is ours."""
+        taking = LocalLease(self._app.database, self._app.queue, self._app.crawls, self._app.clock)
+        lease = None
+        while lease is None:
+            if self.crawl.state is CrawlState.COMPLETED:
+                return False
+            if not self.crawl.named:  # taken over from a fleet: this process must be allowed to reach it, too
+                self._app.crawls.check(self.crawl.config)
+            await taking.reopen(self.crawl)
+            try:
+                lease = await taking.take(self.crawl)
+            except StateConflict:
+                await self._look_again()
+        self._lease = lease
+        self._vigil = await self._watched.enter_async_context(LeaseRenewer(self._app.queue, lease, self._app.clock))
+        return True
+
+    async def _look_again(self) -> None:
+        """The crawl had no job to take. If it has moved on, say to paused because whoever had it died while pausing,
+        that is the way to go on."""
+        before, self.crawl = self.crawl, (await self.seen()).crawl
+        if self.crawl.state is before.state:
+            raise StateConflict("crawl", self.crawl.id, self.crawl.state, "be resumed", "try again in a moment")
+
+    async def next(self) -> list[Page]:
+        """The next pages; none at the end. Every page of the crawl comes exactly once: those that the store had, in its
+        order, then each as it is committed. Raises what ended the crawl, if anything did."""
+        assert self._working is not None
+        pages = await self._stream.next()
+        if not pages:
+            await asyncio.wait({self._working})
+            self._raised = True
+            self._working.result()
+        return pages
+
+    async def seen(self) -> CrawlStatus:
+        return await self._app.crawls.get(self.crawl.id)
+
+    async def held(self) -> list[HeldHost]:
+        """Hosts that asked us to wait, and at which something of the crawl waits."""
+        return await self._app.crawls.held_hosts(self.crawl.id)
+
+    async def pause(self, reason: str) -> None:
+        """Ask for an end that can be resumed; the batches end when it is there. A crawl that has ended stays so."""
+        self._pausing = reason
+        self._stream.unbind()
+        if self._walker is None:
+            return  # still reading: the walker will hear it before it takes anything
+        try:
+            await self._app.crawls.pause(self.crawl.id, reason)
+            self._walker.nudge()
+        except StateConflict:  # ended, or not running yet
+            self._walker.leave(reason)
+
+    async def _ending(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._stream.end()
+
+    async def _walk_all(self) -> None:
+        if self.tally.pages or self.tally.errors:
+            await self._read_all()
+        await self._walk()
+        if self._pausing is None:
+            await self._read_missed()
+        else:
+            await self._make_sure_of_pause(self._pausing)
+
+    async def _walk(self) -> None:
+        assert self._lease is not None
+        assert self._vigil is not None
+        self._walker = make_walker(
+            self._app,
+            self.crawl,
+            self._lease.holder,
+            self._vigil.trusted,
+            self._settled,
+            lambda: self._stream.has_room,
+            self._vigil.renew,
+        )
+        if self._pausing is not None:
+            self._walker.leave(self._pausing)
+        async with self._company():
+            await self._walker.run()
+
+    @asynccontextmanager
+    async def _company(self) -> AsyncIterator[None]:
+        """The crawl's other walkers, each in a child of ours, while we walk ourselves."""
+        others = self.crawl.config.workers - 1
+        if not others:
+            yield
+            return
+        storage = storage_of(self._app)
+        worker = extra_walkers(self._app, self.crawl, others, storage)
+        working = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await working
+            storage.close()
+
+    def _caught_up(self) -> None:
+        if self._walker is not None:
+            self._walker.nudge()
+
+    def _settled(self, settled: list[Settled]) -> None:
+        pages = []
+        for done in settled:
+            self.tally.count_try(done)
+            if done.page is not None:
+                pages.append(done.page)
+                self._told.append(hash(done.page.url))
+                self.tally.count(done.page)
+                self.tally.hosts.add(done.task.host)
+        self._stream.add(pages)
+
+    async def _read_all(self) -> None:
+        async for pages in self._stored():
+            self._stream.add(pages)
+            if self._pausing is not None:
+                return
+
+    async def _read_missed(self) -> None:
+        """What the store has and the walker did not tell: of a commit whose answer was lost, or of other walkers."""
+        if self.tally.covers((await self.seen()).counts):
+            return
+        told = set(self._told)
+        async for pages in self._stored():
+            missed = [page for page in pages if hash(page.url) not in told]
+            for page in missed:
+                self.tally.count(page)
+            self._stream.add(missed)
+
+    async def _stored(self) -> AsyncIterator[list[Page]]:
+        """Pages from the store, in its order, after those that were read before."""
+        while rows := await self._app.database.read(self._rows_after):
+            self._last_read = rows[-1][0]
+            yield [page for _, page in rows]
+            await self._stream.room()
+
+    async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
+        return await self._app.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
+
+    async def _make_sure_of_pause(self, reason: str) -> None:
+        """Our walker has left; if that did not end or pause the crawl, nobody holds it now and one commit does."""
+        with suppress(StateConflict):
+            await self._app.crawls.pause(self.crawl.id, reason)
+
+    async def _leave_clean(self) -> None:
+        """After a walker that was cut off: put back what it held, and pause."""
+        assert self._working is not None
+        failure = None if self._working.cancelled() else self._working.exception()
+        if self._lease is None or not (self._working.cancelled() or isinstance(failure, OperatorError)):
+            return
+        self._pausing = failure.code if isinstance(failure, OperatorError) else "interrupted"
+        with suppress(OperatorError, LeaseLost):  # then the next one takes the crawl over as it is
+            await self._walk()
+            await self._make_sure_of_pause(self._pausing)

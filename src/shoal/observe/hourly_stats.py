@@ -1,0 +1,173 @@
+"""What happened in each hour: counted from signals, and added to the store by the batch. A process that is killed takes
+the last few seconds of its counts with it; states of jobs are elsewhere, and exact."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from shoal.base.clock import moment
+from shoal.base.database import Database, Tx
+from shoal.base.service import PassResult
+from shoal.base.signals import Signal, Signals
+
+HOUR: Final = 3_600_000_000  # microseconds
+EVERY: Final = timedelta(seconds=5)
+MOST_BOTS: Final = 10_000  # of one batch
+ENDS: Final = {"done": "done", "failed": "failed", "retried": "retried", "expired": "lost", "crashed": "lost"}
+Counted = tuple[str, str]  # kind of job, what happened
+Bot = tuple[str, str]  # token, and what it calls itself
+
+
+@dataclass(slots=True)
+class Batch:
+    """What was counted since the last one."""
+
+    amounts: Counter[Counted] = field(default_factory=Counter)
+    bots: Counter[Bot] = field(default_factory=Counter)  # and the jobs that they got
+
+    def __bool__(self) -> bool:
+        return bool(self.amounts or self.bots)
+
+
+@dataclass(frozen=True, slots=True)
+class HourRow:
+    """One hour, in store time."""
+
+    hour: int
+    amounts: Mapping[str, float]
+    bots: int
+
+    def answer(self) -> dict[str, Any]:
+        told = {name: round(self.amounts.get(name, 0)) for name in SHOWN}
+        tried = told["done"] + told["failed"] + told["retried"]
+        timed = self.amounts.get("timed", 0)
+        return {
+            "hour": moment(self.hour),
+            **told,
+            "retry_rate": round(told["retried"] / tried, 4) if tried else None,
+            "average_seconds": round(self.amounts.get("seconds", 0) / timed, 3) if timed else None,
+            "bots": self.bots,
+        }
+
+
+SHOWN: Final = ("created", "done", "failed", "expired", "retried", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class BotActivity:
+    """A bot that asked for jobs."""
+
+    token: str
+    bot_id: str
+    pulled: int
+    seen_at: int
+
+    def answer(self) -> dict[str, Any]:
+        told = {"token": self.token, "bot_id": self.bot_id, "pulled": self.pulled}
+        return told | {"seen_at": moment(self.seen_at)}
+
+
+class HourlyStatsStore(Protocol):
+    async def add(self, tx: Tx, batch: Batch) -> None:
+        """Add to this hour, by the store's clock."""
+        ...
+
+    async def since(self, tx: Tx, hours: int, kind: str | None) -> list[HourRow]:
+        """The last so many hours in which something happened, newest first."""
+        ...
+
+    async def bots(self, tx: Tx, hours: int, limit: int) -> list[BotActivity]:
+        """Who asked in them, the last one first."""
+        ...
+
+    async def forget(self, tx: Tx, before: int) -> int: ...
+
+
+class HourlyStats:
+    """Counts in memory. Signals are known by the name of their class, as in `words`."""
+
+    def __init__(self) -> None:
+        self._batch = Batch()
+        self.heard: Mapping[str, Callable[[Any], None]] = {
+            "JobEnqueued": lambda signal: self._count(signal.kind, "created", signal.count),
+            "JobMoved": self._job_moved,
+            "JobsMoved": lambda signal: self._ended(signal.kind, str(signal.how), signal.count),
+            "ResultsTaken": self._results_taken,
+            "BotAsked": lambda signal: self._bot(signal.token, signal.bot_id, 0),
+            "BotPulled": lambda signal: self._bot(signal.token, signal.bot_id, signal.jobs),
+        }
+
+    def listen(self, signal: Signal) -> None:
+        count = self.heard.get(type(signal).__name__)
+        if count is not None:
+            count(signal)
+
+    def take(self) -> Batch:
+        """What was counted; it is counted from nothing again."""
+        batch, self._batch = self._batch, Batch()
+        return batch
+
+    def put_back(self, batch: Batch) -> None:
+        """It could not be stored: next time."""
+        self._batch.amounts += batch.amounts
+        for bot, pulled in batch.bots.items():
+            self._bot(*bot, pulled)
+
+    def _count(self, kind: str, name: str, amount: float) -> None:
+        self._batch.amounts[kind, name] += amount  # type: ignore[assignment]
+
+    def _ended(self, kind: str, how: str, count: int) -> None:
+        if how in ENDS:
+            self._count(kind, ENDS[how], count)
+
+    def _job_moved(self, signal: Any) -> None:
+        self._ended(signal.kind, str(signal.how), 1)
+        if str(signal.to) == "expired":
+            self._count(signal.kind, "expired", 1)
+
+    def _results_taken(self, signal: Any) -> None:
+        self._count(signal.kind, "timed", signal.timed)
+        self._count(signal.kind, "seconds", signal.seconds)
+
+    def _bot(self, token: str, bot_id: str, pulled: int) -> None:
+        if len(self._batch.bots) < MOST_BOTS or (token, bot_id) in self._batch.bots:
+            self._batch.bots[token, bot_id] += pulled
+
+
+class HourlyStatsWriter:
+    """Brings what was counted to the store. Whatever is left at the end of the process is brought then."""
+
+    name = "hours"
+
+    def __init__(self, database: Database, store: HourlyStatsStore, signals: Signals) -> None:
+        self._database = database
+        self._store = store
+        self._hours = HourlyStats()
+        signals.subscribe(self._hours.listen)
+
+    async def run_once(self) -> PassResult:
+        batch = self._hours.take()
+        if batch:
+            try:
+                await self._database.run(lambda tx: self._store.add(tx, batch))
+            except BaseException:
+                self._hours.put_back(batch)
+                raise
+        return PassResult()
+
+    async def close(self) -> None:
+        await self.run_once()
+
+
+@dataclass(slots=True)
+class HourlyStatsRetention:
+    """What happened long ago. Answers `queue.pruner.Shelf`."""
+
+    keep: timedelta
+    store: HourlyStatsStore
+    name: str = "hours"
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        return await database.run(lambda tx: self.store.forget(tx, before)), False

@@ -1,0 +1,261 @@
+"""The words of every signal: level, event name and message. What a line looks like is left to `logs`.
+
+Signals are known by the name of their class, so that this room needs none of the rooms that emit them; a test
+holds that every signal of the tree is worded, and that every word in braces is one of its facts.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+from shoal.base.signals import Signal
+
+
+class LogLevel(IntEnum):
+    """How much a line matters; the numbers are those of the standard library."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """How a signal is told. `of` names a fact whose value chooses another one, as `how` does for a job."""
+
+    level: LogLevel
+    message: str
+    of: str | None = None
+    choices: Mapping[str, tuple[LogLevel, str]] = field(default_factory=dict)
+
+    def chosen(self, facts: Mapping[str, Any]) -> tuple[LogLevel, str]:
+        value = facts.get(self.of) if self.of else None
+        return self.choices.get(str(value), (self.level, self.message))
+
+    def messages(self) -> list[str]:
+        return [self.message, *(message for _, message in self.choices.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One thing to log, not yet cleaned."""
+
+    level: LogLevel
+    event: str
+    message: str
+    facts: Mapping[str, Any]
+
+
+WORDS: Mapping[str, LogMessage] = {
+    "AnalysisAttempted": LogMessage(
+        LogLevel.INFO,
+        "Processing analysis job",
+        of="again",
+        choices={"True": (LogLevel.WARNING, "Retrying analysis job")},
+    ),
+    "AnalysisMoved": LogMessage(
+        LogLevel.INFO,
+        "analysis {state}",
+        of="reason",
+        choices={
+            "attempts_exhausted": (LogLevel.ERROR, "All retry attempts exhausted, marking analysis as FAILED"),
+            "poison": (LogLevel.ERROR, "analysis failed, its workers were lost: {error}"),
+            "stalled": (LogLevel.ERROR, "analysis failed, it stalled: {error}"),
+        },
+    ),
+    "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
+    "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} asks for jobs"),
+    "BotPulled": LogMessage(LogLevel.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
+    "CallerRefused": LogMessage(
+        LogLevel.WARNING,
+        "a wrong credential came from {address}",
+        of="waits",
+        choices={"True": (LogLevel.WARNING, "too many wrong credentials came from {address}: it has to wait")},
+    ),
+    "ChoreDone": LogMessage(LogLevel.DEBUG, "{chore} {did}"),
+    "ClockStepped": LogMessage(
+        LogLevel.WARNING,
+        "the clock of the store was set {direction} by {seconds:.0f} s",
+        of="direction",
+        choices={
+            "back": (
+                LogLevel.WARNING,
+                "the clock of the store was set back by {seconds:.0f} s: leases, pauses and policies go on as before; "
+                "until the clock has caught up, the times that are stored and shown are ahead of it",
+            ),
+            "forward": (
+                LogLevel.WARNING,
+                "the clock of the store was set forward by {seconds:.0f} s: stored times follow it; "
+                "no lease is given up before its holder had time to extend it",
+            ),
+        },
+    ),
+    "OwnClockSetBack": LogMessage(
+        LogLevel.WARNING,
+        "the clock of this machine was set back by {seconds:.0f} s: the store's clock decides, so only the times "
+        "of log lines and page records are off",
+    ),
+    "PolicyStuck": LogMessage(LogLevel.WARNING, "policy {policy_id} cannot be run as it is, and is put off: {error}"),
+    "JobsScheduled": LogMessage(LogLevel.DEBUG, "{made} jobs made for policies, {skipped} skipped"),
+    "ConnectionsCut": LogMessage(
+        LogLevel.WARNING,
+        "too many connections without a credential, the last one from {peer}: those that wait longest are cut, {cut} so"
+        " far, and {open} are open; SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS set the limits",
+    ),
+    "CrawlEnded": LogMessage(LogLevel.DEBUG, "a child's crawl {state}"),
+    "CrawlChanged": LogMessage(LogLevel.INFO, "crawl changed"),
+    "CrawlMoved": LogMessage(
+        LogLevel.INFO,
+        "crawl {state}",
+        of="state",
+        choices={"failed": (LogLevel.ERROR, "crawl failed: {reason}")},
+    ),
+    "ChoreFailed": LogMessage(LogLevel.WARNING, "{chore} failed, trying again in {retry_in_seconds:g} s: {error}"),
+    "FetchBlocked": LogMessage(LogLevel.INFO, "not fetched, {code}: {detail}"),
+    "JobEnqueued": LogMessage(LogLevel.INFO, "{kind} job enqueued"),
+    "JobLeased": LogMessage(LogLevel.INFO, "{kind} job leased"),
+    "JobsLeased": LogMessage(LogLevel.DEBUG, "{count} {kind} jobs leased"),
+    "JobsMoved": LogMessage(LogLevel.DEBUG, "{count} {kind} jobs {how}"),
+    "JobMoved": LogMessage(
+        LogLevel.INFO,
+        "{kind} job {how}",
+        of="how",
+        choices={
+            "done": (LogLevel.INFO, "{kind} job done"),
+            "retried": (LogLevel.WARNING, "{kind} job failed and will be tried again: {error}"),
+            "failed": (LogLevel.ERROR, "{kind} job failed for good: {error}"),
+            "expired": (LogLevel.WARNING, "{kind} job lost its worker, the lease ran out, now {to}: {error}"),
+            "crashed": (LogLevel.WARNING, "{kind} job lost its worker, the process died, now {to}: {error}"),
+            "released": (LogLevel.INFO, "{kind} job handed back"),
+            "cancelled": (LogLevel.INFO, "{kind} job cancelled"),
+        },
+    ),
+    "GroupEnded": LogMessage(LogLevel.INFO, "job group {state}"),
+    "PageBlocked": LogMessage(LogLevel.INFO, "not fetched, {code}: {detail}"),
+    "HookRan": LogMessage(LogLevel.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
+    "ResultsTaken": LogMessage(LogLevel.DEBUG, "{count} results of {kind} jobs taken"),
+    "PagesSettled": LogMessage(LogLevel.DEBUG, "pages settled"),
+    "HoldsBegun": LogMessage(LogLevel.DEBUG, "hosts held"),
+    "HostHeld": LogMessage(
+        LogLevel.WARNING,
+        "{origin} answered {status}: not asked for {seconds:.1f} s",
+        of="why",
+        choices={"retry_after": (LogLevel.WARNING, "{origin} answered {status} and asks us to wait: {seconds:.1f} s")},
+    ),
+    "CourierFailed": LogMessage(LogLevel.WARNING, "webhook {webhook_id} could not be served: {error}"),
+    "EventsNumbered": LogMessage(LogLevel.DEBUG, "{count} events numbered, the oldest after {waited_seconds:.1f} s"),
+    "DeliveriesSent": LogMessage(LogLevel.DEBUG, "webhook {webhook_id}: {delivered} delivered, {failed} failed"),
+    "WebhookDisabled": LogMessage(
+        LogLevel.WARNING,
+        "webhook {webhook_id} is disabled: {reason}",
+        of="reason",
+        choices={
+            "gone": (LogLevel.WARNING, "webhook {webhook_id} is disabled: its server says that it is gone"),
+            "failing": (LogLevel.WARNING, "webhook {webhook_id} is disabled: nothing was delivered for five days"),
+        },
+    ),
+    "CrawlDelayCut": LogMessage(
+        LogLevel.WARNING, "robots.txt of {origin} asks for a delay of {asked_seconds:g} s; {delay_seconds:g} s is kept"
+    ),
+    "RobotsOutOfReach": LogMessage(LogLevel.WARNING, "store out of reach for the robots.txt of {origin}: {error}"),
+    "RobotsRead": LogMessage(LogLevel.DEBUG, "robots.txt {state}"),
+    "SinkMissedEvents": LogMessage(
+        LogLevel.WARNING, "{sink} took no events for SHOAL_EVENTS_KEEP_MAX: those that it missed are removed"
+    ),
+    "SitemapSettled": LogMessage(
+        LogLevel.DEBUG,
+        "sitemap {url} lists {listed} URLs",
+        of="how",
+        choices={
+            "partly": (LogLevel.WARNING, "sitemap {url} {problem}"),
+            "failed": (LogLevel.WARNING, "sitemap {url} {problem}"),
+            "absent": (LogLevel.DEBUG, "no sitemap at {url}"),
+        },
+    ),
+    "TokenUseNotRecorded": LogMessage(LogLevel.WARNING, "the store took no note of the use of a token: {error}"),
+    "WakeDegraded": LogMessage(LogLevel.WARNING, "notify degraded, idle workers only poll: {why}"),
+    "WakeRestored": LogMessage(LogLevel.INFO, "notifications come through again"),
+    "WakeListenerFailed": LogMessage(LogLevel.WARNING, "a hint that a job waits was not taken in: {error}"),
+    "WorkerStarted": LogMessage(LogLevel.INFO, "Worker service starting"),
+    "WorkerStopped": LogMessage(LogLevel.INFO, "worker stopped"),
+    "WorkerFailed": LogMessage(
+        LogLevel.ERROR, "worker failed at {where}, another takes its place in {retry_in_seconds:g} s: {error}"
+    ),
+    "ChildRefused": LogMessage(LogLevel.WARNING, "child {pid} cannot begin: {error}"),
+    "ChildGone": LogMessage(
+        LogLevel.WARNING,
+        "a child could not be started: {how}",
+        of="had_begun",
+        choices={"True": (LogLevel.WARNING, "a child that waited for work is gone: {how}")},
+    ),
+    "ChildLost": LogMessage(LogLevel.WARNING, "child {pid} was lost with its job: {how}"),
+    "StorageFilled": LogMessage(
+        LogLevel.WARNING,
+        "the store is full, no jobs are taken until there is room: {error}",
+        of="storage",
+        choices={
+            "bodies": (
+                LogLevel.WARNING,
+                "the storage of kept bodies is full, no crawls are taken until there is room: {error}",
+            )
+        },
+    ),
+    "StorageFreed": LogMessage(
+        LogLevel.INFO,
+        "the store has room again, after {full_seconds:.0f} s",
+        of="storage",
+        choices={"bodies": (LogLevel.INFO, "the storage of kept bodies has room again, after {full_seconds:.0f} s")},
+    ),
+    "StoreOutOfReach": LogMessage(LogLevel.WARNING, "store out of reach while {doing}: {error}"),
+    "RequestServed": LogMessage(LogLevel.DEBUG, "{method} {route} answered {status}"),
+}
+
+
+def log_line(signal: Signal) -> LogLine:
+    """The line a signal makes. One that nobody worded is still told, under its own name."""
+    name = type(signal).__name__
+    event = _event(name)
+    facts = _facts(signal)
+    wording = WORDS.get(name)
+    if wording is None:
+        return LogLine(LogLevel.WARNING, event, event.replace("_", " "), facts)
+    level, message = wording.chosen(facts)
+    return LogLine(level, event, message.format_map(facts), _for_the_log(facts))
+
+
+def level_of(signal: Signal) -> LogLevel:
+    """The most a signal can matter: lets a busy listener drop it before it is worded."""
+    wording = WORDS.get(type(signal).__name__)
+    if wording is None:
+        return LogLevel.WARNING
+    return max([wording.level, *(level for level, _ in wording.choices.values())])
+
+
+def _event(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _facts(signal: Signal) -> dict[str, Any]:
+    values = ((each.name, getattr(signal, each.name)) for each in dataclasses.fields(signal))
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values}
+
+
+def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts under the names that log lines promise: a run is called by its kind, a holder is a node."""
+    told = {name: value for name, value in facts.items() if value is not None}
+    if run_id := told.pop("run_id", None):
+        told["correlation_id"] = run_id
+        told[f"{told.get('kind', 'run')}_id"] = run_id
+    if holder := told.get("holder"):
+        told["node_id"] = _node_of(holder)
+    return told
+
+
+def _node_of(holder: str) -> str:
+    """Who works, without the process: a node, a machine, or the token of a bot."""
+    first, *rest = holder.split("/")
+    return rest[0] if first in ("local", "bot") and rest else first

@@ -1,0 +1,231 @@
+"""The page jobs of one process: which may be fetched now, fetching them, and bringing home what they gave.
+
+How many run at once is the caller's business. Only jobs whose hosts may be asked now are leased. If a host asks us to
+wait after that, its jobs are put off: they go back to their lane until its turn comes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+import xxhash
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url, origin
+from shoal.egress import Failure
+from shoal.fetch.page_fetcher import Fetched
+from shoal.hosts.rate_limiter import HostConnections, RateLimiter
+from shoal.hosts.store import HostStore
+from shoal.hosts.throttle import HostAnswer, HostNews, ThrottleTracker, emit_holds
+from shoal.page_jobs.ingest import Ingest, Settlement
+from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
+from shoal.page_jobs.result import ResultDelivery
+from shoal.page_jobs.runner import HostBusy, PageJobRunner, failed
+from shoal.page_jobs.spec import KIND, PageWork, host_of
+from shoal.page_jobs.store import GroupStore
+from shoal.pages.page_signals import PagesSettled, status_class
+from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest
+from shoal.queue.queue import Queue
+
+MOST_TASKS: Final = 20_000  # that are remembered until they are begun
+LONGEST_HOP: Final = 30.0  # seconds that a page waits for the host it redirects to; after that the job is put off
+NOWHERE: Final = "about:blank"
+UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageBlocked(Signal):
+    """An address was refused by rule. The detail is for operators: the result does not name the address."""
+
+    job_id: str
+    url: str
+    code: str
+    detail: str
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one commit did."""
+
+    settlement: Settlement
+    tasks: list[PageTask] = field(default_factory=list)
+    holds: dict[int, float] = field(default_factory=dict)
+
+
+class PageJobBatch:
+    """Answers `work.page_job_loop.PageCraft`: the jobs are leased for one holder, fetched by one runner."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        ingest: Ingest,
+        groups: GroupStore,
+        hosts: HostStore,
+        places: RateLimiter,
+        connections: HostConnections,
+        watch: ThrottleTracker,
+        runner: PageJobRunner,
+        clock: Clock,
+        signals: Signals,
+        lanes: Sequence[str] = (SHARED_LANE,),
+    ) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._hosts = hosts
+        self._slots = PageLeases(queue, groups, places, runner.denies)
+        self._places = places
+        self._connections = connections
+        self._watch = watch
+        self._runner = runner
+        self._clock = clock
+        self._signals = signals
+        self._lanes = lanes
+        self._tasks: dict[Fence, tuple[PageTask, float]] = {}  # and when its host's slot is
+        self._pages: Counter[str] = Counter()  # that were fetched and not told yet, by class of status
+        self._bytes: Counter[str] = Counter()
+
+    async def run(self, lease: Lease) -> ResultDelivery | PutOff:
+        """Fetch the page when its slot comes; if its host asked us to wait meanwhile, put the job off."""
+        task, start_at = self._tasks.pop(lease.holder)
+        if task.work is None:
+            failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
+            return ResultDelivery(lease.holder, failed(failure, self._clock.micros()))
+        if not task.host:
+            return await self._denied(lease, task.work)
+        await self._connections.turn(task.host, start_at, task.apart)
+        if self._watch.holds(task.host):
+            return PutOff(lease.holder, self._watch.held_for(task.host))
+
+        if await self._runner.ask_robots(task.work) and self._places.paced:
+            return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
+
+        turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
+        turns.hosts[host_of(task.work.url)] = task.host
+
+        def heard(url: Url, fetched: Fetched) -> None:
+            if fetched.chain is None:
+                self._pages[status_class(fetched.status)] += 1
+                self._bytes[status_class(fetched.status)] += fetched.bytes
+            self._watch.hear(_answer(task, url, turns.hosts[origin(url)], fetched))
+
+        def blocked(failure: Failure) -> None:
+            detail = failure.operator_detail or failure.message
+            self._signals.emit(
+                PageBlocked(job_id=lease.holder.job_id, url=failure.url, code=failure.code, detail=detail)
+            )
+
+        try:
+            return ResultDelivery(lease.holder, await self._runner.run(task.work, heard, blocked, turns))
+        except HostBusy as busy:
+            return PutOff(lease.holder, busy.seconds)
+
+    async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
+        """A job that robots.txt forbids has no slot. If the rules were forgotten meanwhile, it needs one after all."""
+        if not self._runner.denies(work):
+            return PutOff(lease.holder, 0.0)
+        return ResultDelivery(
+            lease.holder, await self._runner.run(work, lambda url, fetched: None, lambda failure: None)
+        )
+
+    async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
+        """Store results and lease more in one commit; what is lost is dropped. Only jobs are leased that have a
+        slot at their host within the next two seconds: `start_in` says when."""
+        news = self._watch.news()
+        asked_at = self._clock.monotonic()
+        try:
+            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, news))
+        except BaseException:
+            self._watch.forget()
+            raise
+        self._watch.learn(turn.holds)
+        emit_holds(self._signals, news, turn.holds)
+        await self._ingest.tell(turn.settlement)
+        self._tell_pages()
+        if len(self._tasks) > MOST_TASKS:  # leased and handed back unbegun, all but a few
+            self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
+        self._tasks |= {task.lease.holder: (task, asked_at + task.start_in) for task in turn.tasks}
+        return [task.lease for task in turn.tasks]
+
+    def _tell_pages(self) -> None:
+        if self._pages:
+            self._signals.emit(PagesSettled(pages=dict(self._pages), bytes=dict(self._bytes)))
+            self._pages.clear()
+            self._bytes.clear()
+
+    def close(self) -> None:
+        """Drop what is under way, and every connection."""
+        self._runner.close()
+
+    async def _commit(
+        self,
+        tx: Tx,
+        results: Sequence[ResultDelivery | PutOff],
+        holder: str,
+        want: int,
+        news: dict[int, HostNews],
+    ) -> _Turn:
+        deliveries = [one for one in results if isinstance(one, ResultDelivery)]
+        put_off = [one.move for one in results if isinstance(one, PutOff)]
+        taker = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
+        turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
+        if news:
+            turn.holds = await self._hosts.hear(tx, news)
+        turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
+        turn.settlement.leases = [task.lease for task in turn.tasks]
+        return turn
+
+
+class _HostTurns:
+    """Answers `page_job.Turns` for one job, which has a slot of its own host already."""
+
+    def __init__(
+        self,
+        database: Database,
+        places: RateLimiter,
+        connections: HostConnections,
+        watch: ThrottleTracker,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._places = places
+        self._connections = connections
+        self._watch = watch
+        self._clock = clock
+        self.hosts: dict[str, int] = {}
+
+    async def wait(self, url: Url) -> None:
+        home = origin(url)
+        give_up_at = self._clock.monotonic() + LONGEST_HOP
+        while True:
+            asked_at = self._clock.monotonic()
+            place = await self._database.run(lambda tx: self._places.next_at(tx, home, LONGEST_HOP))
+            self.hosts[home] = place.host
+            if place.granted:
+                break
+            if asked_at + place.seconds > give_up_at:
+                raise HostBusy(place.seconds)
+            await self._clock.sleep(place.seconds)  # another commit had the host's row just now
+        await self._connections.turn(place.host, asked_at + place.seconds, place.apart)
+        if self._watch.holds(place.host):
+            raise HostBusy(self._watch.held_for(place.host))
+
+    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
+        return self._connections.at(self.hosts[origin(url)])
+
+
+def _answer(task: PageTask, url: Url, host: int, fetched: Fetched) -> HostAnswer:
+    return HostAnswer(
+        origin=origin(url),
+        host=host,
+        page=xxhash.xxh3_64_intdigest(url.encode()),
+        attempts=task.lease.attempts,
+        status=fetched.status,
+        seconds=fetched.seconds,
+        error=None if fetched.failure is None else fetched.failure.code,
+        retry_after=fetched.retry_after,
+    )

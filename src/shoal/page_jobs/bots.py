@@ -1,0 +1,185 @@
+"""Page jobs for bots, whatever carries them: pull, heartbeat, results. A bot is a token and what it calls itself; it is
+told what to fetch and for how long it is the bot's, and nothing of whose it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database, Tx
+from shoal.base.errors import RateLimited
+from shoal.base.signals import Signal, Signals
+from shoal.page_jobs.ingest import Ingest
+from shoal.page_jobs.leasing import PageLeases, PageTask
+from shoal.page_jobs.long_poll import LongPoll
+from shoal.page_jobs.result import Receipt, ResultDelivery
+from shoal.page_jobs.spec import KIND
+from shoal.queue import states
+from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, TurnResult, bot_holder, owner_of
+from shoal.queue.queue import Queue
+from shoal.settings import BotSettings
+
+COUNT_EVERY: Final = 10.0  # seconds after which what a token holds is counted anew
+UNREADABLE_FOR: Final = timedelta(minutes=1)
+MOST_TOKENS: Final = 10_000  # that are remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotAsked(Signal):
+    """A bot asked for jobs."""
+
+    token: str
+    bot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotPulled(Signal):
+    """A bot that asked for jobs got so many."""
+
+    token: str
+    bot_id: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A bot that asks for jobs."""
+
+    token: str
+    bot_id: str
+    capabilities: tuple[str, ...]
+    most: int
+
+    @property
+    def holder(self) -> str:
+        return bot_holder(self.token, self.bot_id)
+
+
+@dataclass(slots=True)
+class _Meter:
+    """What one token does: pulls in this second, and the jobs that it holds as far as this process knows."""
+
+    second: int = -1
+    pulls: int = 0
+    held: int = 0
+    counted_at: float = float("-inf")
+
+
+class Bots:
+    """The verbs of bots. Limits are those of a token in this process; what it holds is the store's word."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        ingest: Ingest,
+        slots: PageLeases,
+        room: LongPoll[PageTask],
+        settings: BotSettings,
+        clock: Clock,
+        signals: Signals,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._ingest = ingest
+        self._slots = slots
+        self._room = room
+        self._settings = settings
+        self._clock = clock
+        self._signals = signals
+        self._meters: dict[str, _Meter] = {}
+
+    async def look(self, pull: Pull) -> list[PageTask]:
+        """Jobs that are there now. Refuses a token that asks too often, or that holds as many as it may."""
+        self._count_pull(pull.token)
+        self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
+        return await self._room.look(pull.capabilities, lambda: self._lease(pull))
+
+    async def wait(self, pull: Pull, seconds: float) -> list[PageTask]:
+        """Jobs that come within so long, after `look` found none."""
+        return await self._room.wait(
+            pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), seconds
+        )
+
+    async def hand_back(self, pull: Pull, tasks: Sequence[PageTask]) -> None:
+        """The bot left before it got them."""
+        moves = [states.release(task.lease.holder.job_id, task.lease.holder.epoch, "not_taken") for task in tasks]
+        taker = LeaseRequest(pull.holder, [KIND])
+        turned = await self._database.run(lambda tx: self._queue.finish_and_lease_in(tx, moves, None))
+        self._queue.tell_turn(taker, moves, turned)
+        self._meter(pull.token).held -= len(tasks)
+
+    async def beat(self, token: str, holder: Fence) -> HeartbeatAnswer:
+        """A sign of life for a job; raises `LeaseLost` if it is not this token's."""
+        return await self._queue.beat(owner_of(bot_holder(token, "")), holder, self._settings.lock_ttl)
+
+    async def settle(self, token: str, deliveries: Sequence[ResultDelivery]) -> list[Receipt]:
+        """Take results in, each judged by itself; a receipt for each, in their order."""
+        settlement = await self._ingest.settle(bot_holder(token, ""), deliveries)
+        self._meter(token).held -= len(settlement.accepted)
+        return settlement.receipts
+
+    async def _lease(self, pull: Pull) -> list[PageTask]:
+        want = min(pull.most, await self._room_of(pull.token))
+        taker = self._slots.by_host(
+            LeaseRequest(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
+        )
+        tasks, turned = await self._database.run(lambda tx: self._commit(tx, taker, want))
+        self._queue.tell_turn(taker, [], turned)
+        self._meter(pull.token).held += len(tasks)
+        if tasks:
+            self._signals.emit(BotPulled(token=pull.token, bot_id=pull.bot_id, jobs=len(tasks)))
+        return tasks
+
+    async def _commit(self, tx: Tx, taker: LeaseRequest, want: int) -> tuple[list[PageTask], TurnResult]:
+        first = await self._queue.finish_and_lease_in(tx, [], taker, want)
+        leased = await self._slots.reserve(tx, first.leases)
+        tasks = [task for task in leased if task.work is not None]
+        unreadable = [
+            states.put_off(one.lease.holder.job_id, one.lease.holder.epoch, UNREADABLE_FOR, "unreadable_job")
+            for one in leased
+            if one.work is None
+        ]
+        if unreadable:
+            await self._queue.finish_and_lease_in(tx, unreadable, None)
+        return tasks, TurnResult([], [task.lease for task in tasks])
+
+    def _count_pull(self, token: str) -> None:
+        meter, second = self._meter(token), int(self._clock.monotonic())
+        if meter.second != second:
+            meter.second, meter.pulls = second, 0
+        meter.pulls += 1
+        if meter.pulls > self._settings.pulls:
+            raise RateLimited(f"This token has pulled {self._settings.pulls} times in this second", 1.0)
+
+    async def _room_of(self, token: str) -> int:
+        """How many more jobs a token may hold."""
+        meter, now, most = self._meter(token), self._clock.monotonic(), self._settings.most_jobs
+        age = now - meter.counted_at
+        if age >= COUNT_EVERY or (meter.held >= most and age >= 1.0):
+            owner = owner_of(bot_holder(token, ""))
+            meter.held = await self._database.read(lambda tx: self._queue.store.held_by_owner(tx, owner))
+            meter.counted_at = now
+        if meter.held >= most:
+            raise RateLimited(f"This token holds {meter.held} jobs, and may hold {most}", 1.0)
+        return most - meter.held
+
+    def _meter(self, token: str) -> _Meter:
+        if len(self._meters) >= MOST_TOKENS and token not in self._meters:
+            self._meters.clear()
+        return self._meters.setdefault(token, _Meter())
+
+
+def told(task: PageTask) -> dict[str, Any]:
+    """A job as a bot sees it: nothing of policy, project or labels."""
+    work, lease = task.work, task.lease
+    assert work is not None, "what cannot be read is handed back"
+    return {
+        "job_id": lease.holder.job_id,
+        "url": work.url,
+        "priority": lease.priority,
+        "crawl_config": work.crawl_config.plain(),
+        "rule_set": work.rule_set,
+        "lease": {"epoch": lease.holder.epoch, "ttl_seconds": lease.ttl_seconds},
+    }

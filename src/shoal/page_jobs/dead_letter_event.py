@@ -1,0 +1,56 @@
+"""What is told of the end of a page job: one event, whether it brought a result or not; and what stands among the
+results of those that brought none."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shoal.base.database import Tx
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.page_jobs.result import Result, Status
+from shoal.page_jobs.store import HeldJob, NewResult, ResultStore
+from shoal.queue.states import JobState, Move
+
+EVENTS: Final = {Status.SUCCESS: "crawl.job.completed", Status.FAIL: "crawl.job.failed"}
+
+
+def job_event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:
+    """`attempt`: which one it was, if the job does not stand as it did then."""
+    about: dict[str, Any] = {
+        "job_id": job.id,
+        "group": job.run_id,
+        "policy": job.policy,
+        "labels": job.labels,
+        "attempt": attempt or job.attempts + 1,
+    }
+    return Event(EVENTS[result.status], job.id, about | result.told())
+
+
+class DeadLetterEvents:
+    """Speaks for page jobs that ended without a word: their workers were lost too often, or raised."""
+
+    def __init__(self, results: ResultStore, outbox: OutboxStore) -> None:
+        self._results = results
+        self._outbox = outbox
+
+    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
+        """Write the results and events of dead letters in the commit that makes them such."""
+        why = {move.job_id: move for move in moves}
+        now: int = await tx.value("now")
+        ends = [(job, why[job.id], _lost(job, why[job.id], now)) for job in await self._results.ended(tx, sorted(why))]
+        await self._results.insert(tx, [_row(job, move.to, result) for job, move, result in ends])
+        await self._outbox.append(tx, *[job_event(job, result, _attempt(job, move)) for job, move, result in ends])
+
+
+def _lost(job: HeldJob, move: Move, now: int) -> Result:
+    return Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
+
+
+def _attempt(job: HeldJob, move: Move) -> int:
+    """Which attempt the move ended: one that failed is counted by then, one that was lost never is."""
+    return max(1, job.attempts + (not move.counts_attempt))
+
+
+def _row(job: HeldJob, state: JobState, result: Result) -> NewResult:
+    """Nobody sent it, so nobody can send it again: no digest is that of a result."""
+    return NewResult(job.id, job.epoch, job.run_id, job.policy, state, digest="", result=result)

@@ -1,0 +1,194 @@
+"""The life of a job group: made with all its jobs in one commit, watched, cancelled, and ended with its last job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound
+from shoal.base.ids import GroupId, JobId, new_id
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url, origin
+from shoal.egress.address import AddressRule
+from shoal.egress.proxies import Proxies
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.page_jobs.group import Group, GroupConfig, GroupState
+from shoal.page_jobs.result import StoredResult
+from shoal.page_jobs.spec import KIND, PageSpec, check_url
+from shoal.page_jobs.store import GroupStore, NewGroup, ResultStore
+from shoal.queue import states as job_states
+from shoal.queue.job import LostJob, NewJob, quota_keys
+from shoal.queue.queue import Queue
+from shoal.queue.states import TERMINAL, Move
+
+EVENT = "crawl.group.completed"
+TOLD_PLACES = 10  # of URLs that are refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEnded(Signal):
+    """The last job of a group ended, or the group was cancelled."""
+
+    group_id: str
+    state: GroupState
+    jobs: dict[str, int]
+
+
+class Groups:
+    """The verbs on job groups, and the keeper of their runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: GroupStore,
+        results: ResultStore,
+        queue: Queue,
+        outbox: OutboxStore,
+        rule: AddressRule,
+        signals: Signals,
+        proxies: Proxies | None = None,
+    ) -> None:
+        self._database = database
+        self.store = store
+        self._results = results
+        self._queue = queue
+        self._outbox = outbox
+        self._rule = rule
+        self._signals = signals
+        self._proxies = proxies or Proxies()
+
+    async def make(self, config: GroupConfig) -> Group:
+        """Store a group and a job for each of its URLs, all or nothing. All of them wait at once; how many of one host
+        are leased at a time is decided by its pace."""
+        self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
+        urls = self._urls(config.urls)
+        group_id = GroupId(config.group or new_id("grp"))
+        spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
+        new = NewGroup(group_id, config.project, config.labels, config.priority, len(urls), spec)
+
+        async def commit(tx: Tx) -> tuple[Group, list[NewJob]]:
+            group = await self.store.insert(tx, new)
+            if group is None:
+                raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
+            jobs = self._jobs(config, group_id, urls)
+            await self._queue.enqueue_in(tx, jobs)
+            return group, jobs
+
+        group, jobs = await self._database.run(commit)
+        self._queue.announce(jobs)
+        return await self.get(group.id)
+
+    async def get(self, group_id: str) -> Group:
+        group = await self._database.read(lambda tx: self.store.get(tx, group_id))
+        if group is None:
+            raise NotFound("job group", group_id)
+        return group
+
+    async def newest(self, *, after: int | None = None, limit: int = 50, state: str | None = None) -> list[Group]:
+        return await self._database.read(lambda tx: self.store.page_of(tx, after, limit, state))
+
+    async def results(self, group_id: str, *, after: int = 0, limit: int = 100) -> list[StoredResult]:
+        """What its jobs gave, in the order in which they ended; of a job that is tried again, nothing yet."""
+        await self.get(group_id)
+        return await self._database.read(lambda tx: self._results.of_group(tx, group_id, after, limit))
+
+    async def results_of_job(self, job_id: str) -> list[StoredResult]:
+        """What each attempt at a page job gave, oldest first; also those that were not its last word."""
+
+        async def look(tx: Tx) -> list[StoredResult]:
+            if await self._queue.store.get(tx, JobId(job_id)) is None:
+                raise NotFound("job", job_id)
+            return await self._results.of_job(tx, JobId(job_id))
+
+        return await self._database.read(look)
+
+    async def cancel(self, group_id: str, reason: str = "asked") -> Group:
+        """End the jobs that have not ended; what is being fetched is dropped. One that is over stays as it is."""
+
+        async def commit(tx: Tx) -> None:
+            group = await self.store.lock(tx, group_id)
+            if group is None:
+                raise NotFound("job group", group_id)
+            if group.state is GroupState.OPEN:
+                await self._cancel_jobs(tx, group_id, reason)
+                await self._end(tx, group, GroupState.CANCELLED, reason)
+
+        await self._database.run(commit)
+        await self.told(group_id)
+        return await self.get(group_id)
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self.store.lock(tx, run_id)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        return False
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        """Decide, in the commit that ended a job or many, whether the group is over. The group is locked."""
+        if move.to not in TERMINAL or await self.store.has_live_jobs(tx, run_id):
+            return
+        group = await self.store.lock(tx, run_id)
+        if group is not None and group.state is GroupState.OPEN:
+            await self._end(tx, group, GroupState.COMPLETED, None)
+
+    async def told(self, run_id: str) -> None:
+        group = await self._database.read(lambda tx: self.store.over(tx, run_id))
+        if group is not None:
+            self._signals.emit(GroupEnded(group_id=group.id, state=group.state, jobs=group.jobs))
+
+    async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
+        """What waits goes first: only then can nobody lease it while we end what is leased."""
+        await self._queue.store.cancel_waiting(tx, group_id, reason)
+        held = await self.store.held(tx, group_id)
+        moves = [job_states.cancel(holder.job_id, holder.epoch, reason) for holder in held]
+        await self._queue.finish_and_lease_in(tx, moves, None)
+
+    async def _end(self, tx: Tx, group: Group, state: GroupState, reason: str | None) -> None:
+        counts = await self.store.end(tx, group.id, state, reason)
+        body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
+        await self._outbox.append(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
+
+    def _urls(self, given: Sequence[str]) -> list[Url]:
+        """The URLs as they will be asked for, each once. All that cannot be are named by their places."""
+        found: dict[Url, None] = {}
+        refused: list[tuple[int, InvalidInput]] = []
+        for place, text in enumerate(given):
+            try:
+                found[check_url(text, self._rule, f"urls[{place}]")] = None
+            except InvalidInput as error:
+                refused.append((place, error))
+        if refused:
+            raise _refusal(refused)
+        return list(found)
+
+    def _jobs(self, config: GroupConfig, group_id: GroupId, urls: list[Url]) -> list[NewJob]:
+        attempts = self._queue.settings.job_attempts if config.max_retry is None else config.max_retry + 1
+        common: dict[str, Any] = {
+            "kind": KIND,
+            "run_id": group_id,
+            "priority": config.priority,
+            "max_attempts": attempts,
+            "capability": config.capability,
+            "scopes": quota_keys(config.project, config.labels),
+        }
+        return [NewJob(id=JobId(new_id("job")), payload=_payload(url), host=origin(url), **common) for url in urls]
+
+
+def _payload(url: Url) -> str:
+    """What a job of a group says itself; the rest is the group's."""
+    return orjson.dumps({"url": url}).decode()
+
+
+def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:
+    """The first refusal in its words, and the places of the others."""
+    _, first = refused[0]
+    others = [f"urls[{place}]" for place, _ in refused[1 : TOLD_PLACES + 1]]
+    if others:
+        more = len(refused) - 1 - len(others)
+        places = f"{', '.join(others)}{f' and {more} more' if more else ''}"
+        first.message = f"{first.message[:-1]}; {places} cannot be fetched either."
+        first.args = (first.message,)
+    return first

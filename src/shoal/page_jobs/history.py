@@ -1,0 +1,109 @@
+"""What a policy gave over time: its results, newest first, and what changed between two of them."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shoal.base.clock import moment
+from shoal.base.database import Database, Tx
+from shoal.base.errors import NotFound
+from shoal.base.text import shorten
+from shoal.page_jobs.result import StoredResult
+from shoal.page_jobs.store import ResultStore
+
+MOST_CHANGES: Final = 1000
+ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value at a path that is not what it was. None: it was not there, or is not there any more."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def answer(self) -> dict[str, Any]:
+        return {"path": self.path, "from": self.before, "to": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What changed from one result to another."""
+
+    before: StoredResult
+    after: StoredResult
+
+    def answer(self) -> dict[str, Any]:
+        changes = changes_of(self.before.result.data, self.after.result.data)
+        hashes = (self.before.result.html_hash, self.after.result.html_hash)
+        return {
+            "from": _told(self.before),
+            "to": _told(self.after),
+            "html_changed": None if None in hashes else hashes[0] != hashes[1],
+            "changes": [change.answer() for change in changes[:MOST_CHANGES]],
+            "more_changes": max(0, len(changes) - MOST_CHANGES),
+        }
+
+
+class History:
+    """The results of policies. Whether a policy is there is its own room's business."""
+
+    def __init__(self, database: Database, results: ResultStore) -> None:
+        self._database = database
+        self._results = results
+
+    async def of_policy(self, policy: str, *, before: int | None = None, limit: int = 50) -> list[StoredResult]:
+        return await self._database.read(lambda tx: self._results.of_policy(tx, policy, before, limit))
+
+    async def diff(self, policy: str, before: str | None = None, after: str | None = None) -> Diff:
+        """Between the results of two jobs; without names, between the last two successes, or the one before `after`."""
+
+        async def look(tx: Tx) -> Diff:
+            last = await self._one(tx, policy, after) if after else await self._success(tx, policy, None)
+            first = await self._one(tx, policy, before) if before else await self._success(tx, policy, last.number)
+            return Diff(first, last)
+
+        return await self._database.read(look)
+
+    async def _one(self, tx: Tx, policy: str, job_id: str) -> StoredResult:
+        found = await self._results.one_of_policy(tx, policy, job_id)
+        if found is None:
+            raise NotFound("result", shorten(job_id), "name a job that is in the policy's results")
+        return found
+
+    async def _success(self, tx: Tx, policy: str, before: int | None) -> StoredResult:
+        found = await self._results.success_of_policy(tx, policy, before)
+        if found is None:
+            what = "success of policy" if before is None else "second success of policy"
+            raise NotFound(what, policy, "two runs must have succeeded, to be compared")
+        return found
+
+
+def changes_of(before: Any, after: Any, path: str = "") -> list[Change]:
+    """Where two values differ, by the path to the place; lists are compared place by place."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [*before, *(name for name in after if name not in before)]
+        return _each(before, after, [(f"{path}.{name}" if path else name, name) for name in names])
+    if isinstance(before, list) and isinstance(after, list):
+        old, new = dict(enumerate(before)), dict(enumerate(after))
+        return _each(old, new, [(f"{path}[{place}]", place) for place in range(max(len(before), len(after)))])
+    return [] if before == after else [Change(path, _known(before), _known(after))]
+
+
+def _each(before: dict[Any, Any], after: dict[Any, Any], places: list[tuple[str, Any]]) -> list[Change]:
+    pairs = [(where, before.get(key, ABSENT), after.get(key, ABSENT)) for where, key in places]
+    return [change for where, old, new in pairs for change in changes_of(old, new, where)]
+
+
+def _known(value: Any) -> Any:
+    return None if value is ABSENT else value
+
+
+def _told(stored: StoredResult) -> dict[str, Any]:
+    result = stored.result
+    return {
+        "job_id": stored.job_id,
+        "status": result.status.value,
+        "html_hash": result.html_hash,
+        "fetched_at": moment(result.fetched_at),
+    }

@@ -1,0 +1,191 @@
+"""The one way in for results of page jobs, from nodes and from bots: who sends it, for which grant, and what it does to
+the job, all in one commit with the event that tells of it. Fetching is left to others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import LeaseLost
+from shoal.base.ids import JobId
+from shoal.base.signals import Signals
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.extract.required_fields import missing_fields
+from shoal.page_jobs.dead_letter_event import job_event
+from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
+from shoal.page_jobs.spec import KIND
+from shoal.page_jobs.store import HeldJob, NewResult, ResultStore
+from shoal.pages.page_signals import ResultsTaken
+from shoal.queue import states
+from shoal.queue.job import Fence, Lease, LeaseRequest, RunListener, TurnResult, owner_of
+from shoal.queue.queue import Queue
+from shoal.queue.states import TERMINAL, JobState, Move
+
+
+class Accepted(Struct, frozen=True):
+    """A delivery whose grant still holds, and what becomes of its job."""
+
+    job: HeldJob
+    result: Result
+    digest: str
+    move: Move
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What one commit did: a receipt for each delivery, in their order, and the jobs that were leased in it."""
+
+    taker: LeaseRequest
+    receipts: list[Receipt] = field(default_factory=list)
+    accepted: list[Accepted] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+
+
+class Ingest:
+    """Takes results in. `owner` is whoever the jobs were leased to: a node's process, or a bot's token; `keeper` is
+    told, once for each group of a batch, that some of its jobs have ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        store: ResultStore,
+        outbox: OutboxStore,
+        keeper: RunListener,
+        signals: Signals,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._store = store
+        self._outbox = outbox
+        self._keeper = keeper
+        self._signals = signals
+
+    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> Settlement:
+        """Store these results, end or return their jobs, and lease up to `want` more. Each is judged by itself: one
+        that comes too late, or from somebody else, changes nothing; one that came before gets the same answer again."""
+        taker = LeaseRequest(owner, [KIND])
+        settlement = await self._database.run(lambda tx: self.settle_in(tx, taker, deliveries, want))
+        await self.tell(settlement)
+        return settlement
+
+    async def settle_one(self, owner: str, delivery: ResultDelivery) -> JobState:
+        """The same for a single result; raises `LeaseLost` if it is not taken."""
+        [receipt] = (await self.settle(owner, [delivery])).receipts
+        if receipt.state is None:
+            raise LeaseLost(delivery.holder.job_id, delivery.holder.epoch)
+        return receipt.state
+
+    async def settle_in(
+        self,
+        tx: Tx,
+        taker: LeaseRequest,
+        deliveries: Sequence[ResultDelivery],
+        want: int = 0,
+        put_off: Sequence[Move] = (),
+    ) -> Settlement:
+        """The same as part of a larger commit; `tell` it once that is through. `put_off`: jobs that are only handed
+        back."""
+        settlement = Settlement(taker)
+        await self._lock_runs(tx, {*(one.holder.job_id for one in deliveries), *(move.job_id for move in put_off)})
+        held = await self._held(tx, owner_of(taker.holder), deliveries)
+        late = [one.holder for one in deliveries if one.holder not in held]
+        answers = await self._store.answers(tx, taker.holder, late) if late else {}
+        digests = [one.result.digest() for one in deliveries]
+        for delivery, digest in zip(deliveries, digests, strict=True):
+            job = held.pop(
+                delivery.holder, None
+            )  # a second one for the same grant finds what was answered to the first
+            if job is not None:
+                one = self._judge(job, delivery.result, digest)
+                settlement.accepted.append(one)
+                answers[delivery.holder] = (digest, one.move.to)
+        settlement.receipts = [
+            _receipt(one.holder, digest, answers.get(one.holder))
+            for one, digest in zip(deliveries, digests, strict=True)
+        ]
+        settlement.leases = (await self._carry_out(tx, settlement.accepted, taker, want, put_off)).leases
+        return settlement
+
+    async def tell(self, settlement: Settlement) -> None:
+        """The commit is through: say what became of the jobs, and of their groups."""
+        durations = [one.result.duration for one in settlement.accepted if one.result.duration is not None]
+        if settlement.accepted:
+            taken, seconds = len(settlement.accepted), sum(durations)
+            self._signals.emit(ResultsTaken(kind=KIND, count=taken, timed=len(durations), seconds=seconds))
+        moves = [one.move for one in settlement.accepted]
+        self._queue.tell_turn(settlement.taker, moves, TurnResult([], settlement.leases))
+        for run_id in _ended_in(settlement.accepted):
+            await self._keeper.told(run_id)
+
+    async def _lock_runs(self, tx: Tx, job_ids: set[JobId]) -> None:
+        """The groups of these jobs before the jobs: whatever moves a job locks in that order."""
+        runs = await self._store.runs_of(tx, sorted(job_ids)) if job_ids else []
+        for run_id in sorted({run_id for run_id in runs if run_id}):
+            await self._keeper.lock(tx, run_id)
+
+    async def _held(self, tx: Tx, owner: str, deliveries: Sequence[ResultDelivery]) -> dict[Fence, HeldJob]:
+        """The jobs of those deliveries whose grants still hold."""
+        ids = sorted({one.holder.job_id for one in deliveries})
+        jobs = await self._store.lock(tx, ids) if ids else []
+        return {Fence(job.id, job.epoch): job for job in jobs if owner_of(job.owner) == owner}
+
+    def _judge(self, job: HeldJob, given: Result, digest: str) -> Accepted:
+        result = _checked(job, given if given.url else replace(given, url=job.url))
+        return Accepted(job, result, digest, self._move(job, result))
+
+    def _move(self, job: HeldJob, result: Result) -> Move:
+        if result.status is Status.SUCCESS:
+            return states.finish(job.id, job.epoch)
+        error = f"{result.error_code}: {result.error_message}"
+        if not result.retryable:
+            failed = states.fail(job.id, job.epoch, error)
+            failed.reason = result.error_code
+            return failed
+        if job.attempts + 1 < job.max_attempts:
+            wait = max(self._queue.backoff(job.attempts + 1), result.retry_after)
+            return states.retry(job.id, job.epoch, error, wait)
+        return states.fail(job.id, job.epoch, error)
+
+    async def _carry_out(
+        self, tx: Tx, accepted: list[Accepted], taker: LeaseRequest, want: int, put_off: Sequence[Move]
+    ) -> TurnResult:
+        await self._store.insert(tx, [_row(one) for one in accepted])
+        moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
+        turned = await self._queue.finish_and_lease_in(tx, moves, taker, want)
+        await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in TERMINAL])
+        for run_id, move in _ended_in(accepted).items():  # the end of a group is told after those of its jobs
+            await self._keeper.job_moved(tx, run_id, move)
+        return turned
+
+
+def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:
+    """The groups in which a job ended, each with the last such move."""
+    return {one.job.run_id: one.move for one in accepted if one.job.run_id and one.move.to in TERMINAL}
+
+
+def _checked(job: HeldJob, result: Result) -> Result:
+    """A success that lacks a required field is none: only valid data is told."""
+    if result.status is not Status.SUCCESS:
+        return result
+    problem = missing_fields(job.rule_set, result.final_url or result.url, result.data)
+    if problem is None:
+        return result
+    return replace(result, status=Status.FAIL, error_code=INVALID_DATA, error_message=problem)
+
+
+def _receipt(holder: Fence, digest: str, answer: tuple[str, JobState] | None) -> Receipt:
+    """What was answered to this very result, now or when it came first; to another for the same grant, nothing."""
+    return Receipt(holder, answer[1] if answer is not None and answer[0] == digest else None)
+
+
+def _row(one: Accepted) -> NewResult:
+    job = one.job
+    return NewResult(job.id, job.epoch, job.run_id, job.policy, one.move.to, one.digest, one.result)
+
+
+def _event(one: Accepted) -> Event:
+    return job_event(one.job, one.result)

@@ -1,0 +1,96 @@
+"""Page jobs whose hosts may be asked now: leased, read, and given a slot at their host in the same commit. For nodes
+and for bots alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from msgspec import DecodeError, Struct, ValidationError
+
+from shoal.base.database import Tx
+from shoal.hosts.rate_limiter import RateLimiter
+from shoal.page_jobs.spec import PageSpec, PageWork, host_of
+from shoal.page_jobs.store import GroupStore
+from shoal.queue import states
+from shoal.queue.job import Fence, Lease, LeaseRequest
+from shoal.queue.queue import Queue
+from shoal.queue.states import Move
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """A job that was not worked on: its host is not to be asked for so many seconds."""
+
+    holder: Fence
+    seconds: float
+
+    @property
+    def move(self) -> Move:
+        wait = timedelta(seconds=self.seconds)
+        return states.put_off(self.holder.job_id, self.holder.epoch, wait, "host_busy")
+
+
+class PageTask(Struct, frozen=True):
+    """A leased job with what it needs. `start_in`: seconds until its host's slot. Without a host it has no slot: it
+    cannot be read, or robots.txt forbids its page."""
+
+    lease: Lease
+    work: PageWork | None  # None: this version cannot read it
+    host: int = 0
+    start_in: float = 0.0
+    apart: float = 0.0  # from other requests to its host
+
+
+class PageLeases:
+    """Leases only what may be fetched now."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        groups: GroupStore,
+        places: RateLimiter,
+        denies: Callable[[PageWork], bool] = lambda work: False,
+    ) -> None:
+        self._denies = denies  # what is known to be forbidden by robots.txt: it needs no slot
+        self._queue = queue
+        self._groups = groups
+        self._places = places
+
+    def by_host(self, taker: LeaseRequest) -> LeaseRequest:
+        """The same taker, who leases only jobs whose hosts may be asked now."""
+        return replace(taker, pace=self._places)
+
+    async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
+        """Reserve a slot for each of the jobs leased in this commit. A job whose host has none after all, because
+        another commit was faster or the host has just asked us to wait, is taken back as if it had not been leased."""
+        tasks = await self._read(tx, leases)
+        kept = [task for task in tasks if task.work is None or self._denies(task.work)]
+        readable = [(task, task.work) for task in tasks if task.work is not None and not self._denies(task.work)]
+        refused = []
+        places = await self._places.give(tx, [host_of(work.url) for _, work in readable])
+        for (task, work), place in zip(readable, places, strict=True):
+            if place.granted:
+                task.lease.start_in = place.seconds
+                kept.append(PageTask(task.lease, work, place.host, place.seconds, place.apart))
+            else:
+                refused.append(states.take_back(task.lease.holder.job_id, task.lease.holder.epoch, "host_busy"))
+        if refused:
+            await self._queue.finish_and_lease_in(tx, refused, None)
+        return kept
+
+    async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
+        groups = sorted({lease.run_id for lease in leases if lease.run_id})
+        specs = await self._groups.specs(tx, groups) if groups else {}
+        return [PageTask(lease, _work(lease, specs)) for lease in leases]
+
+
+def _work(lease: Lease, specs: Mapping[str, PageSpec | None]) -> PageWork | None:
+    """What a job says itself, and its group for all of them; None if this version cannot read one of the two."""
+    try:
+        work = PageWork.stored(lease.payload)
+    except (ValidationError, DecodeError):
+        return None
+    if lease.run_id is None or lease.run_id not in specs:
+        return work
+    spec = specs[lease.run_id]
+    return None if spec is None else PageWork(url=work.url, crawl_config=spec.crawl_config, rule_set=spec.rule_set)

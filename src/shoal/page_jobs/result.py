@@ -1,0 +1,109 @@
+"""What a page job gave, whoever fetched it: a value that can be compared, stored and told."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+import xxhash
+from msgspec import Struct
+
+from shoal.base.clock import moment
+from shoal.base.ids import JobId
+from shoal.base.text import json_of
+from shoal.queue.job import Fence
+from shoal.queue.states import JobState
+
+INVALID_DATA: Final = "invalid_data"
+LONGEST_MESSAGE: Final = 2000
+
+
+class Status(StrEnum):
+    SUCCESS = "success"
+    FAIL = "fail"
+
+
+class Result(Struct, frozen=True):
+    """What became of one page job. `data` is what the rule set took, or whatever a bot calls its data."""
+
+    status: Status
+    url: str
+    fetched_at: int
+    final_url: str | None = None
+    http_status: int | None = None
+    data: Any = None
+    duration: float | None = None  # seconds
+    error_code: str | None = None
+    error_message: str | None = None
+    html_hash: str | None = None
+    retryable: bool = True  # whether another try may give more
+    retry_after: timedelta = timedelta(0)  # and not before that time
+
+    @property
+    def error(self) -> dict[str, str | None] | None:
+        return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
+
+    def digest(self) -> str:
+        """The same for the same result sent twice. When it was fetched is left out: whoever hears of it sets that."""
+        said = [
+            self.status,
+            self.url,
+            self.final_url,
+            self.http_status,
+            self.data,
+            self.duration,
+            self.error_code,
+            self.error_message,
+            self.html_hash,
+        ]
+        return xxhash.xxh3_128_hexdigest(json_of(said, orjson.OPT_SORT_KEYS))
+
+    def told(self) -> dict[str, Any]:
+        """The result as events and the API tell it."""
+        return {
+            "status": self.status.value,
+            "url": self.url,
+            "final_url": self.final_url,
+            "http_status": self.http_status,
+            "data": self.data,
+            "meta": {"crawl_duration": self.duration, "error": self.error, "html_hash": self.html_hash},
+            "fetched_at": moment(self.fetched_at),
+        }
+
+
+class ResultDelivery(Struct, frozen=True):
+    """A result, and the grant that it is for."""
+
+    holder: Fence
+    result: Result
+
+
+class Receipt(Struct, frozen=True):
+    """What became of a delivery: the state that its job went to, or None if the lease was not the sender's any more."""
+
+    holder: Fence
+    state: JobState | None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.state is None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A result as its row says. `state`: where it sent its job."""
+
+    number: int
+    job_id: JobId
+    epoch: int
+    group_id: str | None
+    policy: str | None
+    state: JobState
+    result: Result
+
+    def answer(self) -> dict[str, Any]:
+        """The result as the API and the command line show it."""
+        ids: dict[str, Any] = {"job_id": self.job_id, "group": self.group_id, "policy": self.policy}
+        ids |= {"attempt": self.epoch, "state": self.state.value}
+        return ids | self.result.told()

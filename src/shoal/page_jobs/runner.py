@@ -1,0 +1,342 @@
+"""One page job: ask the host's robots.txt, fetch the page, take its data. Failures are values."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+from msgspec.structs import replace as replace_fields
+
+from shoal.base.clock import Clock
+from shoal.base.errors import StorageFull, TimeError
+from shoal.base.retry_after import retry_after_seconds
+from shoal.base.url import Url, origin
+from shoal.egress import Egress, Failure, HeaderPairs, Limits
+from shoal.egress.custom_headers import split
+from shoal.extract.page import ExtractOptions, PageFacts
+from shoal.fetch.cookies import CookieJar
+from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
+from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
+from shoal.fetch.redirect_chain import RedirectChain
+from shoal.hosts.robots import Rules, product_token
+from shoal.hosts.throttle import REFUSED
+from shoal.page_jobs.result import Result, Status
+from shoal.page_jobs.spec import PageWork
+
+if TYPE_CHECKING:
+    from shoal.extract.optional_facts import OptionalFactsReader
+
+ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
+STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for what a robots.txt said
+ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are remembered
+MOST_RULES: Final = 2_000  # of hosts, that are remembered
+MOST_READERS: Final = 64  # of rule sets, likewise
+SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
+
+Blocked = Callable[[Failure], None]
+Heard = Callable[[Url, Fetched], None]
+"""Is told what the host of a URL answered."""
+
+
+class HostBusy(Exception):
+    """A host that a page redirects to is not to be asked for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class RedirectSlots(Protocol):
+    """The turns of one job at the hosts of its URL and of those that it redirects to."""
+
+    async def wait(self, url: Url) -> None:
+        """Wait for a slot of the host of a redirect's target; `HostBusy` if there is none soon."""
+        ...
+
+    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
+        """Keep one of the connections that the host of a URL may have."""
+        ...
+
+
+class RobotsSource(Protocol):
+    """Who gives the rules of a host, asking it if need be."""
+
+    async def rules_of(self, origin: str) -> Rules: ...
+
+
+class RobotsMemo:
+    """The rules of the hosts that were asked lately; several who want the same ones wait for one answer."""
+
+    def __init__(self, desk: RobotsSource, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
+
+    def known(self, home: str) -> Rules | None:
+        """The rules of a host that was asked lately; None if it has to be asked."""
+        at, asking = self._known.get(home, (0.0, None))
+        if asking is None or not asking.done() or self._clock.monotonic() - at > ROBOTS_FRESH:
+            return None
+        return None if asking.cancelled() or asking.exception() is not None else asking.result()
+
+    def knows(self, home: str) -> bool:
+        return self.known(home) is not None
+
+    async def rules_of(self, home: str) -> Rules:
+        at, asking = self._known.get(home, (0.0, None))
+        if asking is None or self._clock.monotonic() - at > ROBOTS_FRESH:
+            if len(self._known) >= MOST_RULES:
+                self._known.clear()
+            asking = asyncio.create_task(self._ask(home))
+            self._known[home] = self._clock.monotonic(), asking
+        try:
+            rules = await asyncio.shield(asking)
+        except Exception:
+            self._known.pop(home, None)
+            raise
+        if not rules.reachable:
+            self._known.pop(home, None)  # the next one asks again
+        return rules
+
+    async def _ask(self, home: str) -> Rules:
+        while True:
+            try:
+                return await self._desk.rules_of(home)
+            except (TimeError, StorageFull):  # the store is away or full: that is not the page's fault
+                await self._clock.sleep(STORE_PAUSE)
+
+    def close(self) -> None:
+        for _, asking in self._known.values():
+            asking.cancel()
+        self._known.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRoute:
+    """A way out, and the rules of the hosts that are asked by it."""
+
+    egress: Egress
+    robots: RobotsMemo
+
+    def close(self) -> None:
+        self.robots.close()
+        self.egress.close()
+
+
+class EgressRoutes:
+    """The ways out: the direct one (None), and one through each proxy by its label. Each is opened when it is first
+    needed, by `open_way`, which knows none for a label that nobody set up."""
+
+    def __init__(self, open_way: Callable[[str | None], EgressRoute | None]) -> None:
+        self._open = open_way
+        self._ways: dict[str | None, EgressRoute | None] = {}
+
+    def by(self, label: str | None) -> EgressRoute | None:
+        if label not in self._ways:
+            self._ways[label] = self._open(label)
+        return self._ways[label]
+
+    def close(self) -> None:
+        for way in self._ways.values():
+            if way is not None:
+                way.close()
+        self._ways.clear()
+
+
+class PageJobRunner:
+    """Fetches pages for page jobs, each with its own headers, cookies, limits, rule set and way out."""
+
+    def __init__(
+        self,
+        ways: EgressRoutes,
+        agent: str,
+        limits: Limits,
+        max_links: int,
+        clock: Clock,
+        longest_retry_after: timedelta = timedelta(hours=1),
+    ) -> None:
+        self._ways = ways
+        self._agent = agent
+        self._limits = limits
+        self._token = product_token(agent)
+        self._options = ExtractOptions(max_links=max_links, agent=self._token)
+        self._clock = clock
+        self._longest_retry_after = longest_retry_after
+        self._readers: dict[bytes, OptionalFactsReader] = {}
+
+    async def ask_robots(self, work: PageWork) -> bool:
+        """Have the rules of a job's host at hand; whether the host had to be waited for."""
+        way, home = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
+        if way is None or way.robots.knows(home):
+            return False
+        return (await way.robots.rules_of(home)).reachable
+
+    def denies(self, work: PageWork) -> bool:
+        """Whether the rules of a job's host are known and forbid its page."""
+        way, url = self._ways.by(work.crawl_config.proxy), Url(work.url)
+        rules = None if way is None else way.robots.known(origin(url))
+        return rules is not None and rules.reachable and not rules.allows(url)
+
+    async def run(self, work: PageWork, heard: Heard, blocked: Blocked, turns: "RedirectSlots | None" = None) -> Result:
+        """What the page gave; see `visit`."""
+        return self._result(work, await self.visit(work, heard, blocked, turns))
+
+    async def visit(
+        self,
+        work: PageWork,
+        heard: Heard,
+        blocked: Blocked,
+        turns: "RedirectSlots | None" = None,
+        *,
+        capture: bool = False,
+    ) -> Fetched:
+        """Fetch the page, and where it redirects to if the robots.txt of that host allows it, each when its turn comes.
+        `heard` is told what hosts answered, `blocked` what was refused by rule. Without `turns`, the delay that a host
+        asks for is kept before each redirect."""
+        at, label = Url(work.url), work.crawl_config.proxy
+        way = self._ways.by(label)
+        if way is None:
+            return Fetched(at, 0.0, failure=Failure("unknown_proxy", no_proxy(label), retryable=True, url=at))
+        fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture)
+        chain: RedirectChain | None = None
+        while True:
+            if chain is not None and turns is not None and not way.robots.knows(origin(at)):
+                await turns.wait(at)  # robots.txt has a slot of its own
+            rules = await way.robots.rules_of(origin(at))
+            if failure := _objection(rules, at):
+                return Fetched(at, 0.0, redirects=() if chain is None else chain.hops, failure=failure)
+            if chain is not None:
+                await (self._clock.sleep(rules.delay.total_seconds()) if turns is None else turns.wait(at))
+            async with nullcontext() if turns is None else turns.connected(at):
+                fetched = await _fetch(fetcher, at, chain)
+            heard(at, fetched)
+            if fetched.chain is None:
+                return fetched
+            at, chain = Url(fetched.final_url), fetched.chain
+
+    def close(self) -> None:
+        self._ways.close()
+
+    def _fetcher(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked, *, capture: bool) -> PageFetcher:
+        return PageFetcher(
+            egress,
+            self.headers_of(work, url),
+            self.limits_of(work),
+            self._options,
+            blocked,
+            self._reader(work),
+            capture=capture,
+            token=self._token,
+        )
+
+    def limits_of(self, work: PageWork) -> Limits:
+        """The limits of its fetch: it may ask for less time."""
+        hint = work.crawl_config.timeout_hint
+        if hint is None:
+            return self._limits
+        return replace(self._limits, total_timeout=min(timedelta(seconds=hint), self._limits.total_timeout))
+
+    def headers_of(self, work: PageWork, url: Url) -> CrawlHeaders:
+        """What its requests say, to its own host and to those that it is led to."""
+        given, secret = split(work.crawl_config.headers)
+        ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
+        pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
+        return CrawlHeaders(pairs, CookieJar(self._clock), secret, homes_of([url]))
+
+    def _reader(self, work: PageWork) -> "OptionalFactsReader | None":
+        if work.rule_set is None:
+            return None
+        from shoal.extract.optional_facts import OptionalFactsReader
+        from shoal.extract.rules import read_rules
+
+        name = orjson.dumps(work.rule_set)
+        if name not in self._readers:
+            if len(self._readers) >= MOST_READERS:
+                self._readers.clear()
+            self._readers[name] = OptionalFactsReader(self._clock.monotonic, rules=read_rules(work.rule_set))
+        return self._readers[name]
+
+    def _result(self, work: PageWork, fetched: Fetched) -> Result:
+        further, facts = fetched.further, fetched.facts
+        result = Result(
+            Status.SUCCESS,
+            work.url,
+            self._clock.micros(),
+            final_url=fetched.final_url,
+            http_status=fetched.status,
+            data=_data(work, facts) if further is None else further.data,
+            duration=round(fetched.seconds, 6),
+            html_hash=None if facts is None else facts.content_hash,
+        )
+        problem = _problem(fetched)
+        if problem is None:
+            return result
+        wait = self._asked_by(fetched)
+        return replace_fields(result, status=Status.FAIL, retry_after=wait, **_as_error(problem))
+
+    def _asked_by(self, fetched: Fetched) -> timedelta:
+        """For how long a page asks us to wait: a 503 holds its URL, and not always its host."""
+        if fetched.status != REFUSED:
+            return timedelta(0)
+        return retry_after_seconds(fetched.retry_after, self._clock.now(), self._longest_retry_after) or timedelta(0)
+
+
+async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) -> Fetched:
+    answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+    def done(fetched: Fetched) -> None:
+        if not answer.done():
+            answer.set_result(fetched)
+
+    handle = fetcher.submit(url, done, None, chain)
+    try:
+        return await answer
+    finally:
+        handle.cancel()
+
+
+def _objection(rules: Rules, url: Url) -> Failure | None:
+    """Why a URL may not be asked for."""
+    if not rules.reachable:
+        return Failure("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip(), retryable=True, url=url)
+    if not rules.allows(url):
+        return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
+    return None
+
+
+NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."
+
+
+def no_proxy(label: str | None) -> str:
+    return f'There is no proxy "{label}" here: name it in SHOAL_PROXIES of this machine.'
+
+
+def _data(work: PageWork, facts: PageFacts | None) -> dict[str, Any] | None:
+    """Without a rule set, what the page says of itself."""
+    if facts is None or work.rule_set is not None:
+        return None
+    return {name: getattr(facts, name) for name in SHOWN_FACTS}
+
+
+def failed(failure: Failure, now: int) -> Result:
+    """The result of a job whose page was not fetched."""
+    return Result(Status.FAIL, failure.url, now, **_as_error(failure))
+
+
+def _as_error(failure: Failure) -> dict[str, Any]:
+    return {"error_code": failure.code, "error_message": failure.message, "retryable": failure.retryable}
+
+
+def _problem(fetched: Fetched) -> Failure | None:
+    """Why a page that was asked for gave no result."""
+    if fetched.failure is not None:
+        return fetched.failure
+    if fetched.status is None or not 200 <= fetched.status < 300:
+        retryable = fetched.status in RETRYABLE_STATUS
+        return Failure("http_status", f"The server answered {fetched.status}.", retryable=retryable)
+    if fetched.further is not None and fetched.further.error_code is not None:
+        return Failure(fetched.further.error_code, fetched.further.error_message or "", retryable=True)
+    return None

@@ -1,0 +1,123 @@
+"""The work of a page job: which URL to fetch, how, and which data to take from it. Judged here, done elsewhere."""
+
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, json
+
+from shoal.base.errors import InvalidInput
+from shoal.base.parsing import PROXY_LABEL
+from shoal.base.request_form import Form, describe, matching
+from shoal.base.text import redact_url
+from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
+from shoal.egress.address import AddressRule
+from shoal.egress.custom_headers import MOST_HEADERS, RESERVED, check_headers, hidden_headers
+from shoal.queue.job import HTTP, JS
+
+KIND: Final = "page"
+AS_GIVEN: Final = UrlRules(tracking=(), session=())  # somebody wants this very URL, whatever its parameters mean
+
+_RESERVED: Final = {
+    **RESERVED,
+    "user-agent": "the operator sets SHOAL_USER_AGENT",
+    "host": "name the host in the URL",
+}
+_ADDRESS_FIX: Final = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
+_URL_FIX: Final = "write it as http://host/path or https://host/path"
+
+Text = Annotated[str, Meta(min_length=1, max_length=10_000)]
+HeaderText = Annotated[str, Meta(max_length=10_000)]
+
+
+class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a page is fetched."""
+
+    headers: Annotated[
+        dict[str, HeaderText],
+        describe("Headers of your own; all but Accept… go only to the origin of the URL.", max_length=MOST_HEADERS),
+    ] = {}
+    js_required: Annotated[bool, describe("The page needs a browser: it waits for a renderer.")] = False
+    timeout_hint: Annotated[
+        Annotated[float, Meta(gt=0, le=600)] | None, describe("Seconds that the answer may take.")
+    ] = None
+    proxy: Annotated[
+        Annotated[str, matching(PROXY_LABEL, "1 to 64 letters, digits and `_.-`")] | None,
+        describe("The label of a proxy to go through; the operator sets them up with SHOAL_PROXIES."),
+    ] = None
+
+
+def check_config(config: PageConfig) -> PageConfig:
+    """Refuse headers that would break a request or speak for Shoal."""
+    try:
+        check_headers(config.headers, _RESERVED)
+    except ValueError as error:
+        raise InvalidInput("crawl_config.headers", str(error), "correct them") from None
+    return config
+
+
+def check_rule_set(rule_set: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Refuse a rule set that could not be carried out."""
+    if rule_set is not None:
+        _check_rules(json.encode(rule_set))
+    return rule_set
+
+
+@lru_cache(maxsize=32)
+def _check_rules(text: bytes) -> None:
+    """A file of policies has the same few over and over, and their selectors take long to judge."""
+    from shoal.extract.rules import read_rules  # who has no rule set does not wait for its reader
+
+    read_rules(json.decode(text), "rule_set.")
+
+
+class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How pages are fetched and what is taken from them, the same for every URL of a group."""
+
+    crawl_config: Annotated[PageConfig, describe("How it is fetched: {headers, js_required, timeout_hint, proxy}.")] = (
+        PageConfig()
+    )
+    rule_set: Annotated[dict[str, Any] | None, describe("Which data to take from it.")] = None
+
+    unquoted = frozenset({"crawl_config"})
+    checks = {"crawl_config": check_config, "rule_set": check_rule_set}
+
+    @property
+    def capability(self) -> str:
+        """What whoever takes the job must be able to do."""
+        return JS if self.crawl_config.js_required else HTTP
+
+    def shown(self) -> dict[str, Any]:
+        """As anybody may see it: without the values of headers that may be secrets."""
+        values = self.plain()
+        values["crawl_config"]["headers"] = hidden_headers(self.crawl_config.headers)
+        return values
+
+
+class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One URL with all that its job needs to know."""
+
+    url: Annotated[Text, describe("What to fetch.")]
+    policy: Annotated[str | None, describe("The policy that wants it.")] = None
+    labels: Annotated[dict[str, str], describe("Words of the policy's owner.")] = {}
+    project: Annotated[str | None, describe("What it is filed under.")] = None
+    priority: Annotated[dict[str, float], describe("The parts that its priority is made of.")] = {}
+
+
+def host_of(url: str) -> str:
+    """The origin that a page job asks, by which its pace is kept; empty if it can ask none."""
+    found = canonical(url, AS_GIVEN)
+    return "" if isinstance(found, UrlRefusal) else origin(found)
+
+
+def check_url(text: str, rule: AddressRule, field: str) -> Url:
+    """The URL as it will be asked for. What can never be fetched is refused by the name of its field; hosts that are
+    names are judged when they are resolved."""
+    url = canonical(text, AS_GIVEN)
+    if isinstance(url, UrlRefusal):
+        raise InvalidInput(field, f"{redact_url(text[:2000])[:200]!r} {url.problem}", _URL_FIX)
+    refusal = rule.judge_url(url)
+    if refusal is not None:
+        is_ours = refusal.code == "self_connection"
+        problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
+        raise InvalidInput(field, problem, "name another site" if is_ours else _ADDRESS_FIX)
+    return url

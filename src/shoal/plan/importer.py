@@ -1,0 +1,97 @@
+"""The intake: many policies from a file, judged line by line; all of them are kept, or none, or the good ones."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import IO
+
+from msgspec import json
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
+from shoal.base.ids import ids_behind, new_id
+from shoal.plan.policies import Policies, new_policy
+from shoal.plan.policy import PolicyForm
+from shoal.plan.policy_file import PolicyRow
+from shoal.plan.store import NewPolicy, PolicyStore
+
+BATCH = 1_000
+BREATH = 100  # lines judged at a stretch, in a thread: others use this process as well
+MOST_TOLD = 100  # bad lines
+IN_MEMORY = 8_000_000
+
+
+@dataclass(slots=True)
+class ImportSummary:
+    """What became of a file."""
+
+    made: int = 0
+    bad: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)  # of the first bad lines: which, and what
+
+    def answer(self) -> dict[str, object]:
+        problems = [{"line": line, "problem": problem} for line, problem in self.problems]
+        return {"made": self.made, "bad": self.bad, "problems": problems}
+
+
+class PolicyImporter:
+    def __init__(self, database: Database, store: PolicyStore, policies: Policies) -> None:
+        self._database = database
+        self._store = store
+        self._policies = policies
+
+    async def take(self, rows: Iterator[PolicyRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
+        """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped.
+        The ids are counted by lines from `first` on: the same file under the same id is kept once.
+
+        All that can be done before the commit is: while it lasts, nobody else writes to a SQLite store."""
+        report = ImportSummary()
+        now = await self._database.read(self._store.now)
+        with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
+            count = await self._judge(rows, good, report, now, ids_behind(first or new_id("pol")))
+            if count and (skip_bad or not report.bad):
+                await self._database.run(lambda tx: self._keep(tx, good))
+                report.made = count
+        return report
+
+    async def _judge(
+        self, rows: Iterator[PolicyRow], good: IO[bytes], report: ImportSummary, now: int, id_of: Callable[[int], str]
+    ) -> int:
+        def judge_some() -> tuple[int, int]:
+            """Judge the next lines; how many there were, and how many of them are good."""
+            read = kept = 0
+            for row in islice(rows, BREATH):
+                read += 1
+                problem = row.problem or self._problem(row.form)
+                if problem:
+                    report.bad += 1
+                    if len(report.problems) < MOST_TOLD:
+                        report.problems.append((row.line, problem))
+                elif row.form is not None:
+                    good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
+                    kept += 1
+            return read, kept
+
+        count, read = 0, BREATH
+        while read == BREATH:
+            read, kept = await asyncio.to_thread(judge_some)
+            count += kept
+        return count
+
+    def _problem(self, form: PolicyForm | None) -> str:
+        try:
+            if form is not None:
+                self._policies.judged(form)
+            return ""
+        except ShoalError as error:
+            return error.message
+
+    async def _keep(self, tx: Tx, good: IO[bytes]) -> None:
+        good.seek(0)
+        while lines := list(islice(good, BATCH)):
+            await self._store.insert(tx, [_READER.decode(line) for line in lines])
+
+
+_READER = json.Decoder(NewPolicy)

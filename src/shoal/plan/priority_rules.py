@@ -1,0 +1,32 @@
+"""The file of priority rules: read once, when a process begins. What rules mean is `priority`'s."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from shoal.base.errors import BadConfig
+from shoal.base.text import shorten
+from shoal.plan.priority import RULES, PriorityRule, read_rules
+
+SETTING = "SHOAL_PRIORITY_RULES"
+
+
+def read_priority_rules(path: Path | None) -> tuple[PriorityRule, ...]:
+    """The rules of a file, TOML by its name or else JSON; without a file the built-in ones."""
+    return RULES if path is None else read_rules(_read(path), f"{SETTING} ({path}):")
+
+
+def _read(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise BadConfig(SETTING, f"names {path}, which cannot be read ({why})", "name a readable file") from None
+    kind = "TOML" if path.suffix == ".toml" else "JSON"
+    try:
+        return tomllib.loads(data.decode()) if kind == "TOML" else orjson.loads(data)
+    except ValueError as error:  # bad TOML, bad JSON and bad UTF-8
+        problem = f"names {path}, which is not {kind} ({shorten(error, 200)})"
+        raise BadConfig(SETTING, problem, "correct that line") from None

@@ -1,0 +1,20 @@
+"""Signals of a business that count no longer: a shelf for the pruner."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shoal.base.database import Database
+from shoal.plan.store import PolicyStore
+
+
+@dataclass(slots=True)
+class BoostRetention:
+    """Answers `queue.pruner.Shelf`."""
+
+    keep: timedelta
+    store: PolicyStore
+    name: str = "business signals"
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        removed = await database.run(lambda tx: self.store.forget_signals(tx, before, limit))
+        return removed, removed == limit

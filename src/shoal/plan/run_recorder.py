@@ -1,0 +1,94 @@
+"""The bookkeeper: reads the events of jobs and notes on each policy how its runs went, and how often it should run.
+
+It keeps its place in the sequence of events in the commit of its notes, so each event counts once, whoever dies.
+"""
+
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import orjson
+from msgspec import DecodeError
+
+from shoal.base.clock import span
+from shoal.base.database import Database, Tx
+from shoal.base.parsing import read_duration
+from shoal.base.service import PassResult
+from shoal.events.event import EventReceipt
+from shoal.events.store import EventStore
+from shoal.plan.policy import Policy
+from shoal.plan.site_scheduler import policy_of
+from shoal.plan.store import PolicyStore, RunNote
+
+BATCH = 1_000
+SINK = "policies"
+FASTER, SLOWER = 0.5, 1.5  # what a change, or the lack of one, does to an adaptive frequency
+ENDS = {
+    "crawl.job.completed": True,
+    "crawl.job.failed": False,
+    "crawl.completed": True,
+    "crawl.failed": False,
+}
+
+
+class RunRecorder:
+    """Several may run at once: whoever is second finds that the place has moved, and tries again later."""
+
+    name = "bookkeeper"
+
+    def __init__(self, database: Database, events: EventStore, policies: PolicyStore) -> None:
+        self._database = database
+        self._events = events
+        self._policies = policies
+
+    async def run_once(self) -> PassResult:
+        seen = await self._database.read(lambda tx: self._events.cursor(tx, SINK))
+        told = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
+        if not told:
+            return PassResult()
+        await self._database.run(partial(self._note, seen, told))
+        return PassResult(again_in=timedelta(0))
+
+    async def _note(self, seen: int, told: list[EventReceipt], tx: Tx) -> None:
+        if not await self._events.move_cursor(tx, SINK, seen, told[-1].sequence):
+            return
+        ends = [(one, orjson.loads(one.body)) for one in told if one.type in ENDS]
+        known = await self._policies.of_ids(tx, sorted({_policy_of(one, data) for one, data in ends}))
+        notes: dict[str, RunNote] = {}
+        for one, data in ends:
+            policy = known.get(_policy_of(one, data))
+            if policy is not None:
+                if policy.id in notes:
+                    # The second end of a policy in one batch is judged by what the first one left. Every policy that
+                    # was noted is read again: the next event may be the second end of any of them.
+                    await self._policies.note(tx, list(notes.values()))
+                    known |= await self._policies.of_ids(tx, sorted(notes))
+                    policy, notes = known[policy.id], {}
+                with suppress(DecodeError):  # the scheduler tells of a policy that cannot be read
+                    notes[policy.id] = note_of(policy, one, data)
+        await self._policies.note(tx, list(notes.values()))
+
+
+def _policy_of(told: EventReceipt, data: dict[str, Any]) -> str:
+    """The policy that a run was of; empty if of none."""
+    return policy_of(told.subject) if told.type in ("crawl.completed", "crawl.failed") else data.get("policy") or ""
+
+
+def note_of(policy: Policy, told: EventReceipt, data: dict[str, Any]) -> RunNote:
+    success = ENDS[told.type]
+    digest = data.get("meta", {}).get("html_hash") if success else None
+    step = adapted(policy, digest)
+    shift = 0 if step is None else step - span(policy.rhythm.frequency or timedelta(0))
+    return RunNote(policy.id, success, told.created_at, digest, step, shift)
+
+
+def adapted(policy: Policy, digest: str | None) -> int | None:
+    """Where the frequency goes: shorter when the page has changed, longer when it has not, between the bounds."""
+    bounds = policy.form.adaptive
+    step = policy.rhythm.frequency
+    if bounds is None or step is None or digest is None or policy.last_hash is None:
+        return None
+    wanted = step * (SLOWER if digest == policy.last_hash else FASTER)
+    shortest, longest = read_duration(bounds.min), read_duration(bounds.max)
+    return span(max(shortest, min(longest, wanted)))

@@ -1,0 +1,208 @@
+"""What people do with jobs: look, replay dead letters, cancel, purge, limit. What machines do is `queue.py`'s."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.base.clock import span
+from shoal.base.database import Database, Tx
+from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
+from shoal.base.ids import JobId
+from shoal.base.text import shorten
+from shoal.queue import explain, states
+from shoal.queue.explain import JobExplanation
+from shoal.queue.job import RUN_KINDS, Grant, Job, NewJob
+from shoal.queue.job_admin_store import DEAD, JobAdminStore, JobFilter, Purged, Quota
+from shoal.queue.queue import LONGEST_NAME, Queue
+from shoal.queue.states import JobState, Move
+
+BATCH = 500  # jobs of one commit
+MOST = 1_000_000  # jobs that may run at once in one scope
+SCOPES = ("project:", "label:", "key:")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """A part of a list; `next`: the id after which to go on, None at the end."""
+
+    items: list[Job]
+    next: str | None
+
+
+class JobAdmin:
+    """The verbs on jobs for people. A job of a run (a crawl, an analysis) is retried and stopped with its run."""
+
+    def __init__(self, database: Database, queue: Queue, book: JobAdminStore) -> None:
+        self._database = database
+        self._queue = queue
+        self._book = book
+
+    async def get(self, job_id: str) -> Job:
+        job = await self._database.read(lambda tx: self._queue.store.get(tx, JobId(job_id)))
+        if job is None:
+            raise NotFound("job", shorten(job_id))
+        return job
+
+    async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobPage:
+        """Jobs that match, newest first. A page may be short and yet not be the last one: `next` says."""
+        jobs, more = await self._database.read(lambda tx: self._book.page_of(tx, which, before, limit))
+        return JobPage(jobs, more)
+
+    async def count(self) -> dict[str, dict[str, int]]:
+        """How many jobs there are by kind and state. It reads every job."""
+        return await self._database.read(self._book.count)
+
+    async def history(self, job_id: str) -> list[Grant]:
+        """Every grant of a job, oldest first."""
+        job = await self.get(job_id)
+        return await self._database.read(lambda tx: self._queue.store.history(tx, job.id))
+
+    async def explain(self, job_id: str) -> JobExplanation:
+        """Why a job is where it is."""
+
+        async def look(tx: Tx) -> JobExplanation:
+            job = await self._queue.store.get(tx, JobId(job_id))
+            if job is None:
+                raise NotFound("job", shorten(job_id))
+            crowd = await self._book.around(tx, job)
+            room = None if job.parked is None else await self._book.crowd(tx, job.parked)
+            return explain.explain(job, crowd, room)
+
+        return await self._database.read(look)
+
+    async def retry(self, job_id: str) -> Job:
+        """Replay a dead letter: it waits again, with all its attempts."""
+        job = await self.get(job_id)
+        self._check_own(job, "be retried by itself")
+        if job.state not in DEAD:
+            raise StateConflict("job", job.id, job.state, "be retried", "only failed and expired jobs can be")
+        retried = await self._retry([job.id])
+        job = await self.get(job_id)
+        if not retried:
+            raise StateConflict("job", job.id, job.state, "be retried", "a live job has its dedupe key, or it moved on")
+        self._announce([job])
+        return job
+
+    async def retry_dead(self, which: JobFilter, limit: int | None = None) -> int:
+        """Replay the dead letters that match, those of runs left out, in batches; how many. May be repeated: what was
+        replayed is none any more."""
+        done, before = 0, None
+        which = JobFilter(which.state, which.kind, which.run_id, which.lane, dead=True)
+        while limit is None or done < limit:
+            batch = BATCH if limit is None else min(BATCH, limit - done)
+            page = await self.newest(which, before=before, limit=batch)
+            jobs = _one_of_each_key([job for job in page.items if job.kind not in RUN_KINDS])
+            retried = await self._retry([job.id for job in jobs])
+            self._announce([job for job in jobs if job.id in retried])
+            done, before = done + len(retried), page.next
+            if before is None:
+                break
+        return done
+
+    async def cancel(self, job_id: str, reason: str = "asked") -> Job:
+        """Cancel a job: at once if it waits; if somebody works on it, its grant ends now and what comes of it is
+        refused. One that is cancelled already stays as it is."""
+        job = await self.get(job_id)
+        self._check_own(job, "be cancelled by itself")
+        if job.state is JobState.CANCELLED:
+            return job
+        move = await self._database.run(lambda tx: self.cancel_in(tx, job.id, reason))
+        if move is None:
+            raise StateConflict("job", job.id, (await self.get(job_id)).state, "be cancelled")
+        await self._queue.tell_moved(move, job.kind, job.run_id)
+        return await self.get(job_id)
+
+    async def purge(
+        self,
+        which: JobFilter,
+        older_than: timedelta = timedelta(0),
+        limit: int | None = None,
+        *,
+        noting: AuditHook = no_audit,
+    ) -> int:
+        """Remove ended jobs that match, with their history and results, in batches; how many. Never one that lives, nor
+        one of a run, which goes with it, nor one whose group is not over."""
+        now = await self._database.read(lambda tx: tx.value("now"))
+        before, after, done = now - span(older_than), 0, 0
+        while limit is None or done < limit:
+            batch = BATCH if limit is None else min(BATCH, limit - done)
+            purged = await self._purge(which, after, before, batch, noting)
+            noting = no_audit  # with the first batch
+            done += purged.count
+            if purged.after is None:
+                break
+            after = purged.after
+        return done
+
+    async def set_quota(self, scope: str, most: int, *, noting: AuditHook = no_audit) -> Quota:
+        """Let at most so many jobs of a scope run at once; what runs already goes on."""
+        _check_scope(scope)
+        if not 0 <= most <= MOST:
+            raise InvalidInput("most", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
+
+        async def commit(tx: Tx) -> None:
+            await self._book.set_quota(tx, scope, most)
+            await noting(tx, scope)
+
+        await self._database.run(commit)
+        return next(quota for quota in await self.quotas(after=scope[:-1], limit=MOST) if quota.scope == scope)
+
+    async def remove_quota(self, scope: str, *, noting: AuditHook = no_audit) -> None:
+        async def commit(tx: Tx) -> None:
+            if not await self._book.remove_quota(tx, scope):
+                raise NotFound("quota", shorten(scope), "list them with `shoal jobs quota ls`")
+            await noting(tx, scope)
+
+        await self._database.run(commit)
+
+    async def quotas(self, *, after: str = "", limit: int = 1000) -> list[Quota]:
+        """Quotas by their scopes."""
+        return await self._database.read(lambda tx: self._book.quotas(tx, after, limit))
+
+    async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
+        """Cancel a job as part of a larger commit; None if it has ended, or was moved by somebody else just now."""
+        job = await self._queue.store.get(tx, job_id)
+        if job is None or job.state in states.TERMINAL:
+            return None
+        move = states.cancel(job.id, job.lease_epoch, reason)
+        await self._queue.lock_run(tx, job.kind, job.run_id)
+        if job.state is JobState.LOCKED:
+            try:
+                await self._queue.move_in(tx, move, job.kind, job.run_id)
+            except LeaseLost:
+                return None
+            return move
+        if not await self._book.cancel(tx, job.id, reason):
+            return None
+        await self._queue.job_moved_in(tx, move, job.kind, job.run_id)
+        return move
+
+    async def _retry(self, job_ids: list[JobId]) -> set[JobId]:
+        return set(await self._database.run(lambda tx: self._book.retry(tx, job_ids)))
+
+    async def _purge(self, which: JobFilter, after: int, before: int, limit: int, noting: AuditHook) -> Purged:
+        async def commit(tx: Tx) -> Purged:
+            await noting(tx, "")
+            return await self._book.purge(tx, which, after, before, limit, RUN_KINDS)
+
+        return await self._database.run(commit)
+
+    def _check_own(self, job: Job, wish: str) -> None:
+        if job.kind in RUN_KINDS:
+            fix = f"do it with its {job.kind}: `shoal {job.kind}s --help`"
+            raise StateConflict("job", job.id, f"a part of {job.kind} {job.run_id}", wish, fix)
+
+    def _announce(self, jobs: list[Job]) -> None:
+        self._queue.announce([NewJob(job.id, job.kind, job.run_id, lane=job.lane) for job in jobs])
+
+
+def _one_of_each_key(jobs: list[Job]) -> list[Job]:
+    """Of dead letters with one dedupe key only one can live again."""
+    first = {job.dedupe_key: job.id for job in reversed(jobs)}
+    return [job for job in jobs if job.dedupe_key is None or first[job.dedupe_key] == job.id]
+
+
+def _check_scope(scope: str) -> None:
+    if not scope.startswith(SCOPES) or not len(scope.partition(":")[2]) or len(scope) > LONGEST_NAME:
+        fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
+        raise InvalidInput("scope", f"cannot be {shorten(scope)!r}", fix)

@@ -1,0 +1,204 @@
+"""Who is let in: requests are asked for their host, their origin and their token, before any route sees them.
+
+Without tokens only this machine may ask, and a web page open in its browser is not this machine. Once there was a
+token, everybody needs one. What a caller may do then is the scope of the endpoint.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from shoal.access.auth_throttle import AuthThrottle
+from shoal.access.caller import Caller, local_caller
+from shoal.access.scopes import TokenScope
+from shoal.access.token import Token
+from shoal.access.tokens import Tokens
+from shoal.base.errors import InvalidInput, NotAllowed, Unauthenticated
+from shoal.base.signals import Signal, Signals
+from shoal.settings import ServeSettings
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
+COOKIE = "shoal_token"
+_BROWSERS = frozenset({b"origin", b"sec-fetch-site", b"cookie"})  # without all of them it is nobody's page that asks
+_BEARER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+_TOKEN_SHAPED = re.compile(rb"shl_[0-9a-z]{10}_[0-9a-z]{20}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerRefused(Signal):
+    """A credential was wrong. Told until the place is made to wait, so that nobody fills the log."""
+
+    address: str
+    waits: bool
+
+
+class Authenticator(Protocol):
+    async def admit(self, request: Request, needed: TokenScope | None) -> Caller | None:
+        """Who this is, if it may come in with what it needs; None for what is open to everybody. Raises otherwise."""
+        ...
+
+
+class InProcessAuthenticator:
+    """For requests that never left this process: they are the caller's who sits at it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def admit(self, request: Request, needed: TokenScope | None) -> Caller | None:
+        if needed is not None:
+            self._caller.demand(needed)
+        return self._caller
+
+
+class LoopbackAuthenticator:
+    """For requests that came over the network, where there are no tokens: only this machine is let in."""
+
+    def __init__(self, listen: str = "127.0.0.1", public_url: str = "") -> None:
+        self._public_host = urlsplit(public_url).hostname
+        self._public_origin = "{0.scheme}://{0.netloc}".format(urlsplit(public_url)).lower()
+        self._is_local = is_loopback(listen)
+
+    async def admit(self, request: Request, needed: TokenScope | None) -> Caller | None:
+        self._check_site(request)
+        if needed is None and request.method in SAFE_METHODS:
+            return None
+        self._check_host(request)
+        if needed is None:
+            return None
+        caller = await self._caller(request)
+        caller.demand(needed)
+        return caller
+
+    async def _caller(self, request: Request) -> Caller:
+        """Who works at this machine."""
+        address = address_of(request)
+        if not is_loopback(address):
+            raise Unauthenticated
+        if any(name in request.headers for name in FORWARDED):
+            raise NotAllowed(
+                "this request came through a proxy, and without tokens only this machine may ask",
+                "make a token with `shoal tokens create`",
+            )
+        return local_caller(address)
+
+    def _check_host(self, request: Request) -> None:
+        """A name that somebody else may point at us is not ours (DNS rebinding)."""
+        host = _host_of(request)
+        ours = {self._public_host, (request.scope.get("server") or ("",))[0]}
+        if is_loopback(host) or host in ours:
+            return
+        if self._is_local or self._public_host is not None:
+            where = self._public_host or "http://127.0.0.1 or localhost"
+            fix = f"use {where}, or let the operator name this one in SHOAL_PUBLIC_URL"
+            raise NotAllowed("this server does not answer to that host name", fix)
+
+    def _check_site(self, request: Request) -> None:
+        """Nothing that another site's page sends is taken, but for following a link to us."""
+        if _BROWSERS.isdisjoint(name for name, _ in request.scope["headers"]):
+            return
+        fetched_from = request.headers.get("sec-fetch-site")
+        origin = request.headers.get("origin")
+        foreign = fetched_from not in (None, "none", "same-origin")
+        ours = origin is None or origin.partition("//")[2] == request.headers.get("host")
+        foreign |= not ours and origin != self._public_origin  # which a proxy may have put another host in place of
+        visit = request.method in SAFE_METHODS and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if foreign and not (visit and origin is None):
+            raise NotAllowed("this request comes from another site", "send it from this server's own pages")
+        # A browser always says where a write comes from; what brings only its cookie may be led.
+        if request.method not in SAFE_METHODS and origin is None and fetched_from is None and _cookie(request):
+            raise NotAllowed("this request does not say which page it comes from", "send the token in a header")
+
+
+class TokenAuthenticator(LoopbackAuthenticator):
+    """For requests that came over the network: they show a token, once there was one."""
+
+    def __init__(self, tokens: Tokens, failures: AuthThrottle, settings: ServeSettings, signals: Signals) -> None:
+        super().__init__(settings.listen.host or "127.0.0.1", settings.public_url)
+        self._tokens = tokens
+        self._failures = failures
+        self._signals = signals
+
+    async def identify(self, text: str, address: str) -> Token:
+        """The token that a text is. A place that gave too many wrong ones waits, unless this one was right before."""
+        if not self._tokens.remembers(text):
+            self._failures.check(address)
+        token = await self._tokens.verify(text)
+        if token is None:
+            waits = self._failures.count(address)
+            self._signals.emit(CallerRefused(address=address, waits=waits))
+            raise Unauthenticated
+        return token
+
+    async def _caller(self, request: Request) -> Caller:
+        text = _token_in(request)
+        if text is not None:
+            address = address_of(request)
+            token = await self.identify(text, address)
+            return Caller(who=token.id, scopes=token.scopes, address=address, until=token.expires_at)
+        if await self._tokens.any_made():
+            raise Unauthenticated
+        return await super()._caller(request)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who was let in with this request."""
+    caller = request.state.caller
+    assert isinstance(caller, Caller), "open endpoints have no caller"
+    return caller
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def cookie_name(request: Request) -> str:
+    """Under TLS browsers keep this prefix for cookies that only this very host can have set."""
+    return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
+
+
+def is_secure(request: Request) -> bool:
+    return bool(request.scope["scheme"] == "https")
+
+
+@lru_cache(maxsize=1000)
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    name = host.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        found = ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+
+
+def _host_of(request: Request) -> str:
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _cookie(request: Request) -> str | None:
+    return request.cookies.get(cookie_name(request))
+
+
+def _token_in(request: Request) -> str | None:
+    """What a request shows: one header, or else the cookie of the console. Never a part of its address."""
+    if _TOKEN_SHAPED.search(request.scope["query_string"]):
+        fix = "revoke that token, and send another as `Authorization: Bearer …`"
+        raise InvalidInput("the address", "has a token in it, and addresses are kept in logs and histories", fix)
+    given = request.headers.getlist("authorization")
+    if not given:
+        return _cookie(request)
+    match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+    if match is None:
+        raise Unauthenticated
+    return match[1]

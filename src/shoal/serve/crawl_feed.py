@@ -1,0 +1,208 @@
+"""Crawls live: what becomes of one, told to whoever watches. However many watch, the store is asked once."""
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from shoal.base.clock import Clock
+from shoal.base.errors import NotFound, RateLimited, ShoalError
+from shoal.crawl.journal.journal import Written
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.states import TERMINAL
+
+EVERY_SECONDS = 1.0  # between two looks at the store
+HEARTBEAT_SECONDS = 15.0
+RETRY_MILLISECONDS = 2000  # how long a viewer that lost its connection waits
+KEPT_LINES = 1000  # of the journal, for those who come later or are slow
+FIRST_LINES = 100  # for those who did not say where they were
+MOST_VIEWERS = 500  # of this process
+
+
+@dataclass(slots=True)
+class CrawlFeed:
+    """One crawl as it is now, and the last lines of its journal."""
+
+    seen: CrawlStatus
+    lines: deque[Written] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    ended: bool = False
+    viewers: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    looking: "asyncio.Task[None] | None" = None
+
+    @property
+    def last(self) -> int:
+        """The number of the last line."""
+        return self.lines[-1].number if self.lines else 0
+
+    def turn(self) -> None:
+        """Wake everybody who waits for something new."""
+        before, self.changed = self.changed, asyncio.Event()
+        before.set()
+
+
+class Viewing:
+    """The stream of one viewer. Its place is free again when it ends, is closed, or is dropped before it began."""
+
+    def __init__(self, parts: AsyncGenerator[bytes, None], leave: Callable[[], object]) -> None:
+        self._parts = parts
+        self._leave = weakref.finalize(self, leave)  # at most once
+
+    def __aiter__(self) -> "Viewing":
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._parts)
+        except BaseException:
+            self._leave()
+            raise
+
+    async def aclose(self) -> None:
+        self._leave()
+        await self._parts.aclose()
+
+
+class CrawlFeeds:
+    """The feeds of this process."""
+
+    def __init__(self, crawls: Crawls, clock: Clock, every: float = EVERY_SECONDS) -> None:
+        self._crawls = crawls
+        self._clock = clock
+        self._every = every
+        self._feeds: dict[str, CrawlFeed] = {}
+        self._viewers = 0
+        self._closed = False
+
+    async def watch(self, crawl_id: str, after: int | None) -> Viewing:
+        """The stream of one viewer, from after the line with a number, or from some of the last ones; it ends with the
+        crawl. There is none of a crawl that does not exist. The door ends it with the viewer's right to watch."""
+        if self._viewers >= MOST_VIEWERS:
+            raise RateLimited(f"{MOST_VIEWERS} watch already", HEARTBEAT_SECONDS)
+        self._viewers += 1  # before anything is waited for: many may come at once
+        viewing = Viewing(self._stream(crawl_id, after), self._left)
+        try:
+            await self._crawls.get(crawl_id)
+        except BaseException:
+            await viewing.aclose()
+            raise
+        return viewing
+
+    def _left(self) -> None:
+        self._viewers -= 1
+
+    def close(self) -> None:
+        """End every stream: this process stops."""
+        self._closed = True
+        for feed in self._feeds.values():
+            feed.turn()
+
+    async def _stream(self, crawl_id: str, after: int | None) -> AsyncGenerator[bytes, None]:
+        yield b"retry: %d\n\n" % RETRY_MILLISECONDS
+        with suppress(ShoalError):  # the crawl is gone, or the store is away: the viewer will come again
+            feed = self._feeds.get(crawl_id) or self._feeds.setdefault(crawl_id, await self._open(crawl_id))
+            with self._viewer(crawl_id, feed):
+                place = feed.last - FIRST_LINES if after is None else after
+                async for part in self._parts(crawl_id, feed, place):
+                    yield part
+
+    async def _parts(self, crawl_id: str, feed: CrawlFeed, place: int) -> AsyncIterator[bytes]:
+        told: dict[str, Any] = {}
+        while not self._closed:
+            changed = feed.changed
+            for line in await self._lines(crawl_id, feed, place):
+                place = line.number
+                yield _event("log", line.answer(crawl_id), place)
+            for name, value in (("state", _state(feed.seen)), ("progress", _progress(feed.seen))):
+                if told.get(name) != value:
+                    told[name] = value
+                    yield _event(name, value)
+            if place < feed.last:
+                continue
+            if feed.ended:
+                yield _event("end", {"crawl_id": crawl_id})
+                return
+            if not await self._wait(changed):
+                yield b": still here\n\n"
+
+    async def _open(self, crawl_id: str) -> CrawlFeed:
+        seen = await self._crawls.get(crawl_id)
+        lines = await self._crawls.journal.lines(crawl_id, None, KEPT_LINES)
+        return CrawlFeed(seen, deque(lines, maxlen=KEPT_LINES), ended=seen.crawl.state in TERMINAL)
+
+    async def _wait(self, changed: asyncio.Event) -> bool:
+        try:
+            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _lines(self, crawl_id: str, feed: CrawlFeed, after: int) -> list[Written]:
+        """Lines after a number: those at hand, or for who was away for long, from the store."""
+        if feed.lines and after < feed.lines[0].number - 1:
+            return await self._crawls.journal.lines(crawl_id, max(after, 0), KEPT_LINES)
+        return [line for line in feed.lines if line.number > after]
+
+    @contextmanager
+    def _viewer(self, crawl_id: str, feed: CrawlFeed) -> Iterator[None]:
+        """While somebody watches, somebody looks."""
+        feed.viewers += 1
+        if feed.looking is None and not feed.ended:
+            feed.looking = asyncio.create_task(self._look(crawl_id, feed))
+        try:
+            yield
+        finally:
+            feed.viewers -= 1
+            if not feed.viewers:
+                self._feeds.pop(crawl_id, None)
+                if feed.looking is not None:
+                    feed.looking.cancel()
+
+    async def _look(self, crawl_id: str, feed: CrawlFeed) -> None:
+        while not feed.ended:
+            await self._clock.sleep(self._every)
+            try:
+                seen = await self._crawls.get(crawl_id)
+                lines = await self._crawls.journal.lines(crawl_id, feed.last, KEPT_LINES)
+            except NotFound:
+                feed.ended = True
+            except ShoalError:  # the store is away: the viewers wait with us, and hear our heartbeat
+                continue
+            else:
+                feed.ended = seen.crawl.state in TERMINAL and len(lines) < KEPT_LINES
+                is_news = feed.ended or bool(lines) or seen != feed.seen
+                feed.seen = seen
+                feed.lines.extend(lines)
+                if not is_news:
+                    continue
+            feed.turn()
+
+
+def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes:
+    place = b"" if number is None else b"id: %d\n" % number
+    return place + b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(value, option=orjson.OPT_UTC_Z))
+
+
+def _state(seen: CrawlStatus) -> dict[str, Any]:
+    crawl = seen.crawl
+    return {"crawl_id": crawl.id, "state": crawl.state.value, "state_reason": crawl.state_reason}
+
+
+def _progress(seen: CrawlStatus) -> dict[str, Any]:
+    counts = seen.counts
+    return {
+        "crawl_id": seen.crawl.id,
+        "pages": counts.pages,
+        "errors": counts.errors,
+        "responses": counts.responses,
+        "queued": counts.queued,
+        "skipped": counts.skipped,
+        "bytes": counts.bytes,
+        "depth_reached": counts.depth_reached,
+        "node_ids": list(seen.node_ids),
+    }

@@ -1,0 +1,212 @@
+"""Where settings come from, and how they are shown: flags, the environment, `shoal.toml`.
+
+Which settings there are is `shoal.settings`'. A setting has one name everywhere: in the environment, as a top-level key
+of `shoal.toml`, and in messages. Flags win over the environment, the environment over `shoal.toml`, that over the
+default. An empty variable counts as unset.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from shoal.base.errors import BadConfig
+from shoal.base.parsing import show, show_size
+from shoal.base.setting import Setting, SettingsSection
+from shoal.base.text import HIDDEN, redact_url, shorten
+from shoal.settings import Settings, data_dir
+
+RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
+RESERVED_PREFIX = "SHOAL_TEST_"
+
+ROOMS: Mapping[str, type[SettingsSection]] = {
+    room.name: cast("type[SettingsSection]", room.type) for room in fields(Settings)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEntry:
+    """One setting as documents and messages need it."""
+
+    room: str
+    field: str
+    setting: Setting
+
+    @property
+    def env(self) -> str:
+        return self.setting.env
+
+    @property
+    def secret(self) -> bool:
+        return self.setting.secret
+
+    @property
+    def planned(self) -> bool:
+        return self.setting.planned
+
+    @property
+    def description(self) -> str:
+        return self.setting.description
+
+    @property
+    def kind(self) -> str:
+        return self.setting.kind.name
+
+    @property
+    def form(self) -> str:
+        return self.setting.kind.accepts
+
+    @property
+    def default(self) -> str:
+        """In words."""
+        return str(self.setting.default) if self.setting.shown is None else self.setting.shown
+
+    @property
+    def limits(self) -> str:
+        limits = (self.setting.ge, self.setting.le)
+        least, most = (None if limit is None else written(self.kind, limit) for limit in limits)
+        if least and most:
+            return f"{least} to {most}"
+        return f"at least {least}" if least else ""
+
+    @property
+    def accepts(self) -> str:
+        return f"{self.form}, {self.limits}" if self.limits else self.form
+
+
+def written(kind: str, value: object) -> str:
+    """A value as a variable of that kind would hold it."""
+    if kind == "milliseconds" and isinstance(value, timedelta):
+        return str(value // timedelta(milliseconds=1))
+    if kind == "size" and isinstance(value, int):
+        return show_size(value)
+    return show(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One effective value, safe to print, and where it came from."""
+
+    env: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and for each name its source: `flag`, `env`, the path of the file, or `default`."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+    def shown(self) -> list[Shown]:
+        return [Shown(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
+
+    def _safe(self, entry: SettingEntry) -> str:
+        held = getattr(getattr(self.settings, entry.room), entry.field)
+        value = written(entry.kind, held)
+        if not entry.secret or not value:
+            return value
+        if entry.kind == "proxies":
+            return written(entry.kind, tuple(one.redacted() for one in held))
+        return redact_url(value) if entry.env.endswith("_URL") else HIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    value: Any
+    source: str
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    toml_path: Path | None = None,
+) -> Loaded:
+    """Settings from flags (by setting name; None means not given), the environment and `shoal.toml`."""
+    env = os.environ if env is None else env
+    path = find_toml(env) if toml_path is None else toml_path
+    given = _from_file(path) if path else {}
+    given |= _from_env(env)
+    given |= {name: _Given(value, "flag") for name, value in (flags or {}).items() if value is not None}
+    settings = _build(given, env)
+    return Loaded(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
+
+
+def find_toml(env: Mapping[str, str]) -> Path | None:
+    """`$SHOAL_CONFIG`, else `shoal.toml` in the current folder if there is one."""
+    if named := env.get("SHOAL_CONFIG"):
+        return Path(named)
+    here = Path("shoal.toml")
+    return here if here.exists() else None
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
+    for name in sorted(env):
+        if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name):
+            raise BadConfig(shorten(name), "is not a setting", _nearest(name, f"unset {shorten(name)}"))
+    return {name: _Given(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
+
+
+def _reserved(name: str) -> bool:
+    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+
+
+def _from_file(path: Path) -> dict[str, _Given]:
+    found = _read_toml(path)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            fix = f"write settings by their names at the top level of {path}, such as WORKER_CONCURRENCY = 2"
+            raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
+        if name not in CATALOGUE:
+            raise BadConfig(shorten(name), f"in {path} is not a setting", _nearest(name, "remove the line"))
+    return {name: _Given(value, str(path)) for name, value in found.items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise BadConfig(str(path), f"cannot be read ({why})", "point SHOAL_CONFIG at a readable file") from None
+    except ValueError as error:  # bad TOML and bad UTF-8
+        raise BadConfig(str(path), f"is not TOML ({shorten(error, 200)})", "correct that line") from None
+
+
+def _nearest(name: str, otherwise: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.6)
+    return (
+        f"the nearest setting is {close[0]}"
+        if close
+        else f"{otherwise}, or see docs/reference/settings.md for all names"
+    )
+
+
+def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
+    values: dict[str, dict[str, Any]] = {room: {} for room in ROOMS}
+    values["database"]["data_dir"] = data_dir(env)
+    for name, one in given.items():
+        entry = CATALOGUE[name]
+        values[entry.room][entry.field] = _read(entry, one)
+    slices: dict[str, Any] = {room: kind(**values[room]) for room, kind in ROOMS.items()}
+    return Settings(**slices)
+
+
+def _read(entry: SettingEntry, given: _Given) -> Any:
+    try:
+        return entry.setting.read(given.value)
+    except ValueError as error:
+        value = "has a value that" if entry.secret else f'is "{shorten(given.value)}", which'
+        where = {"env": "", "flag": " (on the command line)"}.get(given.source, f" (in {given.source})")
+        raise BadConfig(entry.env + where, f"{value} {error}", f"set it to {entry.accepts}") from None
+
+
+CATALOGUE: Mapping[str, SettingEntry] = {
+    one.env: SettingEntry(room, field, one) for room, slice_ in ROOMS.items() for field, one in slice_.settings.items()
+}

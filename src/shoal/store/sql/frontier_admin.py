@@ -1,0 +1,270 @@
+"""The archive on SQL."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+import orjson
+from msgspec import to_builtins
+from msgspec.msgpack import encode
+
+from shoal.base.database import Tx
+from shoal.base.ids import CrawlId, JobId
+from shoal.base.url import Url, origin
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.frontier.admin_store import (
+    LOADING,
+    FrontierPosition,
+    FrontierStats,
+    KeptUrl,
+    Key,
+    KnownKey,
+    Place,
+    UrlFacts,
+    Waiting,
+)
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
+from shoal.hosts.rate import HeldHost
+from shoal.hosts.store import HostStore
+from shoal.pages.page import Page
+from shoal.pages.store import PageStore
+from shoal.queue.job import Fence
+from shoal.store.sql.counters import NOTHING, OUTSIDE, response_columns
+from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
+from shoal.store.sql.take import CHAIN, KINDS
+
+BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
+TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which they are read
+
+
+class SqlFrontierAdmin:
+    """Answers `crawl.frontier.admin_store.FrontierArchive`."""
+
+    def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
+        self._places = QueuePositions(dialect)
+        self._hosts = hosts
+        self._pages = pages
+
+    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
+        row = await tx.one("frontier_recount", crawl=crawl)
+        fates = await tx.all("fate_recount", crawl=crawl)
+        settled = {Fate(fate["fate"]).word: int(fate["count"]) for fate in fates}
+        counts = {name: row[name] for name in ("waiting", "later", "taken", "hosts")} if row else {}
+        return FrontierStats(**counts, settled=settled)
+
+    async def taken(self, tx: Tx, crawl: int) -> int:
+        return int(await tx.value("taken_count", crawl=crawl))
+
+    async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
+        facts = await self._facts(tx, crawl, url, kind, key)
+        if facts is None or facts.page is not None:
+            return facts
+        target = await tx.one("target_of", crawl=crawl, key=key[0], chk=key[1])
+        if target is None:
+            return facts
+        via, seed = Url(target["via"]), await tx.value("key_seed", crawl=crawl)
+        source = await self._facts(tx, crawl, via, UrlKind.PAGE, key_of(via, seed))
+        return replace(facts, target=_target(target), source=source)
+
+    async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
+        row = await tx.one("sitemap_of", crawl=crawl, key=key[0], chk=key[1])
+        return None if row is None else SitemapRecord(**dict(row))
+
+    async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
+        return [(place, _kept(row)) for place, row in await self._rows_after(tx, crawl, after, limit)]
+
+    async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
+        key, chk = after or BEFORE_ALL
+        rows = await tx.all("keys_after", crawl=crawl, key=key, chk=chk, limit=limit)
+        return [KnownKey(row["key"], row["chk"], Fate(row["fate"])) for row in rows]
+
+    async def receive(
+        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], key_seed: int
+    ) -> int | None:
+        number: int | None = await tx.value(
+            "receive_crawl",
+            id=crawl_id,
+            reason=LOADING,
+            project=config.project,
+            config=config.text(),
+            named=orjson.dumps(named).decode(),
+            priority=config.priority,
+            key_seed=key_seed,
+        )
+        return number
+
+    async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
+        numbers = await self._hosts.numbers(tx, sorted({origin(one.target or one.url) for _, one in urls}))
+        places = await self._places.behind(tx, [one.depth for _, one in urls])
+        new = await tx.many("keep_fates", sorted((*key, crawl, int(one.fate)) for key, one in urls))
+        rows = [_row(crawl, numbers, place, one) for place, (_, one) in zip(places, urls, strict=True)]
+        plain = [row for row, (_, one) in zip(rows, urls, strict=True) if one.chain is None]
+        await tx.many("add_untried", [(*row[:3], *row[6:]) for row in plain if not any(row[3:6])])
+        await tx.many("add_touched", [row for row in plain if any(row[3:6])])
+        redirected = [(row, one) for row, (_, one) in zip(rows, urls, strict=True) if one.chain is not None]
+        await tx.many("add_redirected", [(*row, one.url, encode(one.chain)) for row, one in redirected])
+        await tx.many("wake_hosts_at", _wakes(crawl, rows))
+        return new
+
+    async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
+        return await tx.many("keep_fates", sorted((known.key, known.chk, crawl, int(known.fate)) for known in keys))
+
+    async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
+        return sum([await tx.execute("keep_trap", crawl=crawl, **asdict(trap)) for trap in traps])
+
+    async def sitemaps_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, SitemapRecord]]:
+        key, chk = after or BEFORE_ALL
+        rows = [dict(row) for row in await tx.all("sitemaps_after", crawl=crawl, key=key, chk=chk, limit=limit)]
+        return [((row.pop("key"), row.pop("chk")), SitemapRecord(**row)) for row in rows]
+
+    async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
+        kept = [
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
+            for (key, chk), record in sitemaps
+        ]
+        return sum(kept)
+
+    async def targets_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, RedirectTarget]]:
+        key, chk = after or BEFORE_ALL
+        rows = await tx.all("targets_after", crawl=crawl, key=key, chk=chk, limit=limit)
+        return [((row["key"], row["chk"]), _target(row)) for row in rows]
+
+    async def keep_targets(self, tx: Tx, crawl: int, targets: list[tuple[Key, RedirectTarget]]) -> int:
+        kept = [
+            await tx.execute("keep_target", crawl=crawl, key=key, chk=chk, url=one.url, via=one.via, fate=int(one.fate))
+            for (key, chk), one in targets
+        ]
+        return sum(kept)
+
+    async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
+        numbers = await self._hosts.numbers(tx, sorted(pages))
+        counted = sorted((numbers[home], count) for home, count in pages.items())
+        rows = [{"crawl": crawl, "host": host, "pages": count} for host, count in counted]
+        await tx.many("keep_host_pages", rows)
+
+    async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
+        sums = asdict(counts)
+        skips = sorted(sums.pop("skipped").items())
+        sums |= response_columns(sums.pop("responses")) | {"depth": sums.pop("depth_reached")}
+        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | sums))
+        await tx.many("add_skips", [(crawl, OUTSIDE, word, count) for word, count in skips])
+
+    async def admit(self, tx: Tx, crawl: int, standing: FrontierPosition) -> bool:
+        values = {name: getattr(standing, name) for name in FrontierPosition.__slots__}
+        return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
+
+    async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
+        kept = await self._rows_after(tx, crawl, None, limit)
+        if kept:
+            return await self._forget_kept(tx, crawl, kept)
+        last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
+        if last is not None:
+            return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
+        for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps", "drop_targets"):
+            await tx.execute(query, crawl=crawl)
+        return 0
+
+    async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
+        last = await tx.value("last_of_some_pages", crawl=crawl.number, limit=limit)
+        if last is not None:
+            await tx.execute("drop_details_up_to", crawl=crawl.number, number=last)
+            return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
+        for query in ("drop_counters", "drop_skips", "drop_lines", "drop_journal"):
+            await tx.execute(query, crawl=crawl.number)
+        await tx.execute("drop_grants", run_id=crawl.id)
+        await tx.execute("drop_jobs", run_id=crawl.id)
+        await tx.execute("drop_crawl", number=crawl.number)
+        return 0
+
+    async def unclaim(self, tx: Tx, crawl: int, holder: Fence) -> None:
+        await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+
+    async def _facts(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
+        fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
+        if fate is None:
+            return None
+        waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
+        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+
+    async def _kept(self, tx: Tx, crawl: int, url: Url, kind: UrlKind) -> Waiting | None:
+        home = origin(url)
+        numbers = {row["origin"]: row["number"] for row in await tx.all("host_numbers", origins=[home])}
+        place = {"crawl": crawl, "host": numbers.get(home, 0), "path": url[len(home) :], "kind": int(kind), "url": url}
+        row = await tx.one("kept_url", **place)
+        return None if row is None else _waiting(row)
+
+    async def _page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+        number = await tx.value("page_number", crawl=crawl, key=key[0], chk=key[1])
+        pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
+        return pages[0][1] if pages else None
+
+    async def _rows_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, Any]]:
+        table, *at = after or (TOUCHED, 0)
+        if table == TOUCHED:
+            rows = await tx.all("touched_after", crawl=crawl, seq=at[0], limit=limit)
+            if rows:
+                return [((TOUCHED, row["seq"]), row) for row in rows]
+            at = [0, 0]
+        rows = await tx.all("untried_after", crawl=crawl, host=at[0], seq=at[1], limit=limit)
+        return [((UNTRIED, row["host"], row["seq"]), row) for row in rows]
+
+    async def _forget_kept(self, tx: Tx, crawl: int, kept: list[tuple[Place, Any]]) -> int:
+        places = [place[1:] for place, _ in kept]
+        query = "drop_touched" if kept[0][0][0] == TOUCHED else "drop_untried"
+        dropped = await tx.many(query, [(crawl, *place) for place in places])
+        seed = await tx.value("key_seed", crawl=crawl)
+        urls = [(Url(row["start"] or row["origin"] + row["path"]), KINDS[row["kind"]]) for _, row in kept]
+        keys = [key_of(url, seed, kind) for url, kind in urls]
+        await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
+        opened = sum(row["due"] != NEVER for _, row in kept)  # what is in quarantine was settled when it went there
+        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | {"settled": opened}))
+        return dropped
+
+
+def _kept(row: Any) -> KeptUrl:
+    held, url = row["due"] == NEVER, Url(row["origin"] + row["path"])
+    return KeptUrl(
+        url=Url(row["start"] or url),
+        depth=depth_at(row["seq"]),
+        fate=Fate.QUARANTINED if held else Fate.OPEN,
+        due=0 if held else row["due"],
+        parent=row["parent"],
+        attempts=row["attempts"],
+        crashes=row["crashes"],
+        kind=KINDS[row["kind"]],
+        target=None if row["start"] is None else url,
+        chain=None if row["chain"] is None else CHAIN.decode(row["chain"]),
+    )
+
+
+def _target(row: Any) -> RedirectTarget:
+    return RedirectTarget(row["url"], row["via"], Fate(row["fate"]))
+
+
+def _waiting(row: Any) -> Waiting:
+    holder = None if not row["job_id"] else Fence(JobId(row["job_id"]), row["epoch"])
+    until = row["held_until"]
+    held = None if until is None else HeldHost(row["origin"], until, row["held_status"])
+    return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"], held)
+
+
+def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple[Any, ...]:
+    url = one.target or one.url
+    home = origin(url)
+    due = NEVER if one.fate is Fate.QUARANTINED else one.due
+    where, what = (crawl, numbers[home], place), (one.parent, int(one.kind), url[len(home) :])
+    return *where, due, one.attempts, one.crashes, *what
+
+
+def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Each host is ready when the first of its URLs is due; what is in quarantine never is."""
+    first: dict[int, int] = {}
+    for host, due in ((row[1], row[3]) for row in rows if row[3] != NEVER):
+        first[host] = min(due, first.get(host, due))
+    return [{"crawl": crawl, "host": host, "ready_at": due} for host, due in sorted(first.items())]

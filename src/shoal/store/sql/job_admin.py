@@ -1,0 +1,105 @@
+"""What people look up and change of jobs by hand, on SQL."""
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.base.ids import JobId
+from shoal.queue.job import Job, quota_limit
+from shoal.queue.job_admin_store import JobFilter, Purged, QueuePosition, Quota
+from shoal.queue.states import JobState
+from shoal.store.sql.job_hosts import note_hosts
+from shoal.store.sql.jobs import job_of
+from shoal.store.sql.quotas import QuotaCounts
+
+SCAN = 1_000  # rows that one page of a list looks at
+WORTH_COUNTING = 1_000
+
+
+class SqlJobAdmin:
+    """Answers `queue.job_admin_store.JobBook`."""
+
+    def __init__(self, ageing: timedelta) -> None:
+        self._ageing = span(ageing)
+        self._seats = QuotaCounts()
+
+    async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
+        asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
+        if which.run_id is not None:
+            rows = await tx.all("newest_of_run", **asked, run_id=which.run_id, limit=limit + 1)
+        elif which.is_dead:
+            rows = await tx.all("newest_dead", **asked, limit=limit + 1)
+        elif which.state is JobState.LOCKED:
+            rows = await tx.all("newest_locked", **asked, limit=limit + 1)
+        else:
+            rows = await tx.all("newest_jobs", **asked, scan=SCAN, limit=limit + 1)
+            if len(rows) <= limit:
+                return [job_of(row) for row in rows], await self._end_of_scan(tx, before)
+        jobs = [job_of(row) for row in rows[:limit]]
+        return jobs, jobs[-1].id if len(rows) > limit else None
+
+    async def count(self, tx: Tx) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for row in await tx.all("count_jobs"):
+            found.setdefault(row["kind"], {})[row["state"]] = int(row["count"])
+        return found
+
+    async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
+        retried = [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
+        await note_hosts(tx, retried)
+        return retried
+
+    async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
+        return await tx.execute("cancel_job", id=job_id, reason=reason) == 1
+
+    async def purge(
+        self, tx: Tx, which: JobFilter, after: int, before: int, limit: int, spared: Collection[str] = ()
+    ) -> Purged:
+        values = {"kind": which.kind, "states": which.ended_states, "spared": list(spared)}
+        if which.is_dead:
+            rows = await tx.all("purge_dead", before=before, limit=limit, **values)
+            following = after if len(rows) == limit else None
+        else:
+            following = await tx.value("end_of_purge", after=after, before=before, skip=limit - 1)
+            until = before - 1 if following is None else following
+            rows = await tx.all("purge_jobs", after=after, until=until, **values)
+        if rows:
+            await tx.execute("purge_grants", ids=[row["id"] for row in rows])
+            await tx.execute("purge_results", ids=[row["id"] for row in rows])
+        return Purged(len(rows), following)
+
+    async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
+        await tx.value("lock_scopes", scopes=[scope])
+        await tx.execute("set_quota", scope=scope, most=most)
+        await self._seats.mend(tx)
+        await self._seats.unpark(tx, scope)
+
+    async def remove_quota(self, tx: Tx, scope: str) -> bool:
+        await tx.value("lock_scopes", scopes=[scope])
+        removed = await tx.execute("remove_quota", scope=scope) == 1
+        await self._seats.unpark(tx, scope)
+        return removed
+
+    async def quotas(self, tx: Tx, after: str, limit: int) -> list[Quota]:
+        rows = await tx.all("quotas", after=after, limit=limit)
+        return [Quota(row["scope"], row["most"], row["taken"], row["parked"]) for row in rows]
+
+    async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+        [row] = await tx.all("seats_taken", scopes=[scope])
+        return row["taken"], quota_limit(scope, row["most"])
+
+    async def around(self, tx: Tx, job: Job) -> QueuePosition:
+        row = await tx.one("taken_like", kind=job.kind, capability=job.capability)
+        now = await tx.value("now")
+        locked, last = (row["locked"], row["last"]) if row else (0, None)
+        at = await tx.one("host_of_job", id=job.id)
+        if at is None:
+            return QueuePosition(now, await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING), locked, last)
+        line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
+        ahead = await tx.value("place_at_host", **line, most=WORTH_COUNTING)
+        return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
+
+    async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:
+        row = await tx.one("end_of_scan", before=before, scan=SCAN)
+        return row["last"] if row is not None and row["count"] == SCAN else None

@@ -1,0 +1,991 @@
+"""The life of a crawl: every move of the state machine, and that run and job always end in one commit."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import orjson
+import pytest
+
+from shoal.base.database import Database, Tx, Work
+from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, ShoalError, StateConflict
+from shoal.base.ids import CrawlId
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import Control, FrontierTask, Settled, Turn, WalkerBatch
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.crawls import KIND, CrawlMoved
+from shoal.crawl.states import TERMINAL, WALKED, CrawlState
+from shoal.events.event import TYPES
+from shoal.queue import states as job_states
+from shoal.queue.states import JobState
+from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, later
+
+S = CrawlState
+T = TypeVar("T")
+
+
+async def only_job(bench: Bench, crawl: Crawl) -> str:
+    [row] = await bench.sql(f"SELECT id FROM job WHERE run_id = '{crawl.id}'")
+    return str(row["id"])
+
+
+async def events(bench: Bench, crawl: Crawl) -> list[str]:
+    rows = await bench.sql(f"SELECT type, body FROM outbox WHERE subject = '{crawl.id}' ORDER BY created_at, id")
+    assert all(tuple(orjson.loads(row["body"])) == TYPES[row["type"]].data for row in rows)
+    return [row["type"] for row in rows]
+
+
+async def check_ledger(bench: Bench, crawl: Crawl) -> None:
+    """What must hold after any commit whatever."""
+    state = await bench.state(crawl)
+    pending, locked = await bench.live(crawl)
+    if state in WALKED or state is S.QUEUED:
+        assert pending + locked, f"{state} without a live job"
+    if state in (S.PAUSING, S.STOPPING):
+        assert locked, f"{state} although no worker holds it"
+    if state in (S.PAUSED, S.STOPPED, S.PENDING):
+        assert not locked, f"{state} with a walker"
+    if state in TERMINAL or state is S.PAUSED:
+        assert not pending, f"{state} with a job that waits for a worker"
+    await check_counters(bench, crawl)
+    await check_grants(bench, crawl)
+
+
+async def check_counters(bench: Bench, crawl: Crawl) -> None:
+    counts, where = await bench.counts(crawl), f"WHERE crawl = {crawl.number}"
+    assert counts.queued == await bench.number(f"SELECT count(*) FROM frontier_open {where}")
+    assert counts.queued == await bench.number(f"SELECT count(*) FROM fate {where} AND fate = {Fate.OPEN:d}")
+    pages = f"SELECT count(*) FROM page {where}"
+    assert counts.pages == await bench.number(f"{pages} AND status IS NOT NULL")
+    assert counts.errors == await bench.number(f"{pages} AND error_code IS NOT NULL")
+    assert counts.bytes == await bench.number(f"SELECT coalesce(sum(bytes), 0) FROM page {where}")
+    assert sum(counts.skipped.values()) == await bench.number(
+        f"SELECT count(*) FROM fate {where} AND fate >= {Fate.SKIPPED_DEPTH:d}"
+    )
+
+
+async def check_grants(bench: Bench, crawl: Crawl) -> None:
+    rows = await bench.sql(f"SELECT * FROM job WHERE run_id = '{crawl.id}'")
+    for job in rows:
+        grants = await bench.grants(job["id"])
+        assert [grant["epoch"] for grant in grants] == list(range(1, job["lease_epoch"] + 1))
+        still_open = [grant["epoch"] for grant in grants if grant["ended"] is None]
+        assert still_open == ([job["lease_epoch"]] if job["state"] == "locked" else [])
+        assert job["attempts"] == sum(grant["ended"] in ("retried", "failed") for grant in grants)
+
+
+# Beginning
+
+
+async def test_a_submitted_crawl_is_queued_with_its_job(bench: Bench) -> None:
+    crawl = await bench.submit()
+    assert await bench.state(crawl) is S.QUEUED
+    assert await bench.live(crawl) == (1, 0)
+    assert (await bench.counts(crawl)).queued == 1
+
+
+async def test_a_crawl_that_is_only_stored_is_pending_and_has_no_job(bench: Bench) -> None:
+    crawl = await bench.submit(start=False)
+    assert await bench.state(crawl) is S.PENDING
+    assert await bench.live(crawl) == (0, 0)
+
+
+async def test_a_stored_crawl_can_be_started_once(bench: Bench) -> None:
+    crawl = await bench.submit(start=False, workers=2)
+    assert await bench.crawls.start(crawl.id) is S.QUEUED
+    assert await bench.live(crawl) == (2, 0)
+    with pytest.raises(StateConflict):
+        await bench.crawls.start(crawl.id)
+    assert await bench.live(crawl) == (2, 0)
+
+
+async def test_a_taken_id_stores_nothing(bench: Bench) -> None:
+    config = CrawlConfig(seeds=[f"{SITE}/"])
+    first = await bench.crawls.submit(config, crawl_id=CrawlId("mine"))
+    with pytest.raises(AlreadyExists, match="mine"):
+        await bench.crawls.submit(config, crawl_id=CrawlId("mine"))
+    assert await bench.live(first) == (1, 0)
+    assert await bench.number("SELECT count(*) FROM crawl") == 1
+
+
+async def test_two_submits_of_one_id_at_once_make_one_crawl(bench: Bench) -> None:
+    config = CrawlConfig(seeds=[f"{SITE}/"])
+    answers = await asyncio.gather(
+        *[bench.crawls.submit(config, crawl_id=CrawlId("mine")) for _ in range(8)], return_exceptions=True
+    )
+    assert sum(isinstance(answer, Crawl) for answer in answers) == 1
+    assert sum(isinstance(answer, AlreadyExists) for answer in answers) == 7
+    assert await bench.number("SELECT count(*) FROM job") == 1
+
+
+async def test_a_bad_seed_is_refused_by_name_and_stores_nothing(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match=r"seeds\[1\]"):
+        await bench.submit(f"{SITE}/", "ftp://example.org/")
+    assert await bench.number("SELECT count(*) FROM crawl") == 0
+
+
+async def test_an_unknown_crawl_is_not_found(bench: Bench) -> None:
+    verbs: list[Callable[[str], Awaitable[object]]] = [
+        bench.crawls.get,
+        bench.crawls.start,
+        bench.crawls.pause,
+        bench.crawls.resume,
+        bench.crawls.stop,
+    ]
+    for verb in verbs:
+        with pytest.raises(NotFound, match="crl_none"):
+            await verb("crl_none")
+
+
+# Running and ending
+
+
+async def test_a_walker_makes_the_crawl_running(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.walker(crawl)
+    seen = (await bench.crawls.get(crawl.id)).crawl
+    assert seen.state is S.RUNNING
+    assert seen.started_at is not None
+
+
+async def test_the_commit_that_drains_the_frontier_ends_job_and_run(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await walker.take()
+    turn = await walker.fetch_all()
+    assert turn.drained
+    assert await bench.state(crawl) is S.COMPLETED
+    assert (await bench.job(await only_job(bench, crawl))).state is JobState.DONE
+    assert (await bench.crawls.get(crawl.id)).crawl.finished_at is not None
+    await check_ledger(bench, crawl)
+
+
+async def test_an_ended_run_is_told_once_in_the_commit_that_ended_it(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await walker.take()
+    await walker.fetch_all()
+    assert await events(bench, crawl) == ["crawl.started", "crawl.completed"]
+
+
+async def test_no_seed_that_gave_a_page_is_a_failure(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    turn = await walker.turn(failed(task))
+    assert turn.drained
+    assert await bench.state(crawl) is S.FAILED
+    assert (await bench.job(await only_job(bench, crawl))).state is JobState.DONE
+    await check_ledger(bench, crawl)
+
+
+async def test_a_failed_page_among_others_does_not_fail_the_crawl(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    first, second = await walker.take()
+    assert (await walker.turn(fetched(first), failed(second))).drained
+    assert await bench.state(crawl) is S.COMPLETED
+
+
+async def test_a_reached_budget_completes_with_its_name_and_leaves_the_rest(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
+    walker = await bench.walker(crawl)
+    [first] = await walker.take()
+    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    assert await bench.state(crawl) is S.COMPLETED
+    assert await bench.reason(crawl) == "max_pages"
+    assert (await bench.counts(crawl)).queued == 1
+    await check_ledger(bench, crawl)
+
+
+async def test_a_budget_ends_the_jobs_that_still_wait(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=3, max_pages=1)
+    walker = await bench.walker(crawl)
+    [first] = await walker.take()
+    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    assert await bench.state(crawl) is S.COMPLETED
+    await check_ledger(bench, crawl)
+
+
+async def turn_after_its_slice(walker: Walker) -> Turn:
+    return await walker.walk.turn(WalkerBatch(), TurnRequest(10, len(walker.held), slice_over=True))
+
+
+async def test_after_its_slice_a_walker_leaves_its_worker_to_another_run(bench: Bench) -> None:
+    long, short = await bench.submit(f"{SITE}/a", f"{SITE}/b"), await bench.submit(f"{SITE}/c")
+    walker = await bench.walker(long)
+    await walker.take(1)
+    await bench.jump(5)
+    turn = await turn_after_its_slice(walker)
+    assert (turn.others_wait, turn.work) == (True, [])
+    await walker.walk.step_back(WalkerBatch([fetched(walker.held[0])]))
+    assert await bench.state(long) is S.RUNNING
+    assert (await bench.counts(long)).pages == 1
+    await bench.jump(1)
+    assert [(await bench.lease(kind=KIND)).run_id for _ in range(2)] == [short.id, long.id]
+
+
+async def test_a_walker_that_can_only_wait_leaves_its_worker_after_its_slice_too(bench: Bench) -> None:
+    crawl, _ = await bench.submit(f"{SITE}/a"), await bench.submit(f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await bench.jump(5)
+    await walker.turn(later(task, 60))
+    turn = await turn_after_its_slice(walker)
+    assert (turn.others_wait, turn.drained) == (True, False)
+
+
+async def test_a_walker_that_brings_the_last_page_after_its_slice_ends_the_crawl(bench: Bench) -> None:
+    crawl, _ = await bench.submit(f"{SITE}/a"), await bench.submit(f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await bench.jump(5)
+    turn = await walker.walk.turn(WalkerBatch([fetched(task)]), TurnRequest(10, 0, slice_over=True))
+    assert (turn.drained, turn.others_wait) == (True, False)
+    assert await bench.state(crawl) is S.COMPLETED
+
+
+async def test_a_walker_goes_on_after_its_slice_when_nobody_has_to_wait(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=2)
+    walker = await bench.walker(crawl)
+    await bench.submit(f"{SITE}/less", priority=49)
+    await bench.jump(5)
+    await bench.submit(f"{SITE}/new")  # a free worker may be about to take it
+    turn = await turn_after_its_slice(walker)
+    assert (turn.others_wait, len(turn.work)) == (False, 2)
+
+
+async def test_the_end_of_a_crawl_is_told_once_however_many_walk_it(bench: Bench) -> None:
+    crawl = await bench.submit(workers=3)
+    first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
+    await second.walk.close(WalkerBatch(), "leaves")
+    await bench.jump(5)
+    assert (await first.turn(*[fetched(task) for task in await first.take()])).drained
+    await third.walk.close(WalkerBatch(), "stop")
+    told = [(signal.state, signal.seconds) for signal in bench.told if isinstance(signal, CrawlMoved)]
+    assert [state for state, _ in told] == [S.QUEUED, S.RUNNING, S.COMPLETED]
+    assert round(told[-1][1] or 0) == 5
+
+
+async def test_a_completed_crawl_tells_its_other_walkers_to_stop(bench: Bench) -> None:
+    crawl = await bench.submit(workers=2)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await first.take()
+    assert (await second.turn()).work == []
+    assert (await first.fetch_all()).drained
+    assert (await second.turn()).control is Control.STOP
+    await second.walk.close(WalkerBatch(), "stop")
+    assert await bench.state(crawl) is S.COMPLETED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_walker_lost_after_its_run_was_over_is_not_queued_again(bench: Bench) -> None:
+    """Run and job end together: nothing of a completed crawl waits for a worker."""
+    crawl = await bench.submit(workers=2)
+    first, _ = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await first.take()
+    assert (await first.fetch_all()).drained
+    await bench.lose()
+    assert await bench.state(crawl) is S.COMPLETED
+    await check_ledger(bench, crawl)
+
+
+# Deaths and failures
+
+
+async def test_a_workers_death_leaves_the_crawl_running(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.walker(crawl)
+    await bench.lose()
+    assert await bench.state(crawl) is S.RUNNING
+    assert await bench.live(crawl) == (1, 0)
+    await check_ledger(bench, crawl)
+
+
+async def test_the_next_worker_goes_on_where_the_dead_one_was(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    dead = await bench.walker(crawl, "w1")
+    first, second = await dead.take()
+    await dead.turn(fetched(first))
+    await bench.lose()
+    alive = await bench.walker(crawl, "w2")
+    assert [task.url for task in await alive.take()] == [second.url]
+    assert (await alive.fetch_all()).drained
+    assert await bench.state(crawl) is S.COMPLETED
+    assert (await bench.counts(crawl)).pages == 2
+    await check_ledger(bench, crawl)
+
+
+async def test_a_retried_job_does_not_show_in_the_run(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    assert await bench.queue.fail(walker.lease, "boom") is JobState.PENDING
+    assert await bench.state(crawl) is S.RUNNING
+    await check_ledger(bench, crawl)
+
+
+async def test_a_dead_letter_fails_the_run_in_the_same_commit(bench: Bench) -> None:
+    crawl = await bench.submit()
+    for _ in range(2):
+        await bench.jump(3600)
+        walker = await bench.walker(crawl)
+        await bench.queue.fail(walker.lease, "boom")
+    assert (await bench.job(await only_job(bench, crawl))).state is JobState.FAILED
+    assert await bench.state(crawl) is S.FAILED
+    assert "crawl.failed" in await events(bench, crawl)
+    await check_ledger(bench, crawl)
+
+
+async def test_a_poisoned_job_fails_the_run(bench: Bench) -> None:
+    crawl = await bench.submit()
+    for _ in range(4):
+        assert await (await bench.walker(crawl)).take()
+        await bench.lose()
+        await bench.sql("UPDATE frontier_touched SET crashes = 0")  # as if each death had met another page
+    assert (await bench.job(await only_job(bench, crawl))).state is JobState.EXPIRED
+    assert await bench.state(crawl) is S.FAILED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_dead_letter_does_not_end_a_run_that_others_walk(bench: Bench) -> None:
+    crawl = await bench.submit(workers=2)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await bench.database.run(
+        lambda tx: bench.queue.move_in(
+            tx, job_states.fail(first.holder.job_id, first.holder.epoch, "boom"), KIND, crawl.id
+        )
+    )
+    assert await bench.state(crawl) is S.RUNNING
+    await second.take()
+    assert (await second.fetch_all()).drained
+    assert await bench.state(crawl) is S.COMPLETED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
+    crawl = await bench.submit(hooks=["deadly"])
+    for _ in range(4):
+        await bench.lease(kind=KIND)  # whose child dies while it loads the hook
+        await bench.lose()
+    assert await bench.crawls.retry(crawl.id) is S.QUEUED  # type: ignore[attr-defined]
+    assert (await bench.crawls.get(crawl.id)).crawl.finished_at is None
+    walker = await bench.walker(crawl)
+    await walker.take()
+    assert (await walker.fetch_all()).drained
+    assert await bench.state(crawl) is S.COMPLETED
+
+
+async def test_only_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
+    crawl = await bench.submit()
+    with pytest.raises(StateConflict):
+        await bench.crawls.retry(crawl.id)  # type: ignore[attr-defined]
+    assert await bench.live(crawl) == (1, 0)
+
+
+async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
+    """Say because there was no room to write that it is paused. Only whoever resumes it walks it again."""
+    config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
+    crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
+    lease = await bench.lease(kind=KIND, lane="local/here")
+    await Walker(bench, crawl, lease).attach()
+    assert await bench.reason(crawl) is None
+    await bench.jump(10.5)
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "process_gone")
+    await bench.queue.extend([lease.holder])
+    assert await bench.reason(crawl) is None
+    await bench.lose()
+    assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "process_gone")
+    again = await bench.lease(kind=KIND, lane="local/here")
+    assert await bench.reason(crawl) is None
+    assert again.run_id == crawl.id
+
+
+# Pause and resume
+
+
+async def test_pause_of_a_queued_crawl_happens_in_one_commit(bench: Bench) -> None:
+    crawl = await bench.submit()
+    assert await bench.crawls.pause(crawl.id) is S.PAUSED
+    assert await bench.live(crawl) == (0, 0)
+    assert await bench.queue.lease("w1", [KIND], ["shared"], 1) == []
+    await check_ledger(bench, crawl)
+
+
+async def test_pause_of_a_running_crawl_that_nobody_holds_happens_in_one_commit(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.walker(crawl)
+    await bench.lose()
+    assert await bench.crawls.pause(crawl.id) is S.PAUSED
+    await check_ledger(bench, crawl)
+
+
+async def test_pause_asks_the_walker_and_is_done_when_it_left(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    first, _ = await walker.take()
+    assert await bench.crawls.pause(crawl.id) is S.PAUSING
+    turn = await walker.turn(fetched(first))
+    assert turn.control is Control.PAUSE
+    assert turn.work == []
+    await walker.walk.close(WalkerBatch(), "pause")
+    assert await bench.state(crawl) is S.PAUSED
+    assert (await bench.counts(crawl)).pages == 1
+    assert await bench.number("SELECT count(*) FROM frontier_open WHERE job_id <> ''") == 0
+    await check_ledger(bench, crawl)
+
+
+async def test_pause_keeps_its_reason(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await bench.crawls.pause(crawl.id, "interrupted")
+    await walker.walk.close(WalkerBatch(), "pause")
+    assert await bench.reason(crawl) == "interrupted"
+
+
+async def test_a_pause_ends_when_its_walker_dies(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.walker(crawl)
+    await bench.crawls.pause(crawl.id)
+    await bench.lose()
+    assert await bench.state(crawl) is S.PAUSED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_pause_waits_for_the_last_walker(bench: Bench) -> None:
+    crawl = await bench.submit(workers=3)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await bench.crawls.pause(crawl.id)
+    await first.walk.close(WalkerBatch(), "pause")
+    assert await bench.state(crawl) is S.PAUSING
+    await second.walk.close(WalkerBatch(), "pause")
+    assert await bench.state(crawl) is S.PAUSED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_pausing_crawl_whose_last_page_is_settled_completes(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await bench.crawls.pause(crawl.id)
+    await walker.walk.close(WalkerBatch([fetched(task)]), "pause")
+    assert await bench.state(crawl) is S.COMPLETED
+    await check_ledger(bench, crawl)
+
+
+async def test_pause_twice_is_one_pause(bench: Bench) -> None:
+    crawl = await bench.submit()
+    assert await bench.crawls.pause(crawl.id) is S.PAUSED
+    assert await bench.crawls.pause(crawl.id) is S.PAUSED
+    resumed = await bench.submit()
+    await bench.walker(resumed)
+    assert await bench.crawls.pause(resumed.id) is S.PAUSING
+    assert await bench.crawls.pause(resumed.id) is S.PAUSING
+
+
+async def test_resume_makes_a_new_job_and_goes_on(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=2)
+    walker = await bench.walker(crawl)
+    first, second = await walker.take()
+    await bench.crawls.pause(crawl.id)
+    await walker.walk.close(WalkerBatch([fetched(first)]), "pause")
+    assert await bench.crawls.resume(crawl.id) is S.QUEUED
+    assert await bench.live(crawl) == (2, 0)
+    again = await bench.walker(crawl)
+    assert await bench.state(crawl) is S.RUNNING
+    assert [task.url for task in await again.take()] == [second.url]
+    assert (await again.fetch_all()).drained
+    assert (await bench.counts(crawl)).pages == 2
+    await check_ledger(bench, crawl)
+
+
+async def test_resume_keeps_the_first_start(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    began = (await bench.crawls.get(crawl.id)).crawl.started_at
+    await bench.crawls.pause(crawl.id)
+    await walker.walk.close(WalkerBatch(), "pause")
+    await bench.jump(100)
+    await bench.crawls.resume(crawl.id)
+    await bench.walker(crawl)
+    assert (await bench.crawls.get(crawl.id)).crawl.started_at == began
+    assert await events(bench, crawl) == ["crawl.started"]
+
+
+@pytest.mark.parametrize("state", [S.QUEUED, S.RUNNING, S.PAUSING, S.STOPPED, S.COMPLETED])
+async def test_only_a_paused_crawl_can_be_resumed(bench: Bench, state: CrawlState) -> None:
+    crawl = await bring_to(bench, state)
+    before = await bench.live(crawl)
+    with pytest.raises(StateConflict, match=str(state)):
+        await bench.crawls.resume(crawl.id)
+    assert await bench.state(crawl) is state
+    assert await bench.live(crawl) == before
+
+
+async def test_two_resumes_at_once_make_one_set_of_jobs(bench: Bench) -> None:
+    crawl = await bring_to(bench, S.PAUSED)
+    answers = await asyncio.gather(*[bench.crawls.resume(crawl.id) for _ in range(4)], return_exceptions=True)
+    assert sum(isinstance(answer, StateConflict) for answer in answers) == 3
+    assert await bench.live(crawl) == (1, 0)
+
+
+async def test_pause_between_a_lease_and_the_walkers_first_commit_is_obeyed(bench: Bench) -> None:
+    """The run is still `queued`, its job is locked: a child takes a moment to come up."""
+    crawl = await bench.submit()
+    lease = await bench.lease("w1", KIND)
+    assert await bench.crawls.pause(crawl.id) in (S.PAUSING, S.PAUSED)
+    await obey(Walker(bench, crawl, lease))
+    assert await bench.state(crawl) is S.PAUSED
+    await check_ledger(bench, crawl)
+
+
+# Stop
+
+
+async def test_stop_of_what_nobody_holds_happens_in_one_commit(bench: Bench) -> None:
+    for state in (S.QUEUED, S.PAUSED):
+        crawl = await bring_to(bench, state)
+        assert await bench.crawls.stop(crawl.id) is S.STOPPED
+        assert await bench.live(crawl) == (0, 0)
+        assert (await bench.crawls.get(crawl.id)).crawl.finished_at is not None
+        await check_ledger(bench, crawl)
+
+
+async def test_stop_of_a_running_crawl_that_nobody_holds_happens_in_one_commit(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.walker(crawl)
+    await bench.lose()
+    assert await bench.crawls.stop(crawl.id) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_stop_asks_the_walker_and_is_done_when_it_left(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    first, _ = await walker.take()
+    assert await bench.crawls.stop(crawl.id) is S.STOPPING
+    assert (await walker.turn(fetched(first))).control is Control.STOP
+    await walker.walk.close(WalkerBatch(), "stop")
+    assert await bench.state(crawl) is S.STOPPED
+    assert (await bench.counts(crawl)).pages == 1
+    await check_ledger(bench, crawl)
+
+
+async def test_stop_of_a_pausing_crawl_wins(bench: Bench) -> None:
+    crawl = await bring_to(bench, S.PAUSING)
+    assert await bench.crawls.stop(crawl.id) is S.STOPPING
+    await bench.lose()
+    assert await bench.state(crawl) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_stopping_crawl_whose_last_page_is_settled_is_stopped(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    await bench.crawls.stop(crawl.id)
+    await walker.walk.close(WalkerBatch([fetched(task)]), "stop")
+    assert await bench.state(crawl) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_stop_twice_is_one_stop(bench: Bench) -> None:
+    crawl = await bring_to(bench, S.RUNNING)
+    assert await bench.crawls.stop(crawl.id) is S.STOPPING
+    assert await bench.crawls.stop(crawl.id) is S.STOPPING
+    await bench.lose()
+    assert await bench.crawls.stop(crawl.id) is S.STOPPED
+    assert (await events(bench, crawl)).count("crawl.stopped") == 1
+
+
+@pytest.mark.parametrize("state", [S.COMPLETED, S.FAILED])
+async def test_a_finished_crawl_is_not_stopped_nor_paused(bench: Bench, state: CrawlState) -> None:
+    crawl = await bring_to(bench, state)
+    for verb in (bench.crawls.stop, bench.crawls.pause):
+        with pytest.raises(StateConflict, match=str(state)):
+            await verb(crawl.id)
+    assert await bench.state(crawl) is state
+
+
+async def test_a_stopping_crawl_is_not_paused(bench: Bench) -> None:
+    crawl = await bring_to(bench, S.RUNNING)
+    await bench.crawls.stop(crawl.id)
+    with pytest.raises(StateConflict):
+        await bench.crawls.pause(crawl.id)
+    assert await bench.state(crawl) is S.STOPPING
+
+
+async def test_a_stop_by_force_has_walkers_killed_after_a_grace(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
+    assert (await bench.queue.extend([walker.holder])).to_kill == frozenset()
+    await bench.jump(10.1)
+    assert (await bench.queue.extend([walker.holder])).to_kill == {walker.holder}
+    await bench.queue.lose(walker.lease, "killed by force")
+    assert await bench.state(crawl) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_who_was_asked_to_stop_can_be_forced_and_the_first_grace_holds(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await bench.crawls.stop(crawl.id)
+    await bench.jump(60)
+    assert (await bench.queue.extend([walker.holder])).to_kill == frozenset()
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
+    await bench.jump(6)
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
+    await bench.jump(5)
+    assert (await bench.queue.extend([walker.holder])).to_kill == {walker.holder}
+
+
+async def test_a_stop_by_force_of_what_nobody_holds_happens_in_one_commit(bench: Bench) -> None:
+    crawl = await bench.submit()
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPED
+    assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_completed_crawl_is_not_stopped_by_force_and_nobody_is_killed(bench: Bench) -> None:
+    crawl = await bench.submit(workers=2)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await first.take()
+    assert (await first.fetch_all()).drained
+    with pytest.raises(StateConflict, match="is completed, so it cannot be stopped"):
+        await bench.crawls.stop(crawl.id, force=True)
+    await bench.jump(11)
+    assert (await bench.queue.extend([second.holder])).to_kill == frozenset()
+
+
+async def test_stop_between_a_lease_and_the_walkers_first_commit_is_obeyed(bench: Bench) -> None:
+    """The run is still `queued`, its job is locked: `queued → stopping` is a move of the design."""
+    crawl = await bench.submit()
+    lease = await bench.lease("w1", KIND)
+    assert await bench.crawls.stop(crawl.id) in (S.STOPPING, S.STOPPED)
+    await obey(Walker(bench, crawl, lease))
+    assert await bench.state(crawl) is S.STOPPED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
+    walker = await bench.walker(crawl)
+    first, second = await walker.take()
+    await walker.walk.hand_back(WalkerBatch([fetched(first)]), "slice")
+    assert await bench.state(crawl) is S.RUNNING
+    job = await bench.job(walker.holder.job_id)
+    assert (job.state, job.attempts, job.crash_count) == (JobState.PENDING, 0, 0)
+    again = await bench.walker(crawl, "w2")
+    [task] = await again.take()
+    assert (task.url, task.attempts, task.crashes) == (second.url, 0, 0)
+    await check_ledger(bench, crawl)
+
+
+# Races between commits: PostgreSQL only, SQLite runs them one after the other
+
+
+async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_crawl(postgres_bench: Bench) -> None:
+    """F8: the pause looked when nobody held the job; the lease commits before the pause cancels it."""
+    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    crawl = await bench.submit()
+    pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
+    await gate.wait_until_reached()
+    leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
+    gate.open()
+    assert await pausing in (S.PAUSING, S.PAUSED)
+    for lease in leases:
+        await obey(Walker(bench, crawl, lease))
+    assert await bench.state(crawl) is S.PAUSED
+    await check_ledger(bench, crawl)
+
+
+async def test_a_pause_that_races_a_lease_takes_no_more_urls(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    crawl = await bench.submit()
+    pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
+    await gate.wait_until_reached()
+    leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
+    gate.open()
+    await pausing
+    for lease in leases:
+        with contextlib.suppress(LeaseLost):
+            assert (await Walker(bench, crawl, lease).turn()).work == []
+
+
+async def test_a_walker_leased_while_the_last_one_leaves_a_pausing_crawl_is_not_lost(postgres_bench: Bench) -> None:
+    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    crawl = await bench.submit(workers=2)
+    first = await bench.walker(crawl)
+    await bench.crawls.pause(crawl.id)
+    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, first.lease)
+    leaving = asyncio.create_task(gated.walk.close(WalkerBatch(), "pause"))
+    await gate.wait_until_reached()
+    leases = await bench.queue.lease("w2", [KIND], ["shared"], 1)
+    gate.open()
+    await leaving
+    for lease in leases:
+        await obey(Walker(bench, crawl, lease))
+    assert await bench.state(crawl) is S.PAUSED
+    await check_ledger(bench, crawl)
+
+
+async def test_two_walkers_that_end_at_once_end_the_run_once(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=2)
+    walkers = [await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")]
+    await walkers[0].take()
+    await walkers[0].fetch_all(want=0)
+    await asyncio.gather(*[walker.turn() for walker in walkers], return_exceptions=True)
+    assert await bench.state(crawl) is S.COMPLETED
+    assert (await events(bench, crawl)).count("crawl.completed") == 1
+
+
+# Any order of things
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_happens_run_and_jobs_agree(bench: Bench, seed: int) -> None:
+    """Random lives: leases, turns, deaths, zombies, failures, pauses, stops, resumes, in any order."""
+    life = Life(bench, random.Random(seed))
+    await life.begin()
+    for _ in range(30):
+        await life.step()
+        await check_ledger(bench, life.crawl)
+    await life.end()
+    await check_ledger(bench, life.crawl)
+    assert await bench.state(life.crawl) in TERMINAL
+
+
+class Life:
+    """One random life of a crawl with up to three walkers. Refusals are fine; what is left behind must be right."""
+
+    def __init__(self, bench: Bench, dice: random.Random) -> None:
+        self.bench = bench
+        self.dice = dice
+        self.walkers: list[Walker] = []
+        self.found = 0
+
+    async def begin(self) -> None:
+        self.crawl = await self.bench.submit(f"{SITE}/a", f"{SITE}/b", workers=self.dice.randint(1, 3))
+
+    async def step(self) -> None:
+        often = [self.lease, self.turn, self.turn, self.turn]
+        seldom = [self.expire, self.lose, self.fail, self.hand_back, self.pause, self.resume, self.leave]
+        rare = [self.stop] if self.dice.random() < 0.2 else []
+        with contextlib.suppress(StateConflict, LeaseLost):
+            await self.dice.choice([*often, *seldom, *rare])()
+
+    async def end(self) -> None:
+        """Let it go on until it is over."""
+        for _ in range(200):
+            if await self.bench.state(self.crawl) in TERMINAL:
+                return
+            with contextlib.suppress(ShoalError):
+                await self.resume()
+            await self.bench.jump(30)
+            await self.bench.janitor().run_once()
+            await self.lease()
+            for walker in list(self.walkers):
+                with contextlib.suppress(LeaseLost):
+                    await self._advance(walker, grow=False)
+
+    async def lease(self) -> None:
+        for lease in await self.bench.queue.lease("w", [KIND], ["shared"], self.dice.randint(1, 2)):
+            walker = Walker(self.bench, self.crawl, lease)
+            self.walkers.append(walker)
+            if self.dice.random() < 0.8:
+                await walker.attach()
+
+    async def turn(self) -> None:
+        if self.walkers:
+            await self._advance(self.dice.choice(self.walkers), grow=True)
+
+    async def _advance(self, walker: Walker, *, grow: bool) -> None:
+        """A walker of any age, perhaps long lost, brings something and does what it is told."""
+        if not walker.attached:
+            await walker.attach()
+        done = [self._outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.6]
+        links = [walker.link(f"/{self.found + place}") for place in range(self.dice.randint(0, 2) if grow else 0)]
+        self.found += len(links)
+        turn = await walker.turn(*done, found=links, want=self.dice.randint(0, 4) if grow else 10)
+        killers = [failed(task) for task in walker.held if task.is_killer]
+        if killers:  # as the engine does: given up without another try
+            turn = await walker.turn(*killers)
+        if turn.control is not Control.GO and self.dice.random() < 0.7:
+            await walker.walk.close(WalkerBatch(), turn.control.value)
+
+    def _outcome(self, task: FrontierTask, grow: bool) -> Settled:
+        return self.dice.choice([fetched, fetched, failed, lambda one: later(one, 5)])(task) if grow else fetched(task)
+
+    async def expire(self) -> None:
+        await self.bench.lose()
+
+    async def lose(self) -> None:
+        if self.walkers:
+            await self.bench.queue.lose(self.dice.choice(self.walkers).lease, "the child died")
+
+    async def fail(self) -> None:
+        if self.walkers and self.dice.random() < 0.3:
+            await self.bench.queue.fail(self.dice.choice(self.walkers).lease, "boom")
+
+    async def hand_back(self) -> None:
+        if self.walkers:
+            await self.dice.choice(self.walkers).walk.hand_back(WalkerBatch(), "slice")
+
+    async def leave(self) -> None:
+        """A walker that was told to pause or stop, or whose budget is spent."""
+        if self.walkers:
+            walker = self.dice.choice(self.walkers)
+            state = await self.bench.state(self.crawl)
+            if state in (S.PAUSING, S.STOPPING):
+                await walker.walk.close(WalkerBatch(), state.removesuffix("ing"))
+
+    async def pause(self) -> None:
+        await self.bench.crawls.pause(self.crawl.id)
+
+    async def resume(self) -> None:
+        await self.bench.crawls.resume(self.crawl.id)
+
+    async def stop(self) -> None:
+        await self.bench.crawls.stop(self.crawl.id)
+
+
+async def obey(walker: Walker) -> None:
+    """A walker that comes up late: it attaches, asks, and leaves when told to; or learns that it lost its job."""
+    with contextlib.suppress(LeaseLost):
+        await walker.attach()
+        turn = await walker.turn()
+        assert turn.work == []
+        await walker.walk.close(WalkerBatch(), turn.control.value)
+
+
+async def bring_to(bench: Bench, state: CrawlState) -> Crawl:
+    """A crawl in that state."""
+    crawl = await bench.submit(start=state is not S.PENDING)
+    if state in (S.PENDING, S.QUEUED):
+        return crawl
+    if state in (S.PAUSED, S.STOPPED):
+        await (bench.crawls.pause if state is S.PAUSED else bench.crawls.stop)(crawl.id)
+        return crawl
+    walker = await bench.walker(crawl)
+    if state in (S.PAUSING, S.STOPPING):
+        await (bench.crawls.pause if state is S.PAUSING else bench.crawls.stop)(crawl.id)
+    if state in (S.COMPLETED, S.FAILED):
+        [task] = await walker.take()
+        await walker.turn(fetched(task) if state is S.COMPLETED else failed(task))
+    assert await bench.state(crawl) is state
+    return crawl
+
+
+# Every verb in every state
+
+
+VERBS: dict[str, Callable[[Bench, str], Awaitable[object]]] = {
+    "start": lambda bench, crawl_id: bench.crawls.start(crawl_id),
+    "pause": lambda bench, crawl_id: bench.crawls.pause(crawl_id),
+    "resume": lambda bench, crawl_id: bench.crawls.resume(crawl_id),
+    "stop": lambda bench, crawl_id: bench.crawls.stop(crawl_id),
+    "retry": lambda bench, crawl_id: bench.crawls.retry(crawl_id),
+    "change": lambda bench, crawl_id: bench.crawls.change(crawl_id, CrawlChange(max_pages=7)),
+}
+LEADS_TO: dict[str, dict[CrawlState, CrawlState]] = {
+    "start": {S.PENDING: S.QUEUED},
+    "pause": {S.QUEUED: S.PAUSED, S.RUNNING: S.PAUSING, S.PAUSING: S.PAUSING, S.PAUSED: S.PAUSED},
+    "resume": {S.PAUSED: S.QUEUED},
+    "stop": {
+        S.PENDING: S.STOPPED,
+        S.QUEUED: S.STOPPED,
+        S.RUNNING: S.STOPPING,
+        S.PAUSING: S.STOPPING,
+        S.PAUSED: S.STOPPED,
+        S.STOPPING: S.STOPPING,
+        S.STOPPED: S.STOPPED,
+    },
+    "retry": {S.FAILED: S.QUEUED},
+    "change": {state: state for state in (S.PENDING, S.QUEUED, S.RUNNING, S.PAUSING, S.PAUSED)},
+}
+
+
+@pytest.mark.parametrize("state", list(S))
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_leads_where_it_says_or_changes_nothing(bench: Bench, verb: str, state: CrawlState) -> None:
+    crawl = await bring_to(bench, state)
+    before, jobs = await bench.crawls.get(crawl.id), await bench.live(crawl)
+    if state in LEADS_TO[verb]:
+        await VERBS[verb](bench, crawl.id)
+        assert await bench.state(crawl) is LEADS_TO[verb][state]
+    else:
+        with pytest.raises(StateConflict, match=f'crawl "{crawl.id}" is {state}, so it cannot'):
+            await VERBS[verb](bench, crawl.id)
+        assert await bench.crawls.get(crawl.id) == before
+        assert await bench.live(crawl) == jobs
+    await check_ledger(bench, crawl)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_on_an_unknown_crawl_says_that_there_is_none(bench: Bench, verb: str) -> None:
+    with pytest.raises(NotFound, match='crawl "none" does not exist'):
+        await VERBS[verb](bench, "none")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("stop", "stop"), ("pause", "stop"), ("stop", "retry"), ("pause", "change")]
+)
+async def test_two_verbs_at_once_are_one_after_the_other(bench: Bench, first: str, second: str) -> None:
+    crawl = await bring_to(bench, S.RUNNING)
+    done = await asyncio.gather(*[VERBS[verb](bench, crawl.id) for verb in (first, second)], return_exceptions=True)
+    assert all(isinstance(answer, StateConflict) for answer in done if isinstance(answer, BaseException))
+    refused = len([answer for answer in done if isinstance(answer, BaseException)])
+    assert refused <= (first != second), "at most whoever came second"
+    assert await bench.state(crawl) is (S.STOPPING if "stop" in (first, second) else S.PAUSING)
+    await check_ledger(bench, crawl)
+
+
+class Noted:
+    """A store that notes the names of what it is asked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.names: list[str] = []
+
+    async def run(self, work: Work[T]) -> T:
+        return await self._database.run(lambda tx: work(NotedTx(tx, self.names)))
+
+    async def once(self, work: Work[T]) -> T:
+        return await self.run(work)
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+class NotedTx:
+    def __init__(self, tx: Tx, names: list[str]) -> None:
+        self._tx = tx
+        self._names = names
+
+    def __getattr__(self, verb: str) -> Any:
+        asked = getattr(self._tx, verb)
+
+        def ask(query: str, *rows: Any, **values: Any) -> Any:
+            self._names.append(query)
+            return asked(query, *rows, **values)
+
+        return ask
+
+
+async def test_a_commit_with_nothing_to_say_asks_nothing_for_it(bench: Bench) -> None:
+    """Neither for its journal, nor for options that may have been changed: the control read tells that, too."""
+    crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c")
+    noted = Noted(bench.database)
+    walker = await bench.over(noted).walker(crawl)
+    [first, *_] = await walker.take()
+    noted.names.clear()
+    await walker.turn(fetched(first), found=[walker.link("/d")])
+    assert noted.names.count("crawl_control") == 1
+    assert not {"crawl", "reserve_lines", "insert_lines", "shallowest_open", "finish_depth"} & set(noted.names)

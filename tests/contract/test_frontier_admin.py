@@ -1,0 +1,487 @@
+"""The archive of a frontier: counted, explained, forgotten, and carried to another store as a whole."""
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+import pytest
+
+from shoal.base.clock import SystemClock, from_micros
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.dump.dump import CrawlDump
+from shoal.crawl.engine.walker_commits import TurnRequest
+from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.admin_store import FrontierStats
+from shoal.crawl.frontier.explain import UrlState
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.traps import Trap, TrapState
+from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, UrlKind, WalkerBatch, key_of
+from shoal.crawl.states import CrawlState
+from shoal.extract.details import Details, packed, unpacked
+from shoal.queue.job import Fence
+from shoal.store.bodies.folder import FolderBodies
+from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
+
+YEARS = 366 * 86_400 * 3  # more than the clocks of two stores are apart
+TRAP = f"{SITE}/trap/0"
+FRONTIER = (
+    "SELECT path, seq >> 40 AS depth, due, parent, attempts, crashes, kind FROM frontier_open WHERE crawl = {}"
+    " ORDER BY due, depth, path"
+)
+ORDER = """
+    SELECT h.origin, f.path FROM frontier_open AS f JOIN host AS h ON h.number = f.host
+    WHERE f.crawl = {} ORDER BY h.origin, f.due, f.seq
+"""
+
+
+def archive_of(bench: Bench) -> SqlFrontierAdmin:
+    return SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+
+
+def archivist_of(bench: Bench) -> FrontierAdmin:
+    bodies = FolderBodies(Path("there are none"), SystemClock())
+    return FrontierAdmin(bench.database, bench.crawls, bench.queue, archive_of(bench), bodies)
+
+
+def carrier_of(bench: Bench) -> CrawlDump:
+    archive = archive_of(bench)
+    return CrawlDump(bench.database, bench.crawls, bench.frontier, archive, bench.pages, archivist_of(bench))
+
+
+@pytest.fixture
+async def other(store_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A store of the other kind."""
+    name = "postgres_url" if store_url.startswith("sqlite") else "sqlite_url"
+    bench = await open_bench(request.getfixturevalue(name))
+    yield bench
+    await bench.close()
+
+
+async def walked(bench: Bench) -> tuple[Crawl, Walker]:
+    """A crawl with something in every state: one fetched, one failed, one skipped, two in quarantine, one for later,
+    one taken, two waiting at two hosts, one of them a sitemap."""
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [seed] = await walker.take()
+    found = [linked(walker, path) for path in ("/fails", "/later", "/taken", "/trap/1")]
+    found.append(linked(walker, "/deep", depth=9, fate=Fate.SKIPPED_DEPTH))
+    turn = await walker.turn(fetched(seed), found=found)
+    fails, waits, _, trap = sorted(turn.work, key=lambda task: task.url)
+    rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other", kind=UrlKind.SITEMAP)]
+    rest.append(linked(walker, "/trap/2", fate=Fate.QUARANTINED))
+    report = WalkerBatch([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
+    await walker.walk.turn(report, TurnRequest(0, 1))
+    return crawl, walker
+
+
+def linked(walker: Walker, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind: UrlKind = UrlKind.PAGE) -> NewUrl:
+    """A link from the seed's page."""
+    link = new_url(walker.crawl, url, depth, fate, kind)
+    link.parent_key = key_of(Url(f"{SITE}/"), walker.crawl.key_seed)[0]
+    return link
+
+
+async def paused(bench: Bench) -> Crawl:
+    """The same crawl after its walker left: what it had taken waits again."""
+    crawl, walker = await walked(bench)
+    await bench.crawls.pause(crawl.id)
+    await walker.walk.close(WalkerBatch(), "pause")
+    return (await bench.crawls.get(crawl.id)).crawl
+
+
+async def dumped(bench: Bench, crawl: Crawl) -> list[bytes]:
+    return [line async for line in carrier_of(bench).dump(crawl.id)]
+
+
+async def test_stats_count_every_state(bench: Bench) -> None:
+    crawl, _ = await walked(bench)
+    stats = await archivist_of(bench).stats(crawl.id)
+    assert stats == FrontierStats(
+        waiting=2,
+        later=1,
+        taken=1,
+        hosts=2,
+        settled={"fetched": 1, "failed": 1, "quarantined": 2, "depth": 1},
+    )
+    assert (stats.open, stats.seen) == (4, 9)
+    assert (await bench.counts(crawl)).queued == stats.open
+    assert await bench.database.read(lambda tx: archive_of(bench).taken(tx, crawl.number)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "state", "reason"),
+    [
+        ("/", UrlState.FETCHED, None),
+        ("/fails", UrlState.FAILED, "connect"),
+        ("/later", UrlState.WAITING, "retry"),
+        ("/taken", UrlState.TAKEN, None),
+        ("/deep", UrlState.SKIPPED, "depth"),
+        ("/waits", UrlState.WAITING, "turn"),
+        ("/trap/1", UrlState.QUARANTINED, "trap"),
+        ("/trap/2", UrlState.QUARANTINED, "trap"),
+        ("/nowhere", UrlState.NEVER_SEEN, None),
+    ],
+)
+async def test_every_url_has_a_fate_that_can_be_asked_for(
+    bench: Bench, path: str, state: UrlState, reason: str | None
+) -> None:
+    crawl, _ = await walked(bench)
+    said = await archivist_of(bench).explain(crawl.id, SITE + path, 2083)
+    assert (said.url, said.state, said.reason) == (SITE + path, state, reason)
+
+
+async def test_a_sitemap_is_told_as_one(bench: Bench) -> None:
+    crawl, _ = await walked(bench)
+    said = await archivist_of(bench).explain(crawl.id, "http://example.net/other", 2083)
+    assert (said.state, said.facts["kind"]) == (UrlState.WAITING, "sitemap")
+
+
+async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench) -> None:
+    crawl, walker = await walked(bench)
+    archivist = archivist_of(bench)
+    taken = (await archivist.explain(crawl.id, f"{SITE}/taken", 2083)).facts
+    assert (taken["job_id"], taken["epoch"]) == (walker.holder.job_id, walker.holder.epoch)
+    assert taken["parent"] == f"{SITE}/"
+    waits = (await archivist.explain(crawl.id, f"{SITE}/later", 2083)).facts
+    now = from_micros(await bench.database.read(lambda tx: tx.value("now")))
+    assert (waits["due_at"] - now).total_seconds() == pytest.approx(YEARS, abs=10)
+    assert waits["attempts"] == 1
+
+
+async def test_a_frontier_that_is_walked_is_not_touched(bench: Bench) -> None:
+    crawl, _ = await walked(bench)
+    for wish in (archivist_of(bench).clear(crawl.id), archivist_of(bench).erase(crawl.id), dumped(bench, crawl)):
+        with pytest.raises(StateConflict, match="first"):
+            await wish
+    assert (await archivist_of(bench).stats(crawl.id)).seen == 9
+
+
+async def test_a_frontier_that_may_be_walked_any_moment_is_not_touched(bench: Bench) -> None:
+    crawl = await bench.submit()
+    with pytest.raises(StateConflict, match="queued"):
+        await archivist_of(bench).clear(crawl.id)
+
+
+async def test_what_a_killed_walker_still_leases_is_not_touched(bench: Bench) -> None:
+    crawl = await paused(bench)
+    await bench.sql(f"UPDATE crawl SET state = 'stopped', finished_at = 1 WHERE number = {crawl.number}")
+    await bench.enqueue(kind="crawl", run_id=crawl.id)
+    await bench.lease(kind="crawl")
+    with pytest.raises(StateConflict):
+        await archivist_of(bench).erase(crawl.id)
+
+
+async def test_clear_forgets_the_urls_and_keeps_pages_and_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.crawl.frontier.admin.BATCH", 2)
+    crawl = await paused(bench)
+    before = await bench.counts(crawl)
+    assert await archivist_of(bench).clear(crawl.id) == 9
+    assert await archivist_of(bench).stats(crawl.id) == FrontierStats()
+    after = await bench.counts(crawl)
+    assert after.drained
+    assert (after.opened, after.pages, after.errors, after.responses, after.skipped) == (
+        before.opened, before.pages, before.errors, before.responses, before.skipped,
+    )  # fmt: skip
+    assert await bench.number(f"SELECT count(*) FROM page WHERE crawl = {crawl.number}") == 2
+    for table in ("frontier_host", "trap"):
+        assert await bench.number(f"SELECT count(*) FROM {table} WHERE crawl = {crawl.number}") == 0
+
+
+async def test_a_clear_that_was_cut_off_leaves_counters_that_equal_a_recount(bench: Bench) -> None:
+    crawl = await paused(bench)
+    await bench.database.run(lambda tx: archive_of(bench).forget(tx, crawl.number, 4))
+    assert 0 < (await bench.counts(crawl)).queued == (await archivist_of(bench).stats(crawl.id)).open < 4
+
+
+async def test_clear_leaves_other_crawls_alone(bench: Bench) -> None:
+    crawl, neighbour = await paused(bench), await paused(bench)
+    await archivist_of(bench).clear(crawl.id)
+    assert (await archivist_of(bench).stats(neighbour.id)).seen == 9
+
+
+async def test_an_erased_crawl_leaves_nothing_behind(bench: Bench) -> None:
+    crawl, neighbour = await paused(bench), await paused(bench)
+    await bench.crawls.stop(crawl.id)
+    await archivist_of(bench).erase(crawl.id)
+    with pytest.raises(NotFound):
+        await bench.crawls.get(crawl.id)
+    for table in ("fate", "frontier", "frontier_host", "page", "crawl_counter", "crawl_skip", "trap"):
+        assert await bench.number(f"SELECT count(*) FROM {table} WHERE crawl = {crawl.number}") == 0
+    assert await bench.number(f"SELECT count(*) FROM job WHERE run_id = '{crawl.id}'") == 0
+    assert await bench.state(neighbour) is CrawlState.PAUSED
+
+
+async def test_a_paused_crawl_is_cleared_but_not_erased(bench: Bench) -> None:
+    crawl = await paused(bench)
+    with pytest.raises(StateConflict, match="stop it first"):
+        await archivist_of(bench).erase(crawl.id)
+
+
+async def test_a_frontier_carried_to_another_store_is_the_same(bench: Bench, other: Bench) -> None:
+    await other.submit("http://elsewhere.test/")  # so that numbers differ
+    crawl = await paused(bench)
+    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    there = (await other.crawls.get(loaded)).crawl
+    assert there.number != crawl.number
+    assert asdict(there) | {"number": 0} == asdict(crawl) | {"number": 0}
+    assert await other.sql(FRONTIER.format(there.number)) == await bench.sql(FRONTIER.format(crawl.number))
+    assert await other.sql(ORDER.format(there.number)) == await bench.sql(ORDER.format(crawl.number))
+    assert await other.fates(there) == await bench.fates(crawl)
+    assert await other.counts(there) == await bench.counts(crawl)
+    assert await archivist_of(other).stats(loaded) == await archivist_of(bench).stats(crawl.id)
+    assert await pages_of(other, there) == await pages_of(bench, crawl)
+    assert await traps_of(other, there) == [Trap(TRAP, TrapState.QUARANTINED, f"{SITE}/trap/1", 2)]
+    answered = "SELECT h.origin, f.pages FROM frontier_host AS f JOIN host AS h ON h.number = f.host WHERE f.crawl = {}"
+    assert await other.sql(f"{answered.format(there.number)} ORDER BY h.origin") == (
+        await bench.sql(f"{answered.format(crawl.number)} ORDER BY h.origin")
+    )
+
+
+async def pages_of(bench: Bench, crawl: Crawl) -> list[object]:
+    pages = await bench.database.read(lambda tx: bench.pages.after(tx, crawl.number, 0, 100))
+    return [page for _, page in pages]
+
+
+async def traps_of(bench: Bench, crawl: Crawl) -> list[Trap]:
+    return await bench.database.read(lambda tx: bench.frontier.traps(tx, crawl.number))
+
+
+async def test_a_pattern_in_quarantine_is_released_where_it_was_carried_to(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    there = (await other.crawls.get(crawl.id)).crawl
+    assert await other.database.run(lambda tx: other.frontier.free(tx, there.number, TRAP)) == 2
+    assert (await archivist_of(other).stats(crawl.id)).settled.get("quarantined") is None
+    assert (await other.counts(there)).queued == (await archivist_of(other).stats(crawl.id)).open == 6
+
+
+async def test_dumped_loaded_and_dumped_again_gives_the_same_lines(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    first = await dumped(bench, crawl)
+    loaded = await carrier_of(other).load(first)
+    again = await dumped(other, (await other.crawls.get(loaded)).crawl)
+    assert sorted(again) == sorted(first)
+    assert (again[0], again[-1]) == (first[0], first[-1])
+
+
+async def test_a_carried_crawl_is_resumed_and_completes_without_fetching_anything_twice(
+    bench: Bench, other: Bench
+) -> None:
+    await other.submit("http://elsewhere.test/")
+    await other.lease(kind="crawl")
+    crawl = await paused(bench)
+    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    there = (await other.crawls.get(loaded)).crawl
+    seed = there.key_seed
+    await other.jump(2 * YEARS)  # what waits for later is due, by whichever clock
+    await other.crawls.resume(loaded)
+    walker = await other.walker(there)
+    known = [keyed(seed, path) for path in ("/", "/fails", "/waits")]
+    fetched_there = []
+    while not (turn := await walker.fetch_all(*known)).drained:
+        assert {task.parent for task in turn.work} == {f"{SITE}/"}
+        fetched_there += [task.url for task in turn.work]
+    assert sorted(fetched_there) == [
+        "http://example.net/other", f"{SITE}/later", f"{SITE}/taken", f"{SITE}/waits",
+    ]  # fmt: skip
+    assert await other.state(there) is CrawlState.COMPLETED
+    assert (await other.counts(there)).pages == 5
+
+
+def keyed(seed: int, path: str) -> NewUrl:
+    url = Url(SITE + path)
+    return NewUrl(*key_of(url, seed), url, 1, Fate.OPEN)
+
+
+async def test_a_crawl_is_not_loaded_over_another(bench: Bench) -> None:
+    crawl = await paused(bench)
+    lines = await dumped(bench, crawl)
+    with pytest.raises(AlreadyExists, match="another id"):
+        await carrier_of(bench).load(lines)
+    copy = await carrier_of(bench).load(lines, crawl_id="copy")
+    assert await archivist_of(bench).stats(copy) == await archivist_of(bench).stats(crawl.id)
+
+
+async def test_hosts_that_were_named_elsewhere_are_not_trusted_here(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    await bench.sql(f"""UPDATE crawl SET named = '["http://127.0.0.1:8080/"]' WHERE number = {crawl.number}""")
+    lines = await dumped(bench, crawl)
+    await carrier_of(other).load(lines)
+    assert (await other.crawls.get(crawl.id)).crawl.named == frozenset()
+    await carrier_of(other).load(lines, crawl_id="trusted", trust_named=True)
+    assert (await other.crawls.get("trusted")).crawl.named == {"http://127.0.0.1:8080/"}
+
+
+async def test_of_a_file_that_is_not_whole_nothing_stays(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    lines = await dumped(bench, crawl)
+    broken = {
+        "no end": lines[:-1],
+        "no head": lines[1:],
+        "one lost": lines[:2] + lines[3:],
+        "one twice": lines[:2] + lines[1:],
+        "cut": [*lines[:-2], lines[-2][:-5]],
+        "two of them": lines + lines,
+        "not ours": [b'{"url": "http://example.org/"}'],
+        "nothing": [],
+        "a fate of its own": [*lines[:-1], b'{"key": "' + b"0" * 24 + b'", "fate": "lucky"}', lines[-1]],
+        "a URL that is none": [lines[0], lines[1].replace(b"http:", b"ftp:"), *lines[2:]],
+        "a state that cannot be": [lines[0].replace(b'"state":"paused"', b'"state":"running"'), *lines[1:]],
+        "another version": [lines[0].replace(b'"shoal_frontier":1', b'"shoal_frontier":2'), *lines[1:]],
+    }
+    for name, given in broken.items():
+        with pytest.raises(InvalidInput):
+            pytest.fail(f"{name}: {await carrier_of(other).load(given)} was loaded")
+        assert await other.crawls.newest() == [], name
+        assert await other.number("SELECT count(*) FROM fate") == 0, name
+
+
+async def test_a_refusal_names_the_line_and_what_is_wrong_with_it(bench: Bench) -> None:
+    crawl = await paused(bench)
+    lines = await dumped(bench, crawl)
+    head = orjson.loads(lines[0])
+    head["crawl"]["config"]["depth"] = -1
+    with pytest.raises(InvalidInput, match=r"line 1 .*crawl\.config\.depth"):
+        await carrier_of(bench).load([orjson.dumps(head), *lines[1:]], crawl_id="copy")
+    with pytest.raises(InvalidInput, match="line 3 "):
+        await carrier_of(bench).load([*lines[:2], b"{", *lines[2:]], crawl_id="copy")
+
+
+async def test_what_a_killed_load_left_behind_makes_room_for_the_next(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    archive = archive_of(other)
+    left = await other.database.run(lambda tx: archive.receive(tx, crawl.id, crawl.config, [], 5))
+    assert left is not None
+    with pytest.raises(StateConflict):
+        await other.crawls.resume(crawl.id)
+    await carrier_of(other).load(await dumped(bench, crawl))
+    assert await archivist_of(other).stats(crawl.id) == await archivist_of(bench).stats(crawl.id)
+
+
+async def test_a_load_that_was_overtaken_leaves_the_other_alone(bench: Bench, other: Bench) -> None:
+    crawl = await paused(bench)
+    lines = await dumped(bench, crawl)
+
+    async def slow() -> AsyncIterator[bytes]:
+        for place, line in enumerate(lines):
+            if place == 2:
+                await other.sql(f"UPDATE crawl SET state_reason = 'asked' WHERE id = '{crawl.id}'")
+            yield line
+
+    with pytest.raises(StateConflict, match="somebody else"):
+        await carrier_of(other).load(slow())
+    assert (await other.crawls.get(crawl.id)).crawl.state_reason == "asked"
+
+
+async def test_a_crawl_that_moves_while_it_is_dumped_gives_no_last_line(bench: Bench) -> None:
+    crawl = await paused(bench)
+    told = []
+
+    async def dump() -> None:
+        async for line in carrier_of(bench).dump(crawl.id):
+            told.append(line)
+            if len(told) == 1:
+                await bench.crawls.resume(crawl.id)
+
+    with pytest.raises(StateConflict):
+        await dump()
+    assert b'"end"' not in told[-1]
+
+
+async def test_a_long_frontier_is_carried_in_batches(
+    bench: Bench, other: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.crawl.dump.dump.BATCH", 7)
+    crawl = await paused(bench)
+    urls = [new_url(crawl, f"/{place}", 1, Fate.SKIPPED_SCOPE if place % 3 else Fate.OPEN) for place in range(60)]
+    await bench.database.run(lambda tx: bench.frontier.add(tx, crawl.number, "", urls))
+    await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    there = (await other.crawls.get(crawl.id)).crawl
+    assert await other.fates(there) == await bench.fates(crawl)
+    assert await other.sql(ORDER.format(there.number)) == await bench.sql(ORDER.format(crawl.number))
+
+
+async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/1", f"{SITE}/2", workers=2)
+    one, two = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    [first] = await one.take(want=1)
+    assert await two.take(want=1) == []
+    await bench.database.run(lambda tx: archive_of(bench).unclaim(tx, crawl.number, one.holder))
+    [second] = await two.take(want=1)
+    assert {first.url, second.url} == {f"{SITE}/1", f"{SITE}/2"}
+    assert isinstance(one.holder, Fence)
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        ("touched_after", {"seq": 0, "limit": 10}),
+        ("untried_after", {"host": 0, "seq": 0, "limit": 10}),
+        ("keys_after", {"key": 0, "chk": 0, "limit": 10}),
+        ("last_of_some_fates", {"limit": 10}),
+        ("drop_fates_up_to", {"key": 0, "chk": 0}),
+        ("taken_count", {}),
+        ("kept_url", {"host": 1, "path": "/", "kind": 0, "url": "http://h/"}),
+    ],
+)
+async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, values: dict[str, object]) -> None:
+    from shoal.store.sql import queries
+
+    found = queries.load("sqlite")[query]
+    text = found.sql
+    for place, value in enumerate(found.ordered({"crawl": 1, **values}), start=1):
+        text = text.replace(f"?{place}", repr(value))
+    plan = [row["detail"] for row in await sqlite_bench.sql(f"EXPLAIN QUERY PLAN {text}")]
+    assert not [step for step in plan if "SCAN" in step and "chosen" not in step and "frontier_open" not in step]
+    assert not [step for step in plan if "TEMP B-TREE" in step and query != "last_of_some_fates"]
+
+
+async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench, other: Bench) -> None:
+    crawl = await bench.submit(headers={"X-Mine": "hunter2"}, cookies=[{"name": "a", "value": "hunter2"}])
+    await bench.crawls.pause(crawl.id)
+    shown = await dumped(bench, crawl)
+    assert b"hunter2" not in b"".join(shown)
+    with pytest.raises(InvalidInput, match="lacks the secrets that the crawl goes on with"):
+        await carrier_of(other).load(shown)
+    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id, secrets=True))
+    assert (await other.crawls.get(loaded)).crawl.config == crawl.config
+
+
+async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, other: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [task] = await walker.take()
+    done = fetched(task)
+    assert done.page is not None
+    done.page.etag, done.page.links = '"one"', bytes(range(18))
+    done.page.detail = packed(Details(titles=["One"]))
+    await walker.turn(done)
+    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    number = (await other.crawls.get(loaded)).crawl.number
+    [(_, page)] = await other.database.read(lambda tx: other.pages.after(tx, number, 0, 10))
+    assert (page.etag, page.links) == ('"one"', bytes(range(18)))
+    [(_, detail)] = await other.database.read(lambda tx: other.pages.details_after(tx, number, 0, 10))
+    assert unpacked(detail) == Details(titles=["One"])
+
+
+async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench, other: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.database.run(
+        lambda tx: bench.frontier.add(tx, crawl.number, "", [new_url(crawl, "/map", kind=UrlKind.SITEMAP)])
+    )
+    walker = await bench.walker(crawl)
+    await walker.take()
+    page, sitemap = sorted(walker.held, key=lambda task: task.kind)
+    record = SitemapRecord(sitemap.url, 5, 200, listed=7, problem="is short")
+    await walker.turn(fetched(page), Settled(sitemap, Fate.FETCHED, sitemap=record))
+    dumped = [line async for line in carrier_of(bench).dump(crawl.id)]
+    await carrier_of(other).load(dumped)
+    assert sorted([line async for line in carrier_of(other).dump(crawl.id)]) == sorted(dumped)
+    said = await archivist_of(other).explain(crawl.id, sitemap.url, 2083)
+    assert said.sentence.endswith("and gave 7 URLs, but is short.")
+    await archivist_of(other).erase(crawl.id)
+    assert await other.number("SELECT count(*) FROM sitemap") == 0

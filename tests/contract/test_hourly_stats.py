@@ -1,0 +1,116 @@
+"""What happened hour by hour: counted from signals, added to the store by the batch."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from shoal.base.errors import BackendUnavailable
+from shoal.observe.hourly_stats import HOUR, HourlyStatsRetention, HourlyStatsWriter
+from shoal.observe.metrics import Metrics
+from shoal.page_jobs.bots import BotAsked, BotPulled
+from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.queue.states import JobState
+from shoal.store.sql.hourly_stats import SqlHourlyStats
+from tests.contract.conftest import Bench
+
+
+def keeper(bench: Bench) -> HourlyStatsWriter:
+    return HourlyStatsWriter(bench.database, SqlHourlyStats(), bench.signals)
+
+
+async def hours(bench: Bench, kind: str | None = None, back: int = 24) -> list[dict[str, object]]:
+    seen = await bench.database.read(lambda tx: SqlHourlyStats().since(tx, back, kind))
+    return [one.answer() for one in seen]
+
+
+async def run_a_few(bench: Bench) -> None:
+    """Four jobs: two done, one tried again, one failed."""
+    for attempts in (2, 2, 2, 1):
+        await bench.enqueue(max_attempts=attempts, payload='{"url": "http://example.org/"}')
+    leases = await bench.queue.lease("w1", ["page"], ["shared"], 4)
+    leases.sort(key=lambda lease: -lease.max_attempts)
+    good = [
+        ResultDelivery(lease.holder, Result(Status.SUCCESS, "u", 1, duration=seconds))
+        for lease, seconds in zip(leases[:2], (1.0, 2.0), strict=True)
+    ]
+    bad = [ResultDelivery(lease.holder, Result(Status.FAIL, "u", 1, error_code="timeout")) for lease in leases[2:]]
+    await bench.ingest.settle("w1", good + bad)
+
+
+async def test_an_hour_tells_what_was_made_and_how_it_ended(bench: Bench) -> None:
+    chore = keeper(bench)
+    await run_a_few(bench)
+    assert await hours(bench) == [], "nothing before the chore has run"
+    await chore.run_once()
+    [hour] = await hours(bench)
+    assert (hour["created"], hour["done"], hour["failed"], hour["retried"]) == (4, 2, 1, 1)
+    assert (hour["retry_rate"], hour["average_seconds"]) == (0.25, 1.5)
+    assert await hours(bench, "crawl") == []
+
+
+async def test_several_processes_add_to_one_hour_and_time_goes_on(bench: Bench) -> None:
+    first, second = keeper(bench), keeper(bench)
+    await run_a_few(bench)
+    await asyncio.gather(first.run_once(), second.run_once())
+    [hour] = await hours(bench)
+    assert hour["created"] == 8, "each has counted what it heard"
+    await bench.jump(HOUR / 1e6)
+    await bench.enqueue()
+    await first.run_once()
+    later, before = await hours(bench)
+    assert (later["created"], before["created"]) == (1, 8)
+    assert len(await hours(bench, back=1)) == 1
+
+
+async def test_a_dead_letter_counts_as_expired_and_each_death_as_lost(bench: Bench) -> None:
+    chore, metrics = keeper(bench), Metrics()
+    bench.signals.subscribe(metrics.listen)
+    job_id = await bench.enqueue()
+    for _ in range(bench.settings.poison_limit + 1):
+        await bench.lease()
+        await bench.lose()
+    assert (await bench.job(job_id)).state is JobState.EXPIRED
+    await chore.run_once()
+    [hour] = await hours(bench)
+    assert (hour["expired"], hour["lost"]) == (1, bench.settings.poison_limit + 1)
+    assert metrics.registry.get_sample_value("shoal_jobs_expired_total", {"kind": "page"}) == 1
+
+
+async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> None:
+    chore = keeper(bench)
+    for name, jobs in (("b1", 3), ("b2", 0)):
+        bench.signals.emit(BotAsked(token="tok_a", bot_id=name))
+        if jobs:
+            bench.signals.emit(BotPulled(token="tok_a", bot_id=name, jobs=jobs))
+    await chore.run_once()
+    [hour] = await hours(bench)
+    assert hour["bots"] == 2
+    seen = await bench.database.read(lambda tx: SqlHourlyStats().bots(tx, 24, 10))
+    assert {one.bot_id: one.pulled for one in seen} == {"b1": 3, "b2": 0}
+
+
+async def test_what_the_store_did_not_take_is_brought_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    chore = keeper(bench)
+    await bench.enqueue()
+
+    async def away(*_: object) -> None:
+        raise BackendUnavailable("the store", "it is away", "wait")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.database, "run", away)
+        with pytest.raises(BackendUnavailable):
+            await chore.run_once()
+    await chore.close()
+    assert [hour["created"] for hour in await hours(bench)] == [1]
+
+
+async def test_old_hours_are_forgotten(bench: Bench) -> None:
+    chore = keeper(bench)
+    await bench.enqueue()
+    bench.signals.emit(BotAsked(token="tok_a", bot_id="b"))
+    await chore.run_once()
+    shelf = HourlyStatsRetention(timedelta(days=90), SqlHourlyStats())
+    now = await bench.number("SELECT shoal_now()")
+    assert await shelf.prune(bench.database, now + 1, 100) == (2, False)
+    assert await hours(bench) == []

@@ -1,0 +1,229 @@
+"""What the ingest of results promises: one accepted result per grant, the job's move and the event in its commit, the
+same answer to the same result, and nothing at all for whoever comes late or is somebody else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from shoal.base.errors import LeaseLost
+from shoal.base.ids import JobId
+from shoal.page_jobs.result import Receipt, Result, ResultDelivery, Status, StoredResult
+from shoal.page_jobs.spec import PageWork
+from shoal.queue.job import Fence, Lease
+from shoal.queue.states import JobState
+from tests.contract.conftest import SITE, Bench, database_at
+
+J = JobState
+URL = f"{SITE}/product"
+RULES = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price"}}}
+
+
+def work(**more: Any) -> str:
+    return PageWork.read({"url": URL, **more}).text()
+
+
+def good(**facts: Any) -> Result:
+    return Result(Status.SUCCESS, URL, 1_000_000, **{"http_status": 200, "data": {"name": "Anchor"}, **facts})
+
+
+def bad(code: str = "connect_error", **facts: Any) -> Result:
+    return Result(Status.FAIL, URL, 1_000_000, error_code=code, error_message="It did not answer.", **facts)
+
+
+def of(lease: Lease, result: Result) -> ResultDelivery:
+    return ResultDelivery(lease.holder, result)
+
+
+async def events(bench: Bench) -> list[tuple[str, dict[str, Any]]]:
+    rows = await bench.sql("SELECT type, body FROM outbox ORDER BY created_at, id")
+    return [(row["type"], orjson.loads(row["body"])) for row in rows]
+
+
+async def results(bench: Bench, job_id: JobId) -> list[StoredResult]:
+    return await bench.database.read(lambda tx: bench.results.of_job(tx, job_id))
+
+
+async def image(bench: Bench) -> list[Any]:
+    """Everything that a result could change."""
+    tables = ("job", "job_grant", "result", "outbox")
+    return [sorted(map(str, await bench.sql(f"SELECT * FROM {table}"))) for table in tables]
+
+
+async def test_a_success_ends_the_job_stores_its_result_and_tells_it_in_one_commit(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload=work())
+    lease = await bench.lease("w1")
+    told = good(final_url=f"{URL}/2", duration=0.25, html_hash="abc")
+    assert await bench.ingest.settle_one("w1", of(lease, told)) is J.DONE
+    assert (await bench.job(job_id)).state is J.DONE
+    [stored] = await results(bench, job_id)
+    assert stored.result == told
+    assert (stored.epoch, stored.state) == (1, J.DONE)
+    [(kind, body)] = await events(bench)
+    assert (kind, body["job_id"], body["data"]) == ("crawl.job.completed", job_id, {"name": "Anchor"})
+    assert body["meta"] == {"crawl_duration": 0.25, "error": None, "html_hash": "abc"}
+    assert [grant["ended"] for grant in await bench.grants(job_id)] == ["done"]
+
+
+async def test_a_failure_is_tried_again_later_and_told_only_after_the_last_attempt(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload=work(), max_attempts=2)
+    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), bad())) is J.PENDING
+    assert await events(bench) == []
+    assert await bench.queue.lease("w1", ["page"], ["shared"], 1) == [], "there is a pause first"
+    await bench.jump(6)
+    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), bad())) is J.FAILED
+    [(kind, body)] = await events(bench)
+    assert (kind, body["attempt"]) == ("crawl.job.failed", 2)
+    assert body["meta"]["error"] == {"code": "connect_error", "message": "It did not answer."}
+    assert [stored.state for stored in await results(bench, job_id)] == [J.PENDING, J.FAILED]
+    assert (await bench.job(job_id)).attempts == 2
+
+
+async def test_an_attempt_that_brought_no_result_is_told_by_its_number(bench: Bench) -> None:
+    await bench.enqueue(payload=work(), max_attempts=1)
+    assert await bench.queue.fail(await bench.lease("w1"), "it raised") is J.FAILED
+    [(_, body)] = await events(bench)
+    assert body["attempt"] == 1
+
+
+async def test_what_another_try_cannot_mend_fails_at_once_with_its_reason(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload=work(), max_attempts=5)
+    refused = bad("address_not_public", retryable=False)
+    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), refused)) is J.FAILED
+    job = await bench.job(job_id)
+    assert (job.attempts, job.state_reason) == (1, "address_not_public")
+
+
+async def test_the_same_result_sent_again_gets_the_same_answer_and_changes_nothing(bench: Bench) -> None:
+    for result, state in ((good(), J.DONE), (bad(), J.PENDING), (bad(retryable=False), J.FAILED)):
+        await bench.enqueue(payload=work(), priority=90)
+        delivery = of(await bench.lease("w1"), result)
+        assert await bench.ingest.settle_one("w1", delivery) is state
+        before = await image(bench)
+        again = replace(delivery, result=replace(result, fetched_at=2_000_000))
+        for _ in range(2):
+            assert await bench.ingest.settle_one("w1", again) is state
+        assert await image(bench) == before
+
+
+async def test_a_repeat_is_known_while_the_job_is_leased_again(bench: Bench) -> None:
+    await bench.enqueue(payload=work())
+    delivery = of(await bench.lease("w1"), bad())
+    await bench.ingest.settle_one("w1", delivery)
+    await bench.jump(6)
+    second = await bench.lease("w1")
+    settlement = await bench.ingest.settle("w1", [delivery, of(second, good())])
+    assert settlement.receipts == [Receipt(delivery.holder, J.PENDING), Receipt(second.holder, J.DONE)]
+
+
+async def test_twice_in_one_batch_is_once(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload=work())
+    delivery = of(await bench.lease("w1"), good())
+    other = replace(delivery, result=good(data={"name": "Buoy"}))
+    receipts = (await bench.ingest.settle("w1", [delivery, delivery, other])).receipts
+    assert [receipt.state for receipt in receipts] == [J.DONE, J.DONE, None]
+    assert len(await results(bench, job_id)) == len(await events(bench)) == 1
+
+
+async def _foreign(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    return "w2", of(lease, good())
+
+
+async def _wrong_epoch(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    return "w1", ResultDelivery(Fence(lease.holder.job_id, lease.holder.epoch + 1), good())
+
+
+async def _unknown(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    return "w1", ResultDelivery(Fence(JobId("job_none"), 1), good())
+
+
+async def _late(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    await bench.lose()
+    return "w1", of(lease, good())
+
+
+async def _leased_to_another(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    await bench.lose()
+    await bench.lease("w2")
+    return "w1", of(lease, good())
+
+
+async def _another_word(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    await bench.ingest.settle_one("w1", of(lease, good()))
+    return "w1", of(lease, good(data={"name": "Buoy"}))
+
+
+async def _repeated_by_another(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
+    await bench.ingest.settle_one("w1", of(lease, good()))
+    return "w2", of(lease, good())
+
+
+@pytest.mark.parametrize(
+    "arrange", [_foreign, _wrong_epoch, _unknown, _late, _leased_to_another, _another_word, _repeated_by_another]
+)
+async def test_a_late_or_foreign_result_is_refused_and_changes_nothing(
+    bench: Bench, arrange: Callable[[Bench, Lease], Awaitable[tuple[str, ResultDelivery]]]
+) -> None:
+    await bench.enqueue(payload=work())
+    owner, delivery = await arrange(bench, await bench.lease("w1"))
+    before = await image(bench)
+    with pytest.raises(LeaseLost):
+        await bench.ingest.settle_one(owner, delivery)
+    assert await image(bench) == before
+
+
+async def test_in_a_batch_what_is_lost_does_not_take_the_rest_with_it(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.enqueue(payload=work())
+    first, second, third = await bench.queue.lease("w1", ["page"], ["shared"], 3)
+    await bench.queue.release(second, "asked")
+    results = [of(first, good()), of(second, good()), of(third, bad())]
+    receipts = (await bench.ingest.settle("w1", results)).receipts
+    assert [receipt.state for receipt in receipts] == [J.DONE, None, J.PENDING]
+    assert receipts[1].is_lost
+
+
+@pytest.mark.parametrize("data", [None, {}, {"name": None}, {"name": ""}, {"price": "3"}, "<html>", []])
+async def test_a_success_without_a_required_field_counts_as_a_failure(bench: Bench, data: Any) -> None:
+    job_id = await bench.enqueue(payload=work(rule_set=RULES), max_attempts=1)
+    delivery = of(await bench.lease("w1"), good(data=data))
+    assert await bench.ingest.settle_one("w1", delivery) is J.FAILED
+    [stored] = await results(bench, job_id)
+    assert (stored.result.status, stored.result.error_code) == (Status.FAIL, "invalid_data")
+    [(kind, _)] = await events(bench)
+    assert kind == "crawl.job.failed"
+    assert await bench.ingest.settle_one("w1", delivery) is J.FAILED, "and sent again it is the same"
+
+
+async def test_a_success_with_what_is_required_is_one(bench: Bench) -> None:
+    await bench.enqueue(payload=work(rule_set=RULES))
+    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), good())) is J.DONE
+
+
+@pytest.mark.parametrize(
+    "data", [{"name": "a\x00b"}, {"name": "half \ud83d"}, "raw text", [1, 2], {"a": {"b": [None]}}]
+)
+async def test_whatever_json_holds_can_be_kept(bench: Bench, data: Any) -> None:
+    job_id = await bench.enqueue(payload=work())
+    told = good(data=data, error_message=None, html_hash="\ud83d\x00x")
+    await bench.ingest.settle_one("w1", of(await bench.lease("w1"), told))
+    [stored] = await results(bench, job_id)
+    assert stored.result.html_hash == "?x"
+    assert orjson.dumps(stored.result.data)
+
+
+async def test_two_processes_with_the_same_result_store_it_once(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload=work())
+    delivery = of(await bench.lease("w1"), good())
+    other = database_at(bench.url, bench.clock)
+    await other.open()
+    try:
+        twin = bench.over(other)
+        answers = await asyncio.gather(*[b.ingest.settle_one("w1", delivery) for b in [bench, twin] * 3])
+    finally:
+        await other.close()
+    assert set(answers) == {J.DONE}
+    assert len(await results(bench, job_id)) == len(await events(bench)) == 1

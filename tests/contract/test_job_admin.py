@@ -1,0 +1,398 @@
+"""What people do with jobs: lists, replay of dead letters, cancel, purge, and why a job waits."""
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+import orjson
+import pytest
+
+from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
+from shoal.base.ids import JobId
+from shoal.crawl.lifecycle.crawls import KIND
+from shoal.queue.job import NewJob
+from shoal.queue.job_admin_store import JobFilter
+from shoal.queue.states import JobState
+from shoal.store.sql import job_admin
+from tests.contract.conftest import Bench, until_blocked
+
+J = JobState
+DEAD = JobFilter(dead=True)
+
+
+async def dead_letter(bench: Bench, **asked: object) -> JobId:
+    job_id = await bench.enqueue(max_attempts=1, **asked)  # type: ignore[arg-type]
+    await bench.queue.fail(await bench.lease(), "boom")
+    return job_id
+
+
+async def ids(bench: Bench, which: JobFilter, size: int = 3) -> list[str]:
+    """The whole list, page by page."""
+    found: list[str] = []
+    page = await bench.desk.newest(which, limit=size)
+    found += [job.id for job in page.items]
+    while page.next is not None:
+        page = await bench.desk.newest(which, before=page.next, limit=size)
+        found += [job.id for job in page.items]
+    return found
+
+
+# Lists
+
+
+async def test_lists_are_newest_first_and_every_job_stands_on_one_page(bench: Bench) -> None:
+    made = [JobId(f"job_{number:02d}") for number in range(10)]
+    await bench.queue.enqueue([NewJob(job_id, "page", None) for job_id in made])
+    assert await ids(bench, JobFilter()) == made[::-1]
+
+
+async def test_a_list_is_cut_by_state_kind_run_and_lane(bench: Bench) -> None:
+    failed = await dead_letter(bench)
+    locked = await bench.enqueue()
+    await bench.lease()
+    ours = await bench.enqueue(run_id="grp_1")
+    theirs = await bench.enqueue(run_id="grp_2", kind="audit")
+    private = await bench.enqueue(lane="node:a")
+    assert await ids(bench, JobFilter(J.LOCKED)) == [locked]
+    assert await ids(bench, JobFilter(J.FAILED)) == [failed]
+    assert await ids(bench, DEAD) == [failed]
+    assert sorted(await ids(bench, JobFilter(J.PENDING))) == sorted([ours, theirs, private])
+    assert await ids(bench, JobFilter(run_id="grp_1")) == [ours]
+    assert await ids(bench, JobFilter(kind="audit")) == [theirs]
+    assert await ids(bench, JobFilter(lane="node:a")) == [private]
+    assert await ids(bench, JobFilter(J.DONE)) == []
+
+
+async def test_a_page_that_found_little_says_where_to_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_admin, "SCAN", 4)
+    wanted = JobId("job_00")
+    await bench.queue.enqueue([NewJob(wanted, "rare", None)])
+    await bench.queue.enqueue([NewJob(JobId(f"job_{number:02d}"), "page", None) for number in range(1, 10)])
+    first = await bench.desk.newest(JobFilter(kind="rare"), limit=5)
+    assert (first.items, first.next is None) == ([], False)
+    assert await ids(bench, JobFilter(kind="rare")) == [wanted]
+
+
+async def test_an_answer_shows_the_url_and_no_headers(bench: Bench) -> None:
+    payload = '{"url": "http://joe:secret@example.org/a", "crawl_config": {"headers": {"Authorization": "hidden"}}}'
+    job_id = await bench.enqueue(payload=payload, scopes=("project:a",))
+    answer = (await bench.desk.get(job_id)).answer()
+    assert answer["url"].endswith("@example.org/a")
+    assert "secret" not in str(answer)
+    assert "hidden" not in str(answer)
+    assert (answer["state"], answer["scopes"], answer["priority"]) == ("pending", ["project:a"], 50)
+
+
+async def test_lists_begin_with_the_newest_whatever_the_collation(postgres_bench: Bench) -> None:
+    """No collation need sort as we do: glibc's for English puts characters that it does not know first."""
+    bench = postgres_bench
+    try:
+        await bench.sql("CREATE COLLATION odd (provider = icu, locale = 'und-u-kr-zzzz-latn')")
+    except asyncpg.FeatureNotSupportedError:
+        pytest.skip("this PostgreSQL knows only the collations of its machine")
+    await bench.sql("ALTER TABLE job ALTER COLUMN id TYPE TEXT COLLATE odd")
+    made = [await dead_letter(bench, run_id="grp_1") for _ in range(4)]
+    for which in (JobFilter(), DEAD, JobFilter(run_id="grp_1")):
+        assert await ids(bench, which) == made[::-1]
+
+
+async def test_a_job_that_does_not_exist_is_not_found(bench: Bench) -> None:
+    for verb in (bench.desk.get, bench.desk.history, bench.desk.explain, bench.desk.retry, bench.desk.cancel):
+        with pytest.raises(NotFound, match="job_no"):
+            await verb("job_no")
+
+
+# Replay
+
+
+async def test_a_dead_letter_is_replayed_with_all_its_attempts(bench: Bench) -> None:
+    job_id = await dead_letter(bench)
+    await bench.jump(60)
+    job = await bench.desk.retry(job_id)
+    assert (job.state, job.attempts, job.crash_count, job.finished_at) == (J.PENDING, 0, 0, None)
+    lease = await bench.lease()
+    assert (lease.holder.job_id, lease.holder.epoch) == (job_id, 2)
+    assert [grant["ended"] for grant in await bench.grants(job_id)] == ["failed", None]
+
+
+async def test_a_job_that_took_too_many_workers_with_it_is_replayed(bench: Bench) -> None:
+    """F13: a dead letter with its reason; its replay begins with a clean slate."""
+    job_id = await bench.enqueue()
+    for _ in range(4):
+        await bench.lease()
+        await bench.lose()
+    job = await bench.job(job_id)
+    assert (job.state, job.state_reason, job.attempts) == (J.EXPIRED, "poison", 0)
+    assert (await bench.desk.retry(job_id)).crash_count == 0
+
+
+async def test_only_dead_letters_are_replayed(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    with pytest.raises(StateConflict, match="pending"):
+        await bench.desk.retry(job_id)
+    await bench.queue.finish(await bench.lease())
+    with pytest.raises(StateConflict, match="done"):
+        await bench.desk.retry(job_id)
+
+
+async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench) -> None:
+    job_id = await dead_letter(bench, key="k")
+    await bench.enqueue(key="k")
+    with pytest.raises(StateConflict, match="dedupe key"):
+        await bench.desk.retry(job_id)
+    assert (await bench.job(job_id)).state is J.FAILED
+
+
+async def test_a_replay_that_races_a_new_job_of_its_key_is_told_so(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    job_id = await dead_letter(bench, key="k")
+    line = await asyncpg.connect(bench.url)
+    new = "INSERT INTO job (id, kind, state, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at)"
+    async with line.transaction():
+        await line.execute(f"{new} VALUES ('job_new', 'page', 'pending', '', 'shared', 'k', 50, 0, 1, 0)")
+        replay = asyncio.create_task(bench.desk.retry(job_id))
+        await until_blocked(bench)
+    await line.close()
+    with pytest.raises(StateConflict, match="dedupe key"):
+        await replay
+    assert (await bench.job(job_id)).state is J.FAILED
+
+
+async def test_of_two_replays_at_once_one_wins(bench: Bench) -> None:
+    job_id = await dead_letter(bench)
+    answers = await asyncio.gather(*[bench.desk.retry(job_id) for _ in range(4)], return_exceptions=True)
+    assert sum(not isinstance(answer, StateConflict) for answer in answers) >= 1
+    assert (await bench.job(job_id)).state is J.PENDING
+
+
+async def test_dead_letters_are_replayed_by_filter_in_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.queue.job_admin.BATCH", 2)
+    made = [await dead_letter(bench) for _ in range(5)]
+    other = await bench.enqueue(kind="audit", max_attempts=1)
+    await bench.queue.fail(await bench.lease(kind="audit"), "boom")
+    assert await bench.desk.retry_dead(JobFilter(kind="page")) == 5
+    assert {(await bench.job(job_id)).state for job_id in made} == {J.PENDING}
+    assert (await bench.job(other)).state is J.FAILED
+
+
+async def test_of_dead_letters_with_one_key_one_is_replayed(bench: Bench) -> None:
+    first, second = await dead_letter(bench, key="k"), await dead_letter(bench, key="k")
+    assert await bench.desk.retry_dead(DEAD) == 1
+    assert {(await bench.job(job_id)).state for job_id in (first, second)} == {J.FAILED, J.PENDING}
+
+
+async def test_the_job_of_a_crawl_is_retried_and_cancelled_with_its_crawl(bench: Bench) -> None:
+    crawl = await bench.submit()
+    [job] = await bench.database.read(lambda tx: bench.jobs.jobs_of_run(tx, crawl.id))
+    for verb in (bench.desk.retry, bench.desk.cancel):
+        with pytest.raises(StateConflict, match=crawl.id):
+            await verb(job.id)
+    assert (await bench.job(job.id)).state is J.PENDING
+
+
+# Cancel
+
+
+async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    job = await bench.desk.cancel(job_id)
+    assert (job.state, job.state_reason) == (J.CANCELLED, "asked")
+    assert await bench.queue.lease("w1", ["page"], ["shared"], 1) == []
+    assert (await bench.desk.cancel(job_id)).state is J.CANCELLED  # twice is once
+
+
+async def test_what_comes_of_a_cancelled_grant_is_refused(bench: Bench) -> None:
+    """F8: the worker hears of it by its heartbeat, or when it finishes."""
+    job_id = await bench.enqueue()
+    lease = await bench.lease()
+    assert (await bench.desk.cancel(job_id)).state is J.CANCELLED
+    assert (await bench.queue.extend([lease.holder])).kept == []
+    with pytest.raises(LeaseLost):
+        await bench.queue.finish(lease)
+    assert [grant["ended"] for grant in await bench.grants(job_id)] == ["cancelled"]
+
+
+async def test_an_ended_job_is_not_cancelled(bench: Bench) -> None:
+    job_id = await dead_letter(bench)
+    with pytest.raises(StateConflict, match="failed"):
+        await bench.desk.cancel(job_id)
+
+
+async def test_a_cancel_that_races_a_finish_has_one_winner(bench: Bench) -> None:
+    """F8."""
+    for _ in range(5):
+        job_id = await bench.enqueue()
+        lease = await bench.lease()
+        answers = await asyncio.gather(bench.desk.cancel(job_id), bench.queue.finish(lease), return_exceptions=True)
+        assert sum(isinstance(answer, LeaseLost | StateConflict) for answer in answers) == 1
+        assert (await bench.job(job_id)).state in (J.CANCELLED, J.DONE)
+
+
+async def test_the_workers_of_a_run_are_told_to_kill_after_a_grace(bench: Bench) -> None:
+    await bench.enqueue(run_id="run")
+    await bench.enqueue(run_id="other")
+    leases = await bench.queue.lease("w1", ["page"], ["shared"], 2)
+    holders = [lease.holder for lease in leases]
+    grace = timedelta(seconds=5)
+    assert await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run", grace)) == 1
+    assert (await bench.queue.extend(holders)).to_kill == frozenset()
+    await bench.jump(6)
+    extended = await bench.queue.extend(holders)
+    assert extended.kept == holders
+    assert extended.to_kill == {lease.holder for lease in leases if lease.run_id == "run"}
+
+
+# Purge and prune
+
+
+async def test_only_ended_jobs_are_purged_with_their_history(bench: Bench) -> None:
+    """F59: never a row that lives."""
+    gone = await dead_letter(bench)
+    done = await bench.enqueue()
+    await bench.queue.finish(await bench.lease())
+    locked = await bench.enqueue()
+    await bench.lease()
+    pending = await bench.enqueue()
+    await bench.jump(1)
+    assert await bench.desk.purge(DEAD) == 1
+    assert await bench.desk.purge(JobFilter()) == 1
+    assert await bench.number("SELECT count(*) FROM job") == 2
+    assert await bench.number("SELECT count(*) FROM job_grant") == 0
+    for job_id in (gone, done):
+        with pytest.raises(NotFound):
+            await bench.desk.get(job_id)
+    assert [(await bench.job(job_id)).state for job_id in (locked, pending)] == [J.LOCKED, J.PENDING]
+
+
+async def test_what_is_younger_than_asked_for_is_not_purged(bench: Bench) -> None:
+    await dead_letter(bench)
+    await bench.jump(3600)
+    assert await bench.desk.purge(DEAD, timedelta(hours=2)) == 0
+    assert await bench.desk.purge(DEAD, timedelta(minutes=30)) == 1
+
+
+async def test_a_purge_spares_the_jobs_of_runs(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.crawls.stop(crawl.id)
+    await bench.jump(1)
+    assert await bench.desk.purge(JobFilter()) == 0
+    assert await bench.number(f"SELECT count(*) FROM job WHERE kind = '{KIND}'") == 1
+
+
+async def test_a_purge_that_races_a_replay_never_removes_a_live_job(bench: Bench) -> None:
+    """F59."""
+    made = [await dead_letter(bench) for _ in range(10)]
+    await bench.jump(1)
+    purged, *_ = await asyncio.gather(
+        bench.desk.purge(DEAD), *[bench.desk.retry(job_id) for job_id in made], return_exceptions=True
+    )
+    left = await bench.number("SELECT count(*) FROM job WHERE state = 'pending'")
+    assert purged + left + await bench.number("SELECT count(*) FROM job WHERE state = 'failed'") == 10
+
+
+# Why
+
+
+async def test_a_job_in_line_says_how_many_stand_before_it(bench: Bench) -> None:
+    await bench.enqueue()
+    await bench.lease()
+    for _ in range(3):
+        await bench.enqueue()
+        await bench.jump(1)
+    said = await bench.desk.explain(await bench.enqueue())
+    assert (said.reason, said.facts["ahead"], said.facts["running"]) == ("in_line", 3, 1)
+
+
+async def test_a_job_that_nobody_takes_says_so(bench: Bench) -> None:
+    said = await bench.desk.explain(await bench.enqueue(capability="special"))
+    assert said.reason == "no_worker"
+    assert "special" in said.sentence
+
+
+async def test_a_job_that_failed_says_when_it_is_tried_again(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    await bench.queue.fail(await bench.lease(), "boom")
+    said = await bench.desk.explain(job_id)
+    assert said.reason == "not_before"
+    assert "boom" in said.sentence
+    assert 4 <= said.facts["in_seconds"] <= 6
+
+
+async def test_a_leased_job_says_who_has_it_and_whether_that_is_over(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    await bench.lease("node-a/17")
+    said = await bench.desk.explain(job_id)
+    assert (said.reason, said.facts["holder"]) == ("worked_on", "node-a/17")
+    await bench.jump(15)
+    assert (await bench.desk.explain(job_id)).reason == "lease_over"
+
+
+async def test_a_dead_letter_says_why_and_what_to_do(bench: Bench) -> None:
+    said = await bench.desk.explain(await dead_letter(bench))
+    assert said.reason == "attempts_exhausted"
+    assert "boom" in said.sentence
+    assert "shoal jobs retry" in said.sentence
+
+
+async def test_a_payload_that_nobody_can_read_is_listed_swept_and_explained(bench: Bench) -> None:
+    """F61: whoever decodes it fails the job; the queue itself never stumbles over it."""
+    job_id = await bench.enqueue(payload="\\x00 not json {", max_attempts=1)
+    await bench.lease()
+    await bench.lose()
+    assert (await bench.job(job_id)).crash_count == 1
+    assert (await bench.desk.get(job_id)).answer()["url"] is None
+    await bench.queue.fail(await bench.lease(), "invalid_payload: this version cannot read it")
+    assert await ids(bench, DEAD) == [job_id]
+    assert "invalid_payload" in (await bench.desk.explain(job_id)).sentence
+
+
+@pytest.mark.parametrize("payload", ["not json {", "[]", '{"url": 7, "labels": null}'])
+async def test_a_payload_that_nobody_can_read_holds_up_no_sweep(bench: Bench, payload: str) -> None:
+    """F61: it took too many workers with it; what else they held goes back, and its end is told."""
+    bad = await bench.enqueue(payload=payload)
+    for _ in range(4):
+        await bench.lease()
+        good = [await bench.enqueue(), await bench.enqueue(run_id="grp_1")]
+        for _ in good:
+            await bench.lease()
+        await bench.lose()
+        assert [(await bench.job(job_id)).state for job_id in good] == [J.PENDING, J.PENDING]
+        await bench.sql(
+            f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id <> '{bad}' AND state = 'pending'"
+        )
+    assert (await bench.job(bad)).state is J.EXPIRED
+    assert await bench.number("SELECT count(*) FROM outbox WHERE type = 'crawl.job.failed'") == 1
+
+
+async def test_a_job_whose_work_raised_to_the_last_is_told_as_failed(bench: Bench) -> None:
+    job_id = await bench.enqueue(payload='{"url": "http://example.org/a", "policy": "pol_1"}', max_attempts=2)
+    await bench.queue.fail(await bench.lease(), "RuntimeError: no such thing")
+    assert await bench.number("SELECT count(*) FROM outbox") == 0, "it is tried again"
+    await bench.jump(60)
+    await bench.queue.fail(await bench.lease(), "RuntimeError: no such thing")
+    assert (await bench.job(job_id)).state is J.FAILED
+    [event] = await bench.sql("SELECT type, body FROM outbox")
+    body = orjson.loads(event["body"])
+    assert (event["type"], body["policy"], body["url"]) == ("crawl.job.failed", "pol_1", "http://example.org/a")
+    assert body["meta"]["error"] == {"code": "attempts_exhausted", "message": "RuntimeError: no such thing"}
+
+
+# Quotas by hand
+
+
+@pytest.mark.parametrize("scope", ["", "acme", "project:", "team:a", "key:" + "x" * 1000])
+async def test_a_scope_that_is_none_is_refused(bench: Bench, scope: str) -> None:
+    with pytest.raises(InvalidInput, match="project:NAME"):
+        await bench.desk.set_quota(scope, 1)
+    assert await bench.desk.quotas() == []
+
+
+async def test_a_quota_out_of_range_is_refused(bench: Bench) -> None:
+    for most in (-1, 10**9):
+        with pytest.raises(InvalidInput, match="most"):
+            await bench.desk.set_quota("project:a", most)
+
+
+async def test_a_quota_that_is_not_there_cannot_be_removed(bench: Bench) -> None:
+    with pytest.raises(NotFound, match="project:a"):
+        await bench.desk.remove_quota("project:a")

@@ -1,0 +1,76 @@
+"""The filer: each line of a journal goes to its project's file once, in order, also when files cannot be written."""
+
+import asyncio
+import json
+
+import pytest
+
+from shoal.base.ids import CrawlId
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal.files import JournalFiles
+from tests.contract.conftest import SITE, Bench
+
+
+class Files:
+    """Where lines go; or a disk that is full."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[str]] = {}
+        self.is_full = False
+
+    def append(self, project: str, lines: list[bytes]) -> None:
+        if self.is_full:
+            raise OSError("no space left")
+        self.lines.setdefault(project, []).extend(json.loads(line)["msg"] for line in lines)
+
+
+@pytest.fixture
+def files() -> Files:
+    return Files()
+
+
+def filer(bench: Bench, files: Files) -> JournalFiles:
+    return JournalFiles(bench.database, bench.journal.store, files.append)
+
+
+async def submit(bench: Bench, name: str, project: str) -> int:
+    config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off", project=project)
+    return (await bench.crawls.submit(config, crawl_id=CrawlId(name))).number
+
+
+async def test_lines_are_filed_once_by_project(bench: Bench, files: Files) -> None:
+    await submit(bench, "one", "shop")
+    await submit(bench, "two", "news")
+    assert (await filer(bench, files).run_once()).did == "filed 2 lines"
+    await bench.crawls.pause("one")
+    await filer(bench, files).run_once()
+    assert files.lines == {"shop": ["Waiting for a worker", "Paused (asked for)"], "news": ["Waiting for a worker"]}
+    assert (await filer(bench, files).run_once()).did == ""
+
+
+async def test_two_at_once_file_each_line_once(bench: Bench, files: Files) -> None:
+    number = await submit(bench, "one", "shop")
+    lines = [JournalEntry("x", str(count)) for count in range(50)]
+    await bench.database.run(lambda tx: bench.journal.write(tx, number, lines))
+    await asyncio.gather(*[filer(bench, files).run_once() for _ in range(3)])
+    assert files.lines["shop"][1:] == [str(count) for count in range(50)]
+
+
+async def test_a_full_disk_loses_nothing(bench: Bench, files: Files) -> None:
+    await submit(bench, "one", "shop")
+    files.is_full = True
+    with pytest.raises(OSError, match="no space left"):
+        await filer(bench, files).run_once()
+    files.is_full = False
+    await filer(bench, files).run_once()
+    assert files.lines == {"shop": ["Waiting for a worker"]}
+
+
+async def test_lines_that_are_gone_are_not_waited_for(bench: Bench, files: Files) -> None:
+    number = await submit(bench, "one", "shop")
+    await bench.sql("DELETE FROM crawl_line")
+    assert (await filer(bench, files).run_once()).did == ""
+    await bench.database.run(lambda tx: bench.journal.write(tx, number, [JournalEntry("x", "later")]))
+    await filer(bench, files).run_once()
+    assert files.lines == {"shop": ["later"]}

@@ -1,0 +1,305 @@
+"""Page jobs in one process, on both stores: slots, batches, jobs that run alone, and what is handed back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+
+from shoal.app import App, opened
+from shoal.base.ids import JobId, new_id
+from shoal.queue.job import Fence, Job, Lease, NewJob
+from shoal.queue.states import JobState
+from shoal.settings_loader import load
+from shoal.work import page_job_loop
+from shoal.work.page_job_loop import PageJobLoop
+from tests.support.page_child import PlainPages
+
+PATIENCE = 60.0
+HOLDER = "node/1/pages/2"
+
+
+@dataclass
+class Desk:
+    """A desk at work on a real store."""
+
+    app: App
+    work: PlainPages
+    desk: PageJobLoop[object] = field(init=False)
+    alone: list[Fence | None] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        run = self.work.run
+
+        async def counted(lease: object) -> object:
+            self.most = max(self.most, len(self.desk._running))
+            return await run(lease)  # type: ignore[arg-type]
+
+        self.work.run = counted  # type: ignore[method-assign, assignment]
+        self.desk = PageJobLoop(
+            self.work,  # type: ignore[arg-type]
+            self.app.queue,
+            4,
+            HOLDER,
+            self.app.clock,
+            lambda: None,
+            self.alone.append,
+            lambda doing, error: self.troubles.append(f"{doing}: {error}"),
+        )
+
+    async def enqueue(self, *wishes: dict[str, object], count: int = 1) -> list[JobId]:
+        jobs = [
+            NewJob(JobId(new_id("job")), "page", None, payload=orjson.dumps(wish).decode())
+            for wish in wishes
+            for _ in range(count)
+        ]
+        await self.app.queue.enqueue(jobs)
+        self.desk.nudge()
+        return [job.id for job in jobs]
+
+    async def job(self, job_id: JobId) -> Job:
+        found = await self.app.database.read(lambda tx: self.app.queue.store.get(tx, job_id))
+        assert found is not None
+        return found
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not await condition():
+                await self.app.clock.sleep(0.01)
+
+    async def until_state(self, state: JobState, *ids: JobId) -> list[Job]:
+        async def reached() -> bool:
+            return all([(await self.job(job_id)).state is state for job_id in ids])
+
+        await self.until(reached)
+        return [await self.job(job_id) for job_id in ids]
+
+
+@asynccontextmanager
+async def at_work(app: App) -> AsyncIterator[Desk]:
+    desk = Desk(app, PlainPages(app.queue))
+    task = asyncio.create_task(desk.desk.run())
+    try:
+        yield desk
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def app(store_url: str) -> AsyncIterator[App]:
+    settings = load({"DATABASE_URL": store_url, "SHOAL_QUEUE_POLL": "200ms"}).settings
+    async with opened(settings) as app:
+        yield app
+
+
+async def test_many_jobs_need_few_commits_and_never_more_than_the_slots(app: App) -> None:
+    async with at_work(app) as desk:
+        ids = await desk.enqueue({}, count=300)
+        await desk.until_state(JobState.DONE, *ids)
+        assert desk.most <= 4
+        assert len([count for count in desk.work.commits if count]) < 60
+
+
+async def test_a_job_that_waits_for_its_host_keeps_no_slot_from_others(app: App) -> None:
+    async with at_work(app) as desk:
+        settle = desk.work.settle
+
+        async def settled(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+            leases = await settle(results, holder, want)
+            for lease in leases:
+                lease.start_in = orjson.loads(lease.payload).get("start_in", 0.0)
+            return leases
+
+        desk.work.settle = settled  # type: ignore[method-assign]
+        waiting = await desk.enqueue({"start_in": 3600.0}, count=4)
+        await desk.until_state(JobState.LOCKED, *waiting)
+        await desk.until_state(JobState.DONE, *await desk.enqueue({}, count=8))
+        soon = await desk.enqueue({"start_in": 0.05})
+        await desk.until_state(JobState.DONE, *soon)
+        desk.desk.leave(patient=False)
+        returned = await desk.until_state(JobState.PENDING, *waiting)
+        assert [job.attempts for job in returned] == [0] * 4
+
+
+async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: App) -> None:
+    async with at_work(app) as desk:
+        [broken] = await desk.enqueue({"raise": "no such thing"})
+        good = await desk.enqueue({}, count=5)
+        await desk.until_state(JobState.DONE, *good)
+        [job] = await desk.until_state(JobState.PENDING, broken)
+        assert (job.attempts, job.crash_count, job.error) == (1, 0, "RuntimeError: no such thing")
+
+
+async def test_a_job_that_finds_no_room_is_handed_back_and_done_when_there_is(app: App, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.touch()
+    async with at_work(app) as desk:
+        [job_id] = await desk.enqueue({"full": str(full), "sleep": 0.05})
+
+        async def tried_thrice() -> bool:
+            return (await desk.job(job_id)).lease_epoch > 2
+
+        await desk.until(tried_thrice)
+        full.unlink()
+        [job] = await desk.until_state(JobState.DONE, job_id)
+        assert (job.attempts, job.crash_count) == (0, 0)
+
+
+async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) -> None:
+    first = Desk(app, PlainPages(app.queue))
+    [suspect] = await first.enqueue({"sleep": 0.05})
+    [lease] = await app.queue.lease("other", ["page"], ["shared"], 1)
+    await app.queue.lose(lease, "its child died")
+    async with at_work(app) as desk:
+        others = await desk.enqueue({"sleep": 0.02}, count=8)
+        running: list[int] = []
+        tell = desk.desk._alone
+
+        def alone(holder: Fence | None) -> None:
+            running.append(len(desk.desk._running))
+            tell(holder)
+
+        desk.desk._alone = alone
+        await desk.until_state(JobState.DONE, suspect, *others)
+        assert [holder and holder.job_id for holder in desk.alone] == [suspect, None]
+        assert running == [0, 0]
+
+
+async def test_a_job_that_does_not_end_is_given_up_and_the_others_go_on(app: App) -> None:
+    app.queue.settings = app.queue.settings.but(stall_deadline=timedelta(seconds=1))
+    async with at_work(app) as desk:
+        [hanging] = await desk.enqueue({"hang": True})
+        good = await desk.enqueue({}, count=5)
+        await desk.until_state(JobState.DONE, *good)
+
+        async def given_up() -> bool:
+            return (await desk.job(hanging)).crash_count == 1
+
+        await desk.until(given_up)
+        job = await desk.job(hanging)
+        assert job.error == "it did not end within 1s"
+        assert job.state_reason == "stalled"
+
+
+async def test_what_nobody_has_begun_is_handed_back_without_penalty(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_job_loop, "AHEAD_SECONDS", 0.1)
+    async with at_work(app) as desk:
+        quick = await desk.enqueue({}, count=60)  # so that it leases far ahead
+        slow = await desk.enqueue({"sleep": 0.7}, count=30)
+        await desk.until_state(JobState.DONE, *quick)
+
+        async def handed_back() -> bool:
+            jobs = [await desk.job(job_id) for job_id in slow]
+            return any(job.state is JobState.PENDING and job.state_reason == "no_slot" for job in jobs)
+
+        await desk.until(handed_back)
+        done = await desk.until_state(JobState.DONE, *slow)
+        assert [(job.attempts, job.crash_count) for job in done] == [(0, 0)] * 30
+
+
+async def test_whoever_leaves_hands_back_what_does_not_finish(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_job_loop, "LEAVE_SECONDS", 0.2)
+    async with at_work(app) as desk:
+        [hanging] = await desk.enqueue({"hang": True})
+        await desk.until_state(JobState.LOCKED, hanging)
+        desk.desk.leave(patient=False)
+        [job] = await desk.until_state(JobState.PENDING, hanging)
+        assert (job.state_reason, job.attempts, job.crash_count) == ("shutdown", 0, 0)
+
+
+async def test_whoever_leaves_with_patience_finishes(app: App) -> None:
+    async with at_work(app) as desk:
+        ids = await desk.enqueue({"sleep": 0.2}, count=4)
+        await desk.until_state(JobState.LOCKED, *ids)
+        desk.desk.leave(patient=True)
+        later = await desk.enqueue({})
+        await desk.until_state(JobState.DONE, *ids)
+        assert (await desk.job(later[0])).state is JobState.PENDING
+
+
+async def test_a_job_that_is_no_longer_ours_is_let_go(app: App) -> None:
+    async with at_work(app) as desk:
+        [hanging] = await desk.enqueue({"hang": True})
+        await desk.until_state(JobState.LOCKED, hanging)
+        [lease] = await app.queue.held_by(HOLDER)
+        await app.queue.finish(lease)
+        desk.desk.drop([lease.holder])
+
+        async def let_go() -> bool:
+            return desk.desk.held == []
+
+        await desk.until(let_go)
+        assert desk.troubles == []
+
+
+async def test_leases_that_nobody_extends_are_not_trusted_however_many_are_granted(app: App) -> None:
+    app.queue.settings = app.queue.settings.but(lease=timedelta(seconds=1))
+    async with at_work(app) as desk:
+        await desk.enqueue({"hang": True})
+
+        async def trusted_no_more() -> bool:
+            [job] = await desk.enqueue({})
+            while desk.desk._trust.holds():
+                if (await desk.job(job)).state is JobState.DONE:
+                    return False
+            return True
+
+        await desk.until(trusted_no_more)
+        [waiting] = await desk.enqueue({})
+        desk.desk.renewed()
+        await desk.until_state(JobState.DONE, waiting)
+
+
+async def test_a_hint_that_comes_while_the_store_is_asked_is_not_lost(app: App) -> None:
+    app.queue.settings = app.queue.settings.but(poll_every=timedelta(hours=1))
+    asked, answer = asyncio.Event(), asyncio.Event()
+    desk = Desk(app, PlainPages(app.queue))
+    settle = desk.work.settle
+
+    async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+        leases = await settle(results, holder, want)
+        asked.set()
+        await answer.wait()
+        return leases
+
+    desk.work.settle = slowly  # type: ignore[method-assign]
+    working = asyncio.create_task(desk.desk.run())
+    await asked.wait()
+    [job] = await desk.enqueue({})
+    answer.set()
+    await desk.until_state(JobState.DONE, job)
+    working.cancel()
+
+
+async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
+    stored = asyncio.Event()
+    async with at_work(app) as desk:
+        settle = desk.work.settle
+
+        async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+            if results:
+                await stored.wait()
+            return await settle(results, holder, want)
+
+        desk.work.settle = slowly  # type: ignore[method-assign]
+        [done] = await desk.enqueue({})
+
+        async def finished() -> bool:
+            return bool(desk.desk.held) and not desk.desk._running
+
+        await desk.until(finished)
+        assert [holder.job_id for holder in desk.desk.held] == [done]
+        stored.set()
+        await desk.until_state(JobState.DONE, done)
+
+        async def let_go() -> bool:
+            return desk.desk.held == []
+
+        await desk.until(let_go)

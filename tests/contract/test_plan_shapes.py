@@ -1,0 +1,265 @@
+"""By which conditions each statement looks rows up in PostgreSQL: the same, whatever is known of the tables when its
+plan is made. And that a connection makes its plans again when the store has grown.
+
+A connection keeps its plans, and to the planner all indexes of an empty table cost the same. Which of them it took
+depended on when the tables were last counted. How long the plan stayed depended on whether somebody made a schema in
+the same database, which lets every connection plan again: so bad plans showed when a test ran alone, and not always.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from shoal.app import database_of
+from shoal.base.clock import FakeClock
+from shoal.base.database import Tx
+from shoal.base.ids import new_id
+from shoal.settings import DatabaseSettings
+from shoal.store.sql.growth import EVERY_ROWS, EVERY_SECONDS
+from shoal.store.sql.postgres import SESSION, PostgresDatabase
+from shoal.store.sql.queries import load
+from tests.contract import test_query_plans
+
+SIZE = 5_000
+BITMAPS = ("Bitmap Index Scan", "BitmapAnd", "BitmapOr")
+NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
+# The tables that test_plans.py leaves as they are.
+OTHERS = (
+    "crawl_counter (crawl, holder) SELECT i, '' FROM n",
+    "crawl_skip (crawl, holder, reason, count) SELECT i, '', 'x', 1 FROM n",
+    "crawl_journal (crawl, lines, filed) SELECT i, 1, 1 FROM n",
+    "crawl_line (crawl, number, at, level, event, message, facts) SELECT 1 + i % 10, i, 1, 'info', '', '', '' FROM n",
+    "job_group (id, state, project, labels, priority, total, spec, created_at)"
+    " SELECT 'run_' || i, 'open', 'p', '[]', 50, 1, '', i FROM n",
+    "job (id, kind, state, lease_holder, lease_until, run_id, payload, lane, priority, not_before, max_attempts,"
+    " created_at)"
+    " SELECT 'held_' || i, 'page', 'locked', 'w', i, 'run_' || i, '', 'shared', 50, 0, 2, i FROM n WHERE i % 2 = 0",
+    "result (job_id, epoch, group_id, policy, state, status, fetched_at, digest, url)"
+    " SELECT 'job_' || i, 1, 'run_' || (i / 10), 'pol_' || (i / 10), 'done', 'success', i, '', '' FROM n",
+    "job_seat (scope, job_id) SELECT 's_' || (i / 10), 'job_' || i FROM n",
+    "quota (scope, most) SELECT 's_' || i, 5 FROM n",
+    "sitemap (key, fetched_at, crawl, chk, listed, url) SELECT i * 7919, 1, 1, i, 1, 'http://example.org/' || i FROM n",
+    "page_detail (key, crawl, chk, detail) SELECT i * 7919, 1, i, '' FROM n",
+    "analysis (id, crawl, crawl_id, project, state, created_at)"
+    " SELECT 'anl_' || i, 1 + i % 100, 'crl_' || (1 + i % 100), 'p', 'pending', i FROM n",
+    "finding (analysis, analyzer, key, severity, message, facts) SELECT 1 + i % 10, 'a', i, 'info', '', '' FROM n",
+    "job_hour (hour, kind, name, amount) SELECT i, 'page', 'x', 1 FROM n",
+    "bot_hour (hour, token, bot_id, pulled, seen_at) SELECT i, 't', 'b', 1, 1 FROM n",
+    "business_signal (subject, boost, until) SELECT i, 1, i FROM n",
+    "token (id, name, hash, scopes, made_by, created_at) SELECT 'tok_' || i, '', '', 'read', '', 1 FROM n",
+    "audit_entry (at, who, act, subject, facts, address) SELECT 1, '', '', i, '', '' FROM n",
+    "request_key (caller, route, key, digest, subject, created_at) SELECT 'c', 'r', i, '', '', i FROM n",
+)
+CRAWLS = "crawl (id, state, project, config, named, priority, key_seed, created_at)"
+CRAWLS += " SELECT 'crl_' || i, 'queued', 'p', '{}', 'x', 50, 1, i FROM n"
+# Statements that may look up their rows in one way or in another, and either will do.
+EITHER_WAY = {
+    **dict.fromkeys(
+        ("delivery_failed", "try_delivery", "give_back_deliveries", "delivered"),
+        "by webhook and event, or by the event, which has one delivery for each webhook",
+    ),
+    "grants_of_job": "a job has few grants",
+    "result_of_policy": "a job has few results",
+    "suspect_waiting": "few URLs are ever suspects; at most all hosts of a crawl are read for them",
+    "lock_traps": "a crawl has few patterns",
+    "hear_hosts": "by the number of a host, whoever says it",
+    "purge_dead": "dead letters, or those that ended before a time",
+    "any_token": "the first row of any index",
+    "new_events": "those without a number, by an index of them or by that of numbers",
+    **dict.fromkeys(
+        ("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "the last row of any"
+    ),
+}
+# Statements that read all of an index, and why they may.
+WHOLE = {
+    **dict.fromkeys(("last_event", "set_last_event", "lock_event_number"), "one row"),
+    **dict.fromkeys(("least_taken", "forget_cursors", "webhooks", "due_webhooks"), "there are few webhooks and sinks"),
+    **dict.fromkeys(("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "its last row"),
+    **dict.fromkeys(("any_token", "turn_jobs"), "its first row"),
+    **dict.fromkeys(("count_crawls", "count_jobs"), "they count everything, and are asked by people"),
+    "unfiled_journals": "an index of those alone",
+    "drop_empty_seats": "the sweep looks at every seat",
+    "purge_dead": "an index of dead letters alone",
+    "lock_admin_tokens": "there are few tokens",
+}
+
+
+@pytest.fixture
+async def store(own_database: str) -> AsyncIterator[tuple[PostgresDatabase, FakeClock]]:
+    """One connection: a plan belongs to the connection that made it."""
+    clock = FakeClock()
+    database = database_of(DatabaseSettings(url=own_database, pool_size=1), clock)
+    assert isinstance(database, PostgresDatabase)
+    await database.open(upgrade=True)
+    yield database, clock
+    await database.close()
+
+
+class Planner:
+    """Two connections: one plans as Shoal's do, the other fills and counts the tables."""
+
+    def __init__(self, plans: Any, writes: Any) -> None:
+        self._plans = plans
+        self._writes = writes
+        self.tables: list[str] = []
+
+    async def begin(self) -> None:
+        rows = await self._writes.fetch(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        )
+        self.tables = [row[0] for row in rows]
+        for table in self.tables:  # nobody but the test counts
+            await self._writes.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+
+    async def count(self, how: str) -> None:
+        for table in self.tables:
+            await self._writes.execute(f"{how} {table}")
+
+    async def fill(self) -> None:
+        await self._writes.execute(f"{NUMBERS} INSERT INTO {CRAWLS}")
+        facts = {"crawl": 1, "host": 1, "spec": test_query_plans.SPEC, "then": test_query_plans.THEN, "size": SIZE}
+        for statement in test_query_plans.FILL:
+            await self._writes.execute(f"{NUMBERS} {statement}".format(**facts))
+        for statement in OTHERS:
+            await self._writes.execute(f"{NUMBERS} INSERT INTO {statement}")
+
+    async def lookups(self) -> dict[str, list[str]]:
+        """How each statement finds its rows: for each table that it reads the conditions on an index."""
+        found = {}
+        for name, query in load("postgres").items():
+            values = f"({', '.join(['NULL'] * len(query.parameters))})" if query.parameters else ""
+            await self._plans.execute(f"PREPARE look AS {query.sql}")
+            plan = await self._plans.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE look{values}")
+            await self._plans.execute("DEALLOCATE look")
+            found[name] = sorted(_lookups(json.loads(plan)[0]["Plan"]))
+        return found
+
+
+def _lookups(step: dict[str, Any]) -> list[str]:
+    found = []
+    if "Relation Name" in step and step["Node Type"] != "ModifyTable":
+        conditions = _conditions(step) or ["everything"]
+        found.append(f"{step['Alias']}: {' and '.join(sorted(conditions))}")
+    return found + [lookup for inner in step.get("Plans", []) for lookup in _lookups(inner)]
+
+
+def _conditions(step: dict[str, Any]) -> list[str]:
+    """The conditions of a scan on its index, on the indexes of its bitmap, or on the places of its rows."""
+    own = [step[name] for name in ("Index Cond", "TID Cond") if name in step]
+    inner = [one for part in step.get("Plans", []) if part["Node Type"] in BITMAPS for one in _conditions(part)]
+    return [_plain(condition) for condition in own] + inner
+
+
+def _plain(condition: str) -> str:
+    """A condition without the numbers of its parameters. A row is found by its id; what an index looks at besides does
+    not matter."""
+    text = re.sub(r"\(InitPlan \d+\)\.col1|\$\d+", "$", condition)
+    by_id = re.search(r"\(id = [^()]*(?:\([^()]*\))?\)", text)
+    return by_id[0] if by_id else text
+
+
+async def test_every_statement_looks_its_rows_up_in_the_same_way_whatever_was_counted(own_database: str) -> None:
+    database = PostgresDatabase(DatabaseSettings(url=own_database))
+    await database.open(upgrade=True)
+    await database.close()
+    plans, writes = await asyncpg.connect(own_database, server_settings=SESSION), await asyncpg.connect(own_database)
+    planner = Planner(plans, writes)
+    await planner.begin()
+    seen = {"never counted": await planner.lookups()}
+    for how in ("VACUUM", "ANALYZE"):
+        await planner.count(how)
+        seen[f"{how} while empty"] = await planner.lookups()
+    await planner.fill()
+    seen["large, and not counted since"] = await planner.lookups()
+    await planner.count("ANALYZE")
+    wanted = await planner.lookups()
+    await plans.close()
+    await writes.close()
+    differing = [
+        f"{name}, {when}: {found[name]} instead of {wanted[name]}"
+        for when, found in seen.items()
+        for name in wanted
+        if found[name] != wanted[name] and name not in EITHER_WAY
+    ]
+    assert not differing, "\n".join(differing)
+    careless = [f"{name}: {how}" for name, how in wanted.items() if any("everything" in one for one in how)]
+    careless = [words for words in careless if words.partition(":")[0] not in WHOLE]
+    assert not careless, "\n".join(careless)
+
+
+# Not one of ours: they look up the same whenever they are planned.
+SPOILED = "UPDATE policy SET runs = 1 FROM unnest($1::text[]) AS g (id) WHERE policy.id = g.id"
+
+
+async def plan_of(tx: Tx) -> str:
+    """What the connection would do now for a statement that it planned before."""
+    connection = tx._connection  # type: ignore[attr-defined]
+    return "\n".join(row[0] for row in await connection.fetch("EXPLAIN EXECUTE spoiled(NULL)"))
+
+
+async def spoil(tx: Tx) -> str:
+    """Plan a statement now, while the table is empty."""
+    await tx._connection.execute(f"PREPARE spoiled AS {SPOILED}")  # type: ignore[attr-defined]
+    return await plan_of(tx)
+
+
+def rows(count: int) -> list[tuple[Any, ...]]:
+    return [(new_id("pol"), "default", "http", test_query_plans.SPEC, 1, 1, None, 1) for _ in range(count)]
+
+
+async def vacuum(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("ALTER TABLE policy SET (autovacuum_enabled = off)")
+    await connection.execute("VACUUM policy")
+    await connection.close()
+
+
+async def test_a_connection_plans_again_when_the_store_has_grown(
+    own_database: str, store: tuple[PostgresDatabase, FakeClock]
+) -> None:
+    database, clock = store
+    await vacuum(own_database)
+    assert "Index Cond" not in await database.run(spoil)
+    await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
+    assert "Index Cond" not in await database.run(plan_of)  # nobody has looked yet
+    clock.jump(EVERY_SECONDS)
+    assert "Index Cond: (id = g.id)" in await database.run(plan_of)
+    for query in (database.once, database.read):
+        assert "Index Cond: (id = g.id)" in await query(plan_of)
+
+
+async def test_a_process_that_writes_much_looks_at_once(
+    own_database: str, store: tuple[PostgresDatabase, FakeClock]
+) -> None:
+    database, _ = store
+    await vacuum(own_database)
+    await database.run(spoil)
+    await database.run(lambda tx: tx.many("insert_policies", rows(EVERY_ROWS)))
+    assert "Index Cond: (id = g.id)" in await database.run(plan_of)
+
+
+async def test_a_connection_keeps_its_plans_while_nothing_grows(
+    own_database: str, store: tuple[PostgresDatabase, FakeClock]
+) -> None:
+    database, clock = store
+    await vacuum(own_database)
+    bad = await database.run(spoil)
+    for _ in range(3):
+        clock.jump(EVERY_SECONDS)
+        assert await database.run(plan_of) == bad
+    await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
+    clock.jump(EVERY_SECONDS)
+    good = await database.run(plan_of)
+    assert good != bad
+    await database.run(lambda tx: tx._connection.execute("DELETE FROM policy"))  # type: ignore[attr-defined]
+    await vacuum(own_database)  # it lets the connection plan again, for an empty table
+    assert await database.run(plan_of) != good
+    clock.jump(EVERY_SECONDS)
+    await database.run(plan_of)  # somebody looks while it is empty
+    await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
+    clock.jump(EVERY_SECONDS)
+    assert "Index Cond: (id = g.id)" in await database.run(plan_of)

@@ -1,0 +1,124 @@
+"""The proof of policies, scheduler, bots and events: two days of many policies, with everything going wrong that may.
+
+Two schedulers, a forwarder, a bookkeeper and a courier are killed at their commits, or just after them; of four bots
+one dies with what it holds, one is slower than its time, one lies; all of them speak HTTP. Every policy ran when its
+rhythm says, one job at a time; each accepted result is one event, and each event came, under one id. More:
+SHOAL_TEST_EFFORT=10.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from shoal.events.event import TYPES
+from shoal.plan.site_scheduler import policy_of
+from tests.contract.two_days import HOURS, MINUTE, Days, Diary, days_of, forms
+from tests.support.effort import times
+
+SEED = 6
+ENDS = {"done": "crawl.job.completed", "failed": "crawl.job.failed", "expired": "crawl.job.failed"}
+
+
+async def live_through(days: Days, count: int, minutes: float) -> None:
+    """Policies come in over the first hours; then there is an outage of three hours, and other small ones."""
+    await days.hook()
+    new = forms(count, days.dice)
+    end = days.now + HOURS * 60 * MINUTE
+    while days.now < end:
+        hour = (days.now - end) / MINUTE / 60 + HOURS
+        share, new = new[: max(1, count // 20)], new[max(1, count // 20) :]
+        if share:
+            await days.begin(share)
+        up = not 20 <= hour < 23 and days.dice.random() > 0.03
+        await days.live(minutes * days.dice.uniform(0.5, 1.5), schedulers=up)
+    assert not new
+    await days.settle()
+
+
+async def check(days: Days) -> None:
+    jobs = await days.bench.sql("SELECT * FROM job WHERE kind = 'page' ORDER BY created_at, id")
+    crawls = await days.bench.sql("SELECT * FROM crawl ORDER BY created_at, id")
+    events = await days.bench.sql("SELECT * FROM outbox ORDER BY sequence")
+    policies = await days.bench.sql("SELECT * FROM policy")
+    assert not days.believed
+    assert not days.lost
+    assert min(days.lies, days.late, days.kills, days.dying.died) > 0  # or nothing was tried
+    check_runs(days, policies, jobs + crawls, events)
+    check_events(days, jobs, crawls, events)
+    await check_results(days)
+
+
+def check_runs(
+    days: Days, policies: list[dict[str, Any]], runs_of_all: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> None:
+    """Each policy ran exactly when it must, one job, or one crawl of a site, at a time."""
+    own: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs_of_all:
+        own[policy_of_run(run)].append(run)
+    hashes = hashes_of(days, events)
+    overlaps: Counter[str] = Counter()
+    for policy in policies:
+        runs = own[policy["id"]]
+        lives = [(run["created_at"], run["finished_at"]) for run in runs]
+        assert all(ended <= made for (_, ended), (made, _) in pairwise(lives)), "two lived at once"
+        diary = Diary(policy["id"], orjson.loads(policy["spec"]), policy["created_at"], lives, hashes[policy["id"]])
+        assert [made for made, _ in lives] == diary.made(days.passes), policy["spec"]
+        assert policy["runs"] == len(runs)
+        overlaps[diary.form["overlap"]] += diary.overlaps
+    assert min(overlaps[kind] for kind in ("skip", "queue", "replace")) > 0
+
+
+def policy_of_run(run: dict[str, Any]) -> str:
+    key = run.get("dedupe_key")
+    return key.removeprefix("policy:") if key else policy_of(run["id"])
+
+
+def hashes_of(days: Days, events: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
+    """What successes brought, by policy, and when the bookkeeper had read of it."""
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    places = [place for place, _ in days.noted]
+    for event in events:
+        data = orjson.loads(event["body"])
+        if event["type"] == "crawl.job.completed":
+            at = days.noted[bisect_left(places, event["sequence"])][1]
+            found[data["policy"]].append((at, data["meta"]["html_hash"]))
+    return found
+
+
+def check_events(
+    days: Days, jobs: list[dict[str, Any]], crawls: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> None:
+    """Each end of a job, or of a crawl, is one event, which was delivered, and always as the same."""
+    wanted = [(job["id"], ENDS[job["state"]]) for job in jobs if job["state"] != "cancelled"]
+    wanted += [(crawl["id"], "crawl.stopped") for crawl in crawls]
+    assert {job["state_reason"] for job in jobs if job["state"] == "cancelled"} <= {"replaced"}
+    assert sorted((event["subject"], event["type"]) for event in events) == sorted(wanted)
+    assert all(set(orjson.loads(event["body"])) == set(TYPES[event["type"]].data) for event in events)
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert set(days.received) == {event["id"] for event in events}
+    assert all(len(bodies) == 1 for bodies in days.received.values())
+    assert days.deliveries > len(events)  # some were lost on their way, and came again
+
+
+async def check_results(days: Days) -> None:
+    """What was accepted is what was kept, once; besides, a word for each job that nobody ended, and nothing else."""
+    kept = await days.bench.sql("SELECT job_id, epoch, html_hash FROM result WHERE state <> 'expired'")
+    told = Counter((one.holder.job_id, one.holder.epoch, one.result.html_hash) for one in days.accepted)
+    assert told == Counter((row["job_id"], row["epoch"], row["html_hash"]) for row in kept)
+    silent = await days.bench.sql("SELECT job_id AS id FROM result WHERE state = 'expired' ORDER BY job_id")
+    assert silent == await days.bench.sql("SELECT id FROM job WHERE state = 'expired' ORDER BY id")
+
+
+async def test_two_days_of_a_thousand_policies_with_kills_and_bad_bots(sqlite_url: str) -> None:
+    async with days_of(sqlite_url, SEED) as days:
+        await live_through(days, times(1_000), 15)
+        await check(days)
+
+
+async def test_the_same_on_a_server(postgres_url: str) -> None:
+    async with days_of(postgres_url, SEED) as days:
+        await live_through(days, times(60), 40)
+        await check(days)

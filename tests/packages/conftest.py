@@ -1,0 +1,152 @@
+"""Real crawls in the test's own process: the whole engine on a real store, against a scripted site on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.app import App, opened
+from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
+from shoal.base.signals import Signals
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.frontier.values import WalkerBatch
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.store import FrontierStore
+from shoal.pages.page import Page
+from shoal.queue.job import Fence
+from shoal.runners import make_walker
+from shoal.settings_loader import load
+
+Answer = tuple[int, dict[str, str], str | bytes]
+CLOCK = SystemClock()
+Script = Callable[[str], Answer | None]
+
+
+def html(title: str, *links: str, text: str = "") -> Answer:
+    anchors = "".join(f'<a href="{link}">x</a>' for link in links)
+    body = f"<!doctype html><title>{title}</title><h1>{title}</h1><p>{text or title}</p>{anchors}"
+    return 200, {"Content-Type": "text/html; charset=utf-8"}, body
+
+
+@dataclass
+class ScriptedSite:
+    """Answers each path as a script says; no answer is a 404. Keeps a log of what was asked."""
+
+    script: Script
+    robots: Answer = (404, {}, "")
+    seconds: float = 0.0  # that each answer takes
+    late: dict[str, str] = field(default_factory=dict)  # paths that are answered only when another was asked for
+    port: int = 0
+    asked: list[str] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)  # when each of them was asked
+    agents: set[str] = field(default_factory=set)
+    heard: list[dict[str, str]] = field(default_factory=list)  # the headers of each request, names in lower case
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def told(self, path: str, header: str) -> list[str | None]:
+        """What each request for this path said in that header."""
+        return [heard.get(header) for asked, heard in zip(self.asked, self.heard, strict=True) if asked == path]
+
+    def times(self, path: str) -> int:
+        return self.asked.count(path)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for requests that make something true."""
+        while not condition():
+            self.news.clear()
+            await self.news.wait()
+
+    async def _after(self, path: str) -> None:
+        await self.until(lambda: path in self.asked)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                first, *fields = head.decode("latin-1").split("\r\n")
+                path = first.split(" ")[1].removeprefix(self.url)  # a proxy is asked for the whole URL
+                self.asked.append(path)
+                self.moments.append(CLOCK.monotonic())
+                self.heard.append({name.lower(): value for name, _, value in (f.partition(": ") for f in fields if f)})
+                self.news.set()
+                self.agents |= {line.partition(": ")[2] for line in fields if line.lower().startswith("user-agent")}
+                status, headers, body = self.robots if path == "/robots.txt" else self.script(path) or (404, {}, "")
+                await CLOCK.sleep(self.seconds)
+                await self._after(self.late.get(path, path))
+                data = body if isinstance(body, bytes) else body.encode()
+                lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
+                writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(site: ScriptedSite) -> AsyncIterator[ScriptedSite]:
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    site.port = server.sockets[0].getsockname()[1]
+    try:
+        yield site
+    finally:
+        server.close()
+
+
+@dataclass
+class Crawler:
+    """Crawls in this process, and answers with what the store says afterwards."""
+
+    app: App
+
+    async def submit(self, site: ScriptedSite, *paths: str, **config: Any) -> Crawl:
+        seeds = [site.url + path for path in paths or ("/",)]
+        options = CrawlConfig(seeds=seeds, **{"speed": "max", "sitemap": "off", **config})
+        return await self.app.crawls.submit(options, named=[f"{site.url}/"])
+
+    async def walk(self, crawl: Crawl) -> str:
+        """Lease the crawl's next job and walk it to the end of the walk."""
+        [lease] = await self.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        return await make_walker(self.app, crawl, lease.holder, lambda: True).run()
+
+    async def crawl(self, site: ScriptedSite, *paths: str, **config: Any) -> CrawlStatus:
+        crawl = await self.submit(site, *paths, **config)
+        await self.walk(crawl)
+        return await self.app.crawls.get(crawl.id)
+
+    async def pages(self, seen: CrawlStatus) -> dict[str, Page]:
+        rows = await self.app.database.read(lambda tx: self.app.pages.after(tx, seen.crawl.number, 0, 10_000))
+        return {page.url.partition("/")[2].partition("/")[2].partition("/")[2] or "/": page for _, page in rows}
+
+
+class Weighing:
+    """A frontier that notes how many URLs each commit brings to it."""
+
+    def __init__(self, frontier: FrontierStore) -> None:
+        self._frontier = frontier
+        self.weights: list[int] = []
+
+    async def settle(
+        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int, *, leaves: bool
+    ) -> None:
+        self.weights.append(report.weight)
+        await self._frontier.settle(tx, crawl, holder, report, walked, leaves=leaves)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._frontier, name)
+
+
+@pytest.fixture
+async def crawler(store_url: str, tmp_path: Path) -> AsyncIterator[Crawler]:
+    env = {"SHOAL_PAGE_BACKOFF": "20ms", "SHOAL_DATA_DIR": str(tmp_path)}
+    settings = load({"DATABASE_URL": store_url}, env=env).settings
+    async with opened(settings, Signals()) as app:
+        yield Crawler(app)

@@ -1,0 +1,54 @@
+"""Budgets of crawls that several walkers walk at once: the real engines in one process, on both stores."""
+
+import asyncio
+
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.states import CrawlState
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
+
+SIZE = 1000
+
+
+def wide(path: str) -> Answer:
+    """Pages without end, thirty links each, all of one size."""
+    name = path.strip("/")
+    status, headers, body = html("page", *(f"/{name}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123"))
+    return status, headers, body.ljust(SIZE)
+
+
+async def crawl_by(
+    crawler: Crawler, walkers: int, asked_for: int, **options: float
+) -> tuple[CrawlStatus, ScriptedSite]:
+    """A crawl that asked for some walkers, walked by as many as there are."""
+    async with serving(ScriptedSite(wide)) as site:
+        crawl = await crawler.submit(site, depth=100, workers=asked_for, concurrency=8, **options)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(crawler.walk(crawl) for _ in range(walkers)))
+        return await crawler.app.crawls.get(crawl.id), site
+
+
+async def test_several_walkers_bring_exactly_as_many_pages_as_they_may(crawler: Crawler) -> None:
+    seen, site = await crawl_by(crawler, 3, 3, max_pages=137)
+    assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_pages")
+    assert seen.counts.pages == len(await crawler.pages(seen)) == 137
+    assert len(site.asked) == 138  # and robots.txt
+
+
+async def test_several_walkers_go_over_a_size_by_no_more_than_a_page_each(crawler: Crawler) -> None:
+    seen, _ = await crawl_by(crawler, 3, 3, max_bytes=100 * SIZE + 1)
+    assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_bytes")
+    assert 100 < seen.counts.bytes / SIZE <= 103
+
+
+async def test_one_walker_goes_over_a_size_by_the_page_that_reached_it(crawler: Crawler) -> None:
+    seen, _ = await crawl_by(crawler, 1, 1, max_bytes=100 * SIZE + 1)
+    assert seen.counts.bytes == 101 * SIZE
+
+
+async def test_time_ends_a_crawl_however_many_walkers_it_asked_for(crawler: Crawler) -> None:
+    for walkers in (1, 2):
+        seen, _ = await crawl_by(crawler, walkers, 60, max_seconds=0.4)
+        assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_seconds")
+        assert seen.crawl.started_at is not None
+        assert seen.crawl.finished_at is not None
+        assert 0.3 < (seen.crawl.finished_at - seen.crawl.started_at) / 1e6 < 10  # not sixty times as long

@@ -1,0 +1,39 @@
+"""What was not as it should be on a page that was read all the same: kept with it, said of it, counted."""
+
+from shoal.audit.overview import Overview
+from shoal.extract.flags import PageFlag
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
+
+WINDOWS = "<p>Caf\xe9 sehr sch\xf6n, wie gew\xf6hnlich; \xfcber alle Ma\xdfen.</p>".encode("latin-1")
+
+
+def script(path: str) -> Answer | None:
+    if path == "/":
+        return html("home", "/undeclared", "/crowded")
+    if path == "/undeclared":
+        return 200, {"Content-Type": "text/html"}, WINDOWS
+    return html("crowded", *(f"/{number}" for number in range(20))) if path == "/crowded" else None
+
+
+async def test_flags_are_kept_with_the_page_and_told_by_explain(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(script)) as site:
+        seen = await crawler.crawl(site, depth=1, scope="host")
+        pages = await crawler.pages(seen)
+        assert PageFlag(pages["undeclared"].flags) == PageFlag.ENCODING_GUESSED
+        assert pages["/"].flags == 0
+        said = await crawler.app.archivist().explain(seen.crawl.id, f"{site.url}/undeclared", 2083)
+        assert said.facts["flags"] == "encoding_guessed"
+        plain = await crawler.app.archivist().explain(seen.crawl.id, f"{site.url}/", 2083)
+        assert "flags" not in plain.facts
+
+
+async def test_flags_are_counted_by_the_overview_and_are_no_part_of_the_record(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(script)) as site:
+        seen = await crawler.crawl(site, depth=1, scope="host")
+        pages = await crawler.pages(seen)
+    overview = Overview()
+    for page in pages.values():
+        overview.see(page)
+        assert "flags" not in page.record(seen.crawl.id)
+    found = {finding.key: finding.facts["count"] for finding in overview.findings()}
+    assert found["flag:encoding_guessed"] == 1

@@ -1,0 +1,421 @@
+"""A crawl that follows an earlier one: what has not changed is not sent again, and nothing is missed by that."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from shoal.base.errors import InvalidInput
+from shoal.base.url import Url
+from shoal.crawl.engine import engine
+from shoal.crawl.engine.not_modified import FEWEST
+from shoal.crawl.engine.previous_crawl import PreviousCrawl
+from shoal.crawl.frontier.values import FrontierTask
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.extract.rules import read_rules
+from shoal.local.rule_replay import ReplayTally, RuleReplay
+from shoal.pages.bodies import Captured, answer_of, place_of
+from shoal.pages.body_recorder import BodyRecorder
+from shoal.pages.links import unpack
+from shoal.pages.page import Page
+from shoal.pages.warc import kind_of, pieces
+from shoal.runners import make_walker
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
+
+MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
+
+
+@dataclass
+class Shelf(ScriptedSite):
+    """A site of pages that link to each other and know their state, by an ETag of their text or by a date."""
+
+    script: Any = None
+    pages: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    by_date: bool = False
+
+    def __post_init__(self) -> None:
+        self.script = self.answer
+
+    def answer(self, path: str) -> Answer | None:
+        if path not in self.pages:
+            return None
+        text = self.texts.get(path, f"text of {path}")
+        status, headers, body = html(f"title of {path}", *self.pages[path], text=text)
+        said = {"Last-Modified": MONDAY} if self.by_date else {"ETag": f'"{path} {len(text)}"'}
+        heard = self.heard[-1]
+        holds = {heard.get("if-none-match"), heard.get("if-modified-since")} & set(said.values())
+        return (304, said, "") if holds else (status, headers | said, body)
+
+    def whole(self) -> list[str]:
+        """The pages that were asked for without a condition."""
+        pairs = zip(self.asked, self.heard, strict=True)
+        return [
+            path
+            for path, said in pairs
+            if path in self.pages and not {"if-none-match", "if-modified-since"} & said.keys()
+        ]
+
+    def forget(self) -> None:
+        self.asked.clear()
+        self.heard.clear()
+
+
+def shelf(**options: Any) -> Shelf:
+    tree = {
+        "/": ["/a", "/b", "http://elsewhere.example/"],
+        "/a": ["/", "/a/1"],
+        "/b": ["/a"],
+        "/a/1": ["/a/2"],
+        "/a/2": [],
+    }
+    return Shelf(pages=tree, **options)
+
+
+async def again(crawler: Crawler, site: Shelf, earlier: CrawlStatus, **options: Any) -> CrawlStatus:
+    site.forget()
+    return await crawler.crawl(site, recrawl_of=earlier.crawl.id, **options)
+
+
+@pytest.mark.parametrize("by_date", [False, True])
+async def test_what_has_not_changed_is_not_sent_again_and_keeps_its_facts(crawler: Crawler, by_date: bool) -> None:
+    async with serving(shelf(by_date=by_date)) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5)
+    before, after = await crawler.pages(first), await crawler.pages(second)
+    assert site.whole() == []
+    assert set(after) == set(before) == {"/", "a", "b", "a/1", "a/2"}
+    for path, page in after.items():
+        assert (page.status, page.title) == (304, before[path].title)
+        for name in (
+            "content_type",
+            "bytes",
+            "word_count",
+            "content_hash",
+            "links",
+            "links_internal",
+            "depth",
+            "parent",
+        ):
+            assert getattr(page, name) == getattr(before[path], name)
+    assert (second.counts.pages, second.counts.not_modified, second.counts.bytes) == (5, 5, 0)
+    assert second.counts.bytes_saved == first.counts.bytes
+    assert (first.counts.not_modified, first.counts.bytes_saved) == (0, 0)
+
+
+async def test_a_third_crawl_follows_the_second(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5)
+        third = await again(crawler, site, second, depth=5)
+    assert (third.counts.not_modified, third.counts.bytes_saved) == (5, first.counts.bytes)
+    assert {path: page.title for path, page in (await crawler.pages(third)).items()} == {
+        path: page.title for path, page in (await crawler.pages(first)).items()
+    }
+
+
+async def test_a_changed_page_is_read_and_its_new_links_are_followed(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        site.texts["/a"] = "a new text of another length"
+        site.pages |= {"/a": ["/", "/new"], "/new": []}
+        second = await again(crawler, site, first, depth=5)
+    pages = await crawler.pages(second)
+    assert {path: page.status for path, page in pages.items()} == {"/": 304, "a": 200, "b": 304, "new": 200}
+    assert (second.counts.not_modified, second.counts.bytes) == (2, pages["a"].bytes + pages["new"].bytes)
+    assert pages["a"].etag != (await crawler.pages(first))["a"].etag
+
+
+async def test_pages_behind_a_limit_that_is_gone_are_found(crawler: Crawler) -> None:
+    """The earlier crawl knows what it did not fetch by keys alone: pages that link there are asked for whole."""
+    async with serving(shelf()) as site:
+        shallow = await crawler.crawl(site, depth=1)
+        deep = await again(crawler, site, shallow, depth=5)
+        assert set(await crawler.pages(deep)) == {"/", "a", "b", "a/1", "a/2"}
+        assert set(site.whole()) == {"/a", "/a/1", "/a/2"}
+        short = await crawler.crawl(site, depth=5, max_pages=2)
+        full = await again(crawler, site, short, depth=5)
+    assert set(await crawler.pages(full)) == {"/", "a", "b", "a/1", "a/2"}
+
+
+async def test_what_a_host_had_no_room_for_is_found_when_it_has(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5, max_pages_per_host=3)
+        assert set(await crawler.pages(first)) == {"/", "a", "b"}
+        site.texts["/"], site.pages["/"] = "a new text of another length", ["/a"]
+        second = await again(crawler, site, first, depth=5, max_pages_per_host=3)
+    assert set(await crawler.pages(second)) == {"/", "a", "a/1"}
+
+
+async def test_what_the_earlier_crawl_has_in_quarantine_is_found(crawler: Crawler) -> None:
+    async with serving(Shelf(pages={"/": ["/cal?month=1"], "/cal?month=1": []})) as site:
+        crawl = await crawler.submit(site, depth=5)
+        trapped = f"{site.url}/cal?month="
+        await crawler.app.database.run(
+            lambda tx: crawler.app.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
+        )
+        await crawler.walk(crawl)
+        first = await crawler.app.crawls.get(crawl.id)
+        assert set(await crawler.pages(first)) == {"/"}
+        second = await again(crawler, site, first, depth=5)
+    assert set(await crawler.pages(second)) == {"/", "cal?month=1"}
+
+
+async def test_a_crawl_with_other_borders_asks_for_whole_pages_where_it_goes_on(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5, exclude=["/a/"])
+        second = await again(crawler, site, first, depth=5)
+        assert set(await crawler.pages(second)) == {"/", "a", "b", "a/1", "a/2"}
+        assert site.whole() != []
+        third = await again(crawler, site, second, depth=0)
+    assert (site.whole(), third.counts.not_modified) == ([], 1)
+
+
+@pytest.mark.parametrize("validators", [True, False])
+@pytest.mark.parametrize("analyze", [True, False])
+async def test_a_shortest_way_that_is_slow_this_time_loses_no_page(
+    crawler: Crawler, validators: bool, analyze: bool
+) -> None:
+    tree = {"/": ["/short", "/long"], "/short": ["/x"], "/long": ["/longer"], "/longer": ["/x"], "/x": ["/end"]}
+    site = Shelf(pages=tree | {"/end": []}, late={"/longer": "/x"})
+    if not validators:
+        site.script = lambda path: html(path, *site.pages[path])
+    async with serving(site):
+        first = await crawler.crawl(site, depth=3)
+        site.late = {"/short": "/x"}
+        second = await again(crawler, site, first, depth=3, analyze=analyze)
+    before, after = await crawler.pages(first), await crawler.pages(second)
+    assert {path: page.depth for path, page in before.items()} == {
+        "/": 0,
+        "short": 1,
+        "long": 1,
+        "longer": 2,
+        "x": 2,
+        "end": 3,
+    }
+    assert {path: page.depth for path, page in after.items()} == {path: page.depth for path, page in before.items()}
+
+
+async def test_a_depth_that_was_counted_from_other_seeds_is_not_taken_over(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, "/a", depth=5)
+        second = await again(crawler, site, first, depth=5)
+    assert ((await crawler.pages(first))["a/1"].depth, (await crawler.pages(second))["a/1"].depth) == (1, 2)
+
+
+async def test_a_url_that_only_unchanged_pages_link_to_is_explained_by_the_crawl_that_read_them(
+    crawler: Crawler,
+) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5)
+        third = await again(crawler, site, second, depth=5)
+    archivist = crawler.app.archivist()
+    said = await archivist.explain(third.crawl.id, "http://elsewhere.example/", 2000)
+    assert "pages that have not changed were not read again" in said.sentence
+    assert f"In crawl {first.crawl.id}, which this one follows, it was skipped: It is outside" in said.sentence
+    assert (said.facts["earlier_crawl"], said.facts["earlier_reason"]) == (first.crawl.id, "scope")
+    unknown = await archivist.explain(third.crawl.id, f"{site.url}/nowhere", 2000)
+    assert "no page that was read so far links to it" in unknown.sentence
+
+
+async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=1)
+    said = await crawler.app.archivist().explain(second.crawl.id, f"{site.url}/a/2", 2000)
+    assert f"In crawl {first.crawl.id}, which this one follows, it was fetched at" in said.sentence
+
+
+async def test_a_page_that_redirects_is_asked_for_without_a_condition(crawler: Crawler) -> None:
+    site = shelf()
+    site.pages["/"] = ["/old"]
+    site.script = lambda path: (301, {"Location": "/a"}, "") if path == "/old" else site.answer(path)
+    async with serving(site):
+        first = await crawler.crawl(site, depth=1)
+        second = await again(crawler, site, first, depth=1)
+    pages = await crawler.pages(second)
+    assert (pages["/"].status, pages["old"].status, pages["old"].title) == (304, 200, "title of /a")
+    assert site.whole() == ["/a"]
+
+
+async def test_pages_of_a_crawl_that_was_removed_are_asked_for_whole(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        crawl = await crawler.submit(site, depth=5, recrawl_of=first.crawl.id)
+        await crawler.app.archivist().erase(first.crawl.id)
+        site.forget()
+        await crawler.walk(crawl)
+    seen = await crawler.app.crawls.get(crawl.id)
+    assert (seen.counts.pages, seen.counts.not_modified) == (5, 0)
+
+
+@dataclass
+class LateShelf(Shelf):
+    """Does something before it answers a new connection."""
+
+    first: Callable[[], Awaitable[None]] | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.first is not None:
+            await self.first()
+        await super().serve(reader, writer)
+
+
+async def test_a_page_whose_earlier_record_is_gone_when_it_is_needed_is_asked_for_again(crawler: Crawler) -> None:
+    async with serving(LateShelf(pages={"/": []})) as site:
+        first = await crawler.crawl(site, robots="ignore")
+        crawl = await crawler.submit(site, robots="ignore", recrawl_of=first.crawl.id)
+
+        async def remove() -> None:
+            site.first = None
+            await crawler.app.archivist().erase(first.crawl.id)
+
+        site.first = remove
+        site.forget()
+        await crawler.walk(crawl)
+    page = (await crawler.pages(await crawler.app.crawls.get(crawl.id)))["/"]
+    assert (page.status, page.title, page.attempt) == (200, "title of /", 2)
+    assert len(site.whole()) == 1
+
+
+async def test_an_answer_304_that_nobody_asked_for_is_only_recorded(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(lambda path: html("home", "/odd") if path == "/" else (304, {}, ""))) as site:
+        seen = await crawler.crawl(site)
+    page = (await crawler.pages(seen))["odd"]
+    assert (page.status, page.title, page.bytes, page.links) == (304, None, 0, None)
+
+
+async def test_links_of_an_unchanged_page_are_in_the_graph(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5)
+    blob = (await crawler.pages(second))["/"].links
+    assert blob is not None
+    assert len(unpack(blob)) == 3
+
+
+async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> None:
+    async def details(seen: CrawlStatus) -> int:
+        rows = await crawler.app.database.read(
+            lambda tx: crawler.app.pages.details_after(tx, seen.crawl.number, 0, 100)
+        )
+        return len(rows)
+
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5, analyze=True)
+        assert (second.counts.not_modified, await details(second)) == (0, 5)
+        third = await again(crawler, site, second, depth=5, analyze=True)
+    assert (third.counts.not_modified, await details(third)) == (5, 5)
+
+
+async def test_a_crawl_can_only_follow_one_that_has_ended_in_this_store(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        with pytest.raises(InvalidInput, match="'nobody' is no crawl of this store; name one that `shoal crawls ls`"):
+            await crawler.submit(site, recrawl_of="nobody")
+        waiting = await crawler.submit(site)
+        with pytest.raises(InvalidInput, match="is queued; wait until it has ended"):
+            await crawler.submit(site, recrawl_of=waiting.id)
+
+
+async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earlier_crawl(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5, keep_bodies=True)
+        second = await again(crawler, site, first, depth=5, keep_bodies=True)
+        third = await again(crawler, site, second, depth=5, keep_bodies=True)
+    assert third.counts.not_modified == 5
+    await crawler.app.archivist().erase(first.crawl.id)
+    await crawler.app.archivist().erase(second.crawl.id)
+    for path, page in (await crawler.pages(third)).items():
+        answer = await answer_of(crawler.app.bodies, page)
+        assert answer is not None
+        assert answer.status == 200
+        assert f"title of /{path.removeprefix('/')}".encode() in answer.raw
+        assert await kinds_kept(crawler, page) == ["response", "request", "revisit", "request"]
+
+
+async def test_rules_are_carried_out_on_the_kept_bodies_of_unchanged_pages(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5, keep_bodies=True)
+        second = await again(crawler, site, first, depth=5, keep_bodies=True)
+    assert second.counts.not_modified == 5
+    rereader = RuleReplay(crawler.app, read_rules({"fields": {"title": {"css": "h1", "required": True}}}))
+    found = [reread async for reread in rereader.read(second.crawl)]
+    assert rereader.tally == ReplayTally(read=5)
+    assert all(one.data["title"].startswith("title of /") and one.message is None for one in found)
+
+
+async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recalling, arrived = asyncio.Event(), asyncio.Event()
+    recall, add = PreviousCrawl.recall, BodyRecorder.add
+
+    async def recall_late(self: PreviousCrawl, tasks: list[FrontierTask]) -> Any:
+        recalling.set()
+        await arrived.wait()
+        return await recall(self, tasks)
+
+    def add_seen(self: BodyRecorder, page: Page, captured: tuple[Captured, ...], earlier: bytes) -> None:
+        add(self, page, captured, earlier)
+        if recalling.is_set():
+            arrived.set()
+
+    async with serving(LateShelf(pages={"/a": [], "/b": []})) as site:
+        first = await crawler.crawl(site, "/a", "/b", robots="ignore", keep_bodies=True)
+        site.forget()
+        crawl = await crawler.submit(site, "/a", "/b", robots="ignore", keep_bodies=True, recrawl_of=first.crawl.id)
+        monkeypatch.setattr(PreviousCrawl, "recall", recall_late)
+        monkeypatch.setattr(BodyRecorder, "add", add_seen)
+        connections = iter([None])
+
+        async def all_but_one_wait() -> None:
+            if next(connections, recalling) is recalling:
+                await recalling.wait()
+
+        site.first = all_but_one_wait
+        await crawler.walk(crawl)
+    pages = await crawler.pages(await crawler.app.crawls.get(crawl.id))
+    for path in ("a", "b"):
+        assert await kinds_kept(crawler, pages[path]) == ["response", "request", "revisit", "request"]
+
+
+async def kinds_kept(crawler: Crawler, page: Page) -> list[str]:
+    place = place_of(page)
+    assert place is not None
+    kept = await crawler.app.bodies.read(place)
+    return [kind_of(kept[piece.offset :][: piece.length]) for piece in pieces(kept)]
+
+
+async def test_pages_are_asked_for_whole_if_the_earlier_crawl_kept_no_bodies(crawler: Crawler) -> None:
+    async with serving(shelf()) as site:
+        first = await crawler.crawl(site, depth=5)
+        second = await again(crawler, site, first, depth=5, keep_bodies=True)
+    assert second.counts.not_modified == 0
+    for page in (await crawler.pages(second)).values():
+        assert await kinds_kept(crawler, page) == ["response", "request"]
+
+
+async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MOST_URLS", 50)
+    wide = {"/": [f"/{number}" for number in range(40)]}
+    wide |= {path: [f"{path}/{number}" for number in range(20)] for path in wide["/"]}
+    wide |= {path: [] for links in list(wide.values()) for path in links if path not in wide}
+    async with serving(Shelf(pages=wide)) as site:
+        first = await crawler.crawl(site)
+        site.forget()
+        site.seconds = 0.05
+        crawl = await crawler.submit(site, recrawl_of=first.crawl.id)
+        weighing = Weighing(crawler.app.frontier)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        app = replace(crawler.app, frontier=cast(Any, weighing))
+        assert await make_walker(app, crawl, lease.holder, lambda: True).run() == "drained"
+    second = await crawler.app.crawls.get(crawl.id)
+    assert (second.counts.pages, second.counts.not_modified) == (841, 841)
+    assert set(await crawler.pages(second)) == set(await crawler.pages(first))
+    assert 50 < max(weighing.weights) < 50 + FEWEST * 20

@@ -1,0 +1,374 @@
+"""Redirects of pages: their targets are judged, paced, claimed and explained like any other URL."""
+
+import asyncio
+from itertools import pairwise, zip_longest
+from typing import Any
+
+import pytest
+
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.failed_urls import FailedUrls
+from shoal.crawl.states import CrawlState
+from shoal.pages import warc
+from shoal.pages.bodies import place_of
+from shoal.queue.states import GrantEnd, give_back
+from shoal.runners import make_walker
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
+from tests.support import ledger
+
+SLACK = 0.05  # seconds by which a loaded machine may bring two requests closer together
+
+
+def to(place: str, status: int = 302, **headers: str) -> Answer:
+    return status, {"Location": place, **headers}, ""
+
+
+def site_of(pages: dict[str, Answer], **options: Any) -> ScriptedSite:
+    return ScriptedSite(pages.get, **options)
+
+
+def robots(text: str) -> Answer:
+    return 200, {"Content-Type": "text/plain"}, text
+
+
+async def explained(crawler: Crawler, seen: CrawlStatus, url: str) -> dict[str, Any]:
+    said = await crawler.app.archivist().explain(seen.crawl.id, url, 2000)
+    return said.answer()
+
+
+async def crawl_both(crawler: Crawler, site: ScriptedSite, other: ScriptedSite, **config: Any) -> CrawlStatus:
+    """Crawl a site that redirects to another one, which may be reached as well."""
+    options = CrawlConfig(seeds=[f"{site.url}/"], **{"speed": "max", "sitemap": "off", **config})
+    crawl = await crawler.app.crawls.submit(options, named=[f"{site.url}/", f"{other.url}/"])
+    await crawler.walk(crawl)
+    return await crawler.app.crawls.get(crawl.id)
+
+
+def is_exact(crawler: Crawler, seen: CrawlStatus) -> bool:
+    """Whether the crawl is complete, and its books add up."""
+    books = ledger.read(str(crawler.app.settings.database.url), seen.crawl.id)
+    failed = [page["url"] for page in books.pages]
+    assert ledger.violations(books, ledger.Expected(failed=failed, state="whatever")) == []
+    return seen.crawl.state is CrawlState.COMPLETED and seen.counts.drained
+
+
+async def test_a_target_that_robots_txt_forbids_is_not_fetched(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/deny"), "/deny": html("deny")}
+    async with serving(site_of(pages, robots=robots("User-agent: *\nDisallow: /deny"))) as site:
+        seen = await crawler.crawl(site)
+        said = await explained(crawler, seen, f"{site.url}/deny")
+    assert site.times("/deny") == 0
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.final_url) == (302, f"{site.url}/deny")
+    assert page.redirects == [{"url": f"{site.url}/a", "status": 302}]
+    assert page.error_code is None
+    assert (said["state"], said["reason"]) == ("skipped", "robots")
+    assert seen.counts.skipped == {"robots": 1}
+    assert is_exact(crawler, seen)
+
+
+async def test_the_rules_of_the_targets_own_host_are_asked_for(crawler: Crawler) -> None:
+    async with serving(
+        site_of({"/deny": html("d"), "/ok": html("ok")}, robots=robots("User-agent: *\nDisallow: /deny"))
+    ) as other:
+        pages = {"/": html("home", "/a", "/b"), "/a": to(f"{other.url}/deny"), "/b": to(f"{other.url}/ok")}
+        async with serving(site_of(pages)) as site:
+            seen = await crawl_both(crawler, site, other, scope="any")
+            denied = await explained(crawler, seen, f"{other.url}/deny")
+            fetched = await explained(crawler, seen, f"{other.url}/ok")
+    assert sorted(other.asked) == ["/ok", "/robots.txt"]
+    found = await crawler.pages(seen)
+    assert (found["a"].status, found["a"].final_url) == (302, f"{other.url}/deny")
+    assert (found["b"].status, found["b"].final_url, found["b"].title) == (200, f"{other.url}/ok", "ok")
+    assert (denied["state"], denied["reason"], denied["via"]) == ("skipped", "robots", f"{site.url}/a")
+    assert (fetched["state"], fetched["reason"], fetched["via"]) == ("fetched", "redirect", f"{site.url}/b")
+    assert f"fetched via {site.url}/b" in fetched["explanation"]
+    assert seen.counts.skipped == {"robots": 1}
+    assert is_exact(crawler, seen)
+
+
+async def test_a_target_outside_the_scope_is_not_recorded(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a")}
+    async with serving(site_of({"/x": html("x")})) as other, serving(site_of(pages)) as site:
+        pages["/a"] = to(f"{other.url}/x")
+        seen = await crawl_both(crawler, site, other, scope="host")
+        said = await explained(crawler, seen, f"{other.url}/x")
+    assert other.asked == []
+    assert (await crawler.pages(seen))["a"].status == 302
+    assert (said["state"], said["reason"]) == ("skipped", "scope")
+    assert is_exact(crawler, seen)
+
+
+async def test_a_seed_widens_the_scope_by_where_it_redirects(crawler: Crawler) -> None:
+    pages: dict[str, Answer] = {}
+    async with serving(site_of({"/x": html("x", "/y"), "/y": html("y")})) as other, serving(site_of(pages)) as site:
+        pages["/"] = to(f"{other.url}/x", 301)
+        seen = await crawl_both(crawler, site, other, scope="host")
+    assert sorted(other.asked) == ["/robots.txt", "/x", "/y"]
+    found = await crawler.pages(seen)
+    assert (found["/"].status, found["/"].final_url) == (200, f"{other.url}/x")
+    assert is_exact(crawler, seen)
+
+
+async def test_a_target_is_not_fetched_again_when_it_is_linked(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/b"), "/b": html("b", "/c"), "/c": html("c", "/b", "/a")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+        said = await explained(crawler, seen, f"{site.url}/b")
+        first = await explained(crawler, seen, f"{site.url}/a")
+    assert site.times("/b") == 1
+    assert sorted(await crawler.pages(seen)) == ["/", "a", "c"]
+    assert (said["state"], said["via"], said["status"]) == ("fetched", f"{site.url}/a", 200)
+    assert first["final_url"] == f"{site.url}/b"
+    assert is_exact(crawler, seen)
+
+
+async def test_a_target_that_was_fetched_is_not_fetched_again(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/b"), "/b": html("b", "/a"), "/a": to("/b")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+    assert site.times("/b") == 1
+    found = await crawler.pages(seen)
+    assert (found["b"].status, found["b"].redirects) == (200, [])
+    assert (found["a"].status, found["a"].final_url) == (302, f"{site.url}/b")
+    assert is_exact(crawler, seen)
+
+
+async def test_a_target_that_waits_in_line_leaves_it_without_a_request(crawler: Crawler) -> None:
+    """With one fetch at a time, what the home page links to waits while the redirect is met."""
+    others = [f"/{number}" for number in range(150)]
+    pages = {"/": html("home", "/a", *others, "/b"), "/a": to("/b"), "/b": html("b")} | {
+        path: html(path) for path in others
+    }
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, concurrency=1)
+        said = await explained(crawler, seen, f"{site.url}/b")
+    assert site.times("/b") == 1
+    assert said["via"] == f"{site.url}/a"
+    assert "b" not in await crawler.pages(seen)
+    assert seen.counts.opened == 153
+    assert is_exact(crawler, seen)
+    stats = await crawler.app.archivist().stats(seen.crawl.id)
+    assert stats.settled == {"fetched": 152, "fetched_via": 1}
+
+
+async def test_two_redirects_to_one_target_fetch_it_once(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a", "/a2"), "/a": to("/b"), "/a2": to("/b"), "/b": html("b")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+    assert site.times("/b") == 1
+    found = await crawler.pages(seen)
+    assert sorted(page.status for path, page in found.items() if path in ("a", "a2")) == [200, 302]
+    assert is_exact(crawler, seen)
+
+
+@pytest.mark.parametrize(
+    ("pages", "code", "hops"),
+    [
+        ({"/": to("/x"), "/x": to("/")}, "redirect_loop", 2),
+        (
+            {
+                "/": to("/"),
+            },
+            "redirect_loop",
+            1,
+        ),
+        ({"/": to("mailto:x@y.z")}, "redirect_scheme", 1),
+        ({"/": to("/1"), **{f"/{n}": to(f"/{n + 1}") for n in range(1, 30)}}, "too_many_redirects", 11),
+    ],
+)
+async def test_chains_that_lead_nowhere_fail_by_their_codes(
+    crawler: Crawler, pages: dict[str, Answer], code: str, hops: int
+) -> None:
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site)
+        await crawler.walk(crawl)
+        seen = await crawler.app.crawls.get(crawl.id)
+    [page] = (await crawler.pages(seen)).values()
+    assert (page.error_code, page.status, len(page.redirects)) == (code, None, hops)
+    assert seen.counts.drained
+
+
+async def test_a_page_that_asks_for_a_cookie_is_asked_for_again_with_it(crawler: Crawler) -> None:
+    site = ScriptedSite(lambda path: None)
+
+    def script(path: str) -> Answer:
+        if "seen=1" in (site.heard[-1].get("cookie") or ""):
+            return html("in")
+        return to("/", **{"Set-Cookie": "seen=1"})
+
+    site.script = script
+    async with serving(site):
+        seen = await crawler.crawl(site)
+    [page] = (await crawler.pages(seen)).values()
+    assert (page.status, page.title, len(page.redirects)) == (200, "in", 1)
+    assert is_exact(crawler, seen)
+
+
+async def test_a_target_that_fails_for_good_has_failed(crawler: Crawler) -> None:
+    async with serving(site_of({})) as gone:
+        pass
+    async with serving(site_of({"/": html("home", "/a"), "/a": to(f"{gone.url}/x")})) as site:
+        seen = await crawl_both(crawler, site, gone, scope="any", robots="ignore")
+        said = await explained(crawler, seen, f"{gone.url}/x")
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.final_url) == (None, f"{gone.url}/x")
+    assert page.error_code is not None
+    assert (said["state"], said["via"]) == ("failed", f"{site.url}/a")
+    assert is_exact(crawler, seen)
+
+
+def gaps(site: ScriptedSite, *paths: str) -> list[float]:
+    """Seconds between requests for these paths."""
+    moments = [at for path, at in zip(site.asked, site.moments, strict=True) if path in paths]
+    return [later - earlier for earlier, later in pairwise(moments)]
+
+
+async def test_hops_keep_the_pace_of_their_host(crawler: Crawler) -> None:
+    pages = {"/": to("/1"), "/1": to("/2"), "/2": to("/3"), "/3": html("there")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, delay_seconds=0.2)
+    assert (await crawler.pages(seen))["/"].title == "there"
+    assert min(gaps(site, *pages)) >= 0.2 - SLACK
+
+
+async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a", "/b", "/c")}
+    there = {"/a": html("a"), "/b": html("b"), "/c": html("c")}
+    slow = site_of(there, robots=robots("User-agent: *\nCrawl-delay: 0.3"))
+    async with serving(slow) as other, serving(site_of(pages)) as site:
+        pages |= {path: to(other.url + path) for path in there}
+        seen = await crawl_both(crawler, site, other, scope="any")
+    assert {page.title for page in (await crawler.pages(seen)).values()} == {"home", "a", "b", "c"}
+    assert other.times("/robots.txt") == 1
+    assert min(gaps(other, *there)) >= 0.3 - SLACK
+
+
+async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawler) -> None:
+    """The next one goes on where the redirects had led, with the cookies that were set on the way."""
+    pages: dict[str, Answer] = {
+        "/": to("/1", **{"Set-Cookie": "way=1"}),
+        "/1": to("/2"),
+        "/2": html("there", "/2", "/1"),
+    }
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site)
+        walking = asyncio.create_task(crawler.walk(crawl))
+        site.late["/1"] = "never"
+        await site.until(lambda: "/1" in site.asked)
+        walking.cancel()
+        await asyncio.gather(walking, return_exceptions=True)
+        site.late.clear()
+        [job] = await crawler.app.database.read(lambda tx: crawler.app.queue.store.jobs_of_run(tx, crawl.id))
+        lost = give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "died")
+        await crawler.app.database.run(lambda tx: crawler.app.queue.move_in(tx, lost, "crawl", crawl.id))
+        await crawler.walk(crawl)
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert (site.times("/"), site.times("/1"), site.times("/2")) == (1, 2, 1)
+    assert site.told("/2", "cookie") == ["way=1"]
+    [page] = (await crawler.pages(seen)).values()
+    assert (page.title, [hop["url"] for hop in page.redirects]) == ("there", [f"{site.url}/", f"{site.url}/1"])
+    assert is_exact(crawler, seen)
+
+
+async def test_several_walkers_fetch_each_target_once(crawler: Crawler) -> None:
+    sources = [f"/{way}{number}" for number in range(20) for way in "ab"]
+    pages = {"/": html("home", *sources)} | {path: to(f"/t{path[2:]}") for path in sources}
+    pages |= {f"/t{number}": html(f"t{number}", *sources) for number in range(20)}
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site, workers=3, concurrency=3)
+        leases = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 3)
+        walkers = [make_walker(crawler.app, crawl, lease.holder, lambda: True) for lease in leases]
+        await asyncio.gather(*[walker.run() for walker in walkers])
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert {path: site.times(path) for path in pages} == dict.fromkeys(pages, 1)
+    found = await crawler.pages(seen)
+    titles = [page.title for page in found.values() if page.title and page.title != "home"]
+    assert sorted(titles) == sorted(f"t{number}" for number in range(20))
+    assert len(found) == 41
+    assert is_exact(crawler, seen)
+
+
+async def test_a_crawl_that_waits_between_hops_goes_on_in_another_store(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/b", **{"Set-Cookie": "secret=1"}), "/b": html("b", "/b")}
+    async with serving(site_of(pages)) as site:
+        crawl = await crawler.submit(site)
+        walking = asyncio.create_task(crawler.walk(crawl))
+        site.late["/b"] = "never"
+        await site.until(lambda: "/b" in site.asked)
+        waiting = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/b")
+        first = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/a")
+        await crawler.app.crawls.pause(crawl.id)
+        assert await walking == "paused"
+        site.late.clear()
+        carrier = crawler.app.carrier()
+        dumped = [line async for line in carrier.dump(crawl.id)]
+        copy = await carrier.load(dumped, crawl_id="copy", trust_named=True)
+        again = [line async for line in carrier.dump(copy)]
+        await crawler.app.crawls.resume(copy)
+        loaded = (await crawler.app.crawls.get(copy)).crawl
+        await crawler.walk(loaded)
+        seen = await crawler.app.crawls.get(copy)
+    assert (waiting["state"], waiting["reason"], waiting["via"]) == ("taken", "redirect", f"{site.url}/a")
+    assert (first["state"], first["redirects_to"]) == ("taken", f"{site.url}/b")
+    assert b"secret" not in b"".join(dumped)
+    assert sorted(again[1:]) == sorted(dumped[1:])
+    page = (await crawler.pages(seen))["a"]
+    assert (page.title, page.final_url, len(page.redirects)) == ("b", f"{site.url}/b", 1)
+    assert site.times("/a") == 1
+    assert is_exact(crawler, seen)
+
+
+async def test_kept_bodies_have_every_answer_on_the_way(crawler: Crawler) -> None:
+    pages = {"/": to("/1"), "/1": to("/2"), "/2": html("there")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site, keep_bodies=True)
+    [page] = (await crawler.pages(seen)).values()
+    place = place_of(page)
+    assert place is not None
+    kept = await crawler.app.bodies.read(place)
+    records = [warc.read_member(kept[piece.offset : piece.offset + piece.length]) for piece in warc.pieces(kept)]
+    answers = [record.fields["warc-target-uri"] for record in records if record.fields["warc-type"] == "response"]
+    assert answers == [f"{site.url}/2", f"{site.url}/1", f"{site.url}/"]
+
+
+async def test_a_failed_page_is_tried_again_through_its_redirects(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": to("/b"), "/b": (404, {}, "")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+        pages["/b"] = html("b")
+        await crawler.app.crawls.retry_these(seen.crawl.id, FailedUrls())
+        await crawler.walk(seen.crawl)
+        seen = await crawler.app.crawls.get(seen.crawl.id)
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.title, page.final_url) == (200, "b", f"{site.url}/b")
+    assert seen.counts.drained
+
+
+async def test_what_robots_txt_forbids_uses_up_no_slot(crawler: Crawler) -> None:
+    """Links of a host whose rules are known are judged when they are found; those found before, when they are taken."""
+    denied, allowed = [f"/deny/{n}" for n in range(30)], [f"/{n}" for n in range(5)]
+    links = [path for pair in zip_longest(denied, allowed) for path in pair if path]
+    rules = robots("User-agent: *\nDisallow: /deny/")
+    pages = {"/": html("home", "/hub"), "/hub": html("hub", *links)} | {path: html(path) for path in allowed}
+    seeds = ["/", *(f"/deny/seed{n}" for n in range(30))]
+    async with serving(site_of(pages, robots=rules)) as site:
+        seen = await crawler.crawl(site, *seeds, delay_seconds=0.1)
+        said = await explained(crawler, seen, f"{site.url}/deny/7")
+    moments = [at for path, at in zip(site.asked, site.moments, strict=True) if path != "/robots.txt"]
+    assert len(moments) == 7
+    assert seen.counts.skipped == {"robots": 60}
+    assert said["reason"] == "robots"
+    slots = (moments[-1] - moments[0]) / 0.1
+    assert slots < 30  # 66 if each of them had a slot
+    assert is_exact(crawler, seen)
+
+
+async def test_a_304_that_nobody_asked_for_is_an_answer_like_any_other(crawler: Crawler) -> None:
+    pages = {"/": html("home", "/a"), "/a": (304, {"ETag": '"1"'}, "")}
+    async with serving(site_of(pages)) as site:
+        seen = await crawler.crawl(site)
+    page = (await crawler.pages(seen))["a"]
+    assert (page.status, page.etag, page.error_code) == (304, None, None)
+    assert (seen.counts.not_modified, seen.counts.pages) == (0, 2)

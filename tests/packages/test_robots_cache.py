@@ -1,0 +1,260 @@
+"""How a host's robots.txt is asked for: what an answer means, how long it is kept, what stands in without one."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from shoal.base.clock import FakeClock
+from shoal.base.errors import BackendUnavailable
+from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url
+from shoal.crawl.engine.robots_check import RobotsAnswer, RobotsCheck
+from shoal.egress import AddressRule, Egress
+from shoal.hosts.robots import MAX_BYTES, RobotsState, Rules
+from shoal.hosts.robots_cache import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsCache
+from shoal.hosts.throttle import HostHeld
+from shoal.settings import HostSettings
+from shoal.store.sql.hosts import SqlHostStore
+from shoal.store.sql.sqlite import SqliteDatabase
+from tests.packages.conftest import Answer, ScriptedSite, serving
+from tests.support.recorder import Told
+
+NOTHING = "User-agent: *\nDisallow: /\n"
+LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
+
+
+@dataclass
+class Bench:
+    database: SqliteDatabase
+    desk: RobotsCache
+    clock: FakeClock
+    told: Told[Signal]
+
+    async def rules(self, site: ScriptedSite) -> Rules:
+        return await self.desk.rules_of(site.url)
+
+    async def allows(self, site: ScriptedSite, path: str = "/x") -> bool:
+        return (await self.rules(site)).allows(Url(site.url + path))
+
+
+@pytest.fixture
+async def bench(sqlite_url: str) -> AsyncIterator[Bench]:
+    clock, told = FakeClock(), Told[Signal]()
+    database = SqliteDatabase(Path(sqlite_url.removeprefix("sqlite:///")), clock)
+    await database.open()
+    signals = Signals()
+    signals.subscribe(told)
+    egress = Egress(LOOPBACK)
+    yield Bench(
+        database, RobotsCache(database, SqlHostStore(), egress, "Shoal/1", HostSettings(), clock, signals), clock, told
+    )
+    egress.close()
+    await database.close()
+
+
+def site(robots: Answer, script: Callable[[str], Answer | None] = lambda path: None) -> ScriptedSite:
+    return ScriptedSite(script, robots=robots)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "state", "may"),
+    [
+        (200, NOTHING, RobotsState.FOUND, False),
+        (206, NOTHING, RobotsState.FOUND, False),
+        (200, "", RobotsState.FOUND, True),
+        (204, "", RobotsState.FOUND, True),
+        (200, "<html><p>Welcome, robots", RobotsState.FOUND, True),
+        (300, NOTHING, RobotsState.ABSENT, True),
+        (304, "", RobotsState.ABSENT, True),
+        *((status, NOTHING, RobotsState.ABSENT, True) for status in (400, 401, 403, 404, 410, 418, 451, 499)),
+        *((status, NOTHING, RobotsState.UNREACHABLE, False) for status in (429, 500, 502, 503, 504, 599)),
+    ],
+)
+async def test_what_a_status_means(bench: Bench, status: int, body: str, state: RobotsState, may: bool) -> None:
+    async with serving(site((status, {}, body))) as host:
+        rules = await bench.rules(host)
+        assert (rules.state, rules.allows(Url(f"{host.url}/x"))) == (state, may)
+
+
+async def test_a_host_that_does_not_answer_is_closed(bench: Bench) -> None:
+    async with serving(site((200, {}, ""))) as host:
+        pass
+    rules = await bench.rules(host)
+    assert (rules.state, rules.why_none) == (RobotsState.UNREACHABLE, "The server does not take connections.")
+    assert rules.failure_code == "connect_error"
+    assert not rules.allows(Url(f"{host.url}/x"))
+
+
+@asynccontextmanager
+async def chain(length: int) -> AsyncIterator[list[ScriptedSite]]:
+    """Hosts of which each redirects to the next; the last one has the file."""
+    async with AsyncExitStack() as stack:
+        hosts = [await stack.enter_async_context(serving(site((200, {}, NOTHING)))) for _ in range(length + 1)]
+        for here, there in itertools.pairwise(hosts):
+            here.robots = (302, {"Location": f"{there.url}/robots.txt"}, "")
+        yield hosts
+
+
+@pytest.mark.parametrize(("hops", "state"), [(1, RobotsState.FOUND), (5, RobotsState.FOUND), (6, RobotsState.ABSENT)])
+async def test_five_redirects_are_followed_to_whatever_host(bench: Bench, hops: int, state: RobotsState) -> None:
+    async with chain(hops) as hosts:
+        rules = await bench.rules(hosts[0])
+        assert rules.state is state
+        assert rules.allows(Url(f"{hosts[0].url}/x")) is (state is RobotsState.ABSENT)
+        assert hosts[-1].times("/robots.txt") == (state is RobotsState.FOUND)
+
+
+async def test_a_redirect_within_the_host_is_followed(bench: Bench) -> None:
+    moved = (301, {"Location": "/files/robots.txt"}, "")
+    async with serving(site(moved, lambda path: (200, {}, NOTHING) if path == "/files/robots.txt" else None)) as host:
+        assert not await bench.allows(host)
+
+
+@pytest.mark.parametrize("location", ["/robots.txt", "ftp://example.org/robots.txt", "http://10.0.0.1/robots.txt", ""])
+async def test_redirects_that_lead_nowhere_mean_that_there_is_no_file(bench: Bench, location: str) -> None:
+    async with serving(site((302, {"Location": location}, ""))) as host:
+        assert (await bench.rules(host)).state is RobotsState.ABSENT
+
+
+async def test_a_redirect_to_a_host_that_is_down_closes_the_host(bench: Bench) -> None:
+    async with serving(site((200, {}, ""))) as down:
+        pass
+    async with serving(site((302, {"Location": f"{down.url}/robots.txt"}, ""))) as host:
+        assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
+
+
+async def test_of_a_huge_file_the_first_500_kib_are_read_and_no_more_are_fetched(bench: Bench) -> None:
+    huge = NOTHING + "# padding\n" * MAX_BYTES
+    async with serving(site((200, {}, huge))) as host:
+        rules = await bench.rules(host)
+        assert (rules.state, rules.allows(Url(f"{host.url}/x"))) == (RobotsState.FOUND, False)
+
+
+async def test_a_file_is_asked_for_once_a_day(bench: Bench) -> None:
+    async with serving(site((200, {}, NOTHING))) as host:
+        assert not await bench.allows(host)
+        host.robots = (200, {}, "")
+        bench.clock.jump(timedelta(hours=23, minutes=59).total_seconds())
+        assert not await bench.allows(host)
+        assert host.times("/robots.txt") == 1
+        bench.clock.jump(61)
+        assert await bench.allows(host)
+        assert host.times("/robots.txt") == 2
+
+
+async def test_a_host_without_an_answer_is_left_alone_for_a_moment_and_then_asked_again(bench: Bench) -> None:
+    async with serving(site((503, {}, ""))) as host:
+        assert not await bench.allows(host)
+        host.robots = (200, {}, "")
+        bench.clock.jump(ASK_AGAIN.total_seconds() - 0.1)
+        assert not await bench.allows(host)
+        assert host.times("/robots.txt") == 1
+        bench.clock.jump(0.2)
+        assert await bench.allows(host)
+
+
+@pytest.mark.parametrize("kept", [NOTHING, "User-agent: *\nDisallow: /private\n"])
+async def test_an_old_file_stands_in_while_there_is_no_new_one(bench: Bench, kept: str) -> None:
+    async with serving(site((200, {}, kept))) as host:
+        before = await bench.allows(host)
+        host.robots = (500, {}, "")
+        bench.clock.jump(timedelta(days=2).total_seconds())
+        assert await bench.allows(host) is before
+        bench.clock.jump(KEEP_OLD.total_seconds())
+        assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
+
+
+async def test_a_delay_that_was_cut_is_told(bench: Bench) -> None:
+    async with serving(site((200, {}, "User-agent: *\nCrawl-delay: 100\n"))) as host:
+        for _ in range(2):  # asked for, then kept
+            rules = await bench.rules(host)
+            assert (rules.asked_delay, rules.delay) == (100, timedelta(seconds=30))
+        cuts = [told for told in bench.told if isinstance(told, CrawlDelayCut)]
+        assert cuts == [CrawlDelayCut(origin=host.url, asked_seconds=100, delay_seconds=30)] * 2
+
+
+async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench) -> None:
+    async with serving(site((503, {"Retry-After": "600"}, ""))) as host:
+        assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
+        numbers = await bench.database.run(lambda tx: SqlHostStore().numbers(tx, [host.url]))
+        standings = await bench.database.read(lambda tx: SqlHostStore().standings(tx, numbers.values()))
+    assert [stands.held_for for stands in standings.values()] == [pytest.approx(600, abs=5)]
+    [held] = [told for told in bench.told if isinstance(told, HostHeld)]
+    assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")
+
+
+async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:
+    async with serving(site((200, {}, ""))) as host:
+        await bench.rules(host)
+        assert host.agents == {"Shoal/1"}
+
+
+async def learned(gate: RobotsCheck, url: Url) -> RobotsAnswer:
+    known = asyncio.Event()
+    gate.ask(url, known.set)
+    await known.wait()
+    return gate.judge(url)
+
+
+async def test_a_gate_has_room_for_so_many_rules_and_asks_again_for_the_rest(bench: Bench) -> None:
+    gate = RobotsCheck(bench.desk, room=5)
+    two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
+    async with AsyncExitStack() as stack:
+        hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
+        urls = [Url(f"{host.url}/a") for host in hosts]
+        assert [await learned(gate, url) for url in urls] == [RobotsAnswer.DENIED] * 3
+        assert [gate.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
+        assert await learned(gate, urls[0]) is RobotsAnswer.DENIED
+        assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # the store knew
+    gate.close()
+
+
+async def test_a_gate_asks_again_when_its_rules_are_old(bench: Bench) -> None:
+    gate = RobotsCheck(bench.desk)
+    async with serving(site((200, {}, NOTHING))) as host:
+        url = Url(f"{host.url}/x")
+        assert await learned(gate, url) is RobotsAnswer.DENIED
+        gate.forget()
+        assert gate.judge(url) is RobotsAnswer.UNKNOWN
+        host.robots = (200, {}, "")
+        bench.clock.jump(timedelta(days=1).total_seconds())
+        assert await learned(gate, url) is RobotsAnswer.ALLOWED
+    gate.close()
+
+
+async def test_a_gate_that_is_asked_twice_asks_once_and_tells_both(bench: Bench) -> None:
+    asked: list[str] = []
+
+    class Slow:
+        async def rules_of(self, origin: str) -> Rules:
+            asked.append(origin)
+            return await bench.desk.rules_of(origin)
+
+    gate, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
+    async with serving(site((200, {}, NOTHING))) as host:
+        for event in told:
+            gate.ask(Url(f"{host.url}/x"), event.set)
+        for event in told:
+            await event.wait()
+        assert asked == [host.url]
+        assert gate.judge(Url(f"{host.url}/x")) is RobotsAnswer.DENIED
+    gate.close()
+
+
+async def test_a_gate_tells_that_the_store_did_not_give_the_rules() -> None:
+    class Away:
+        async def rules_of(self, origin: str) -> Rules:
+            raise BackendUnavailable("the store", "the cable was cut", "plug it in")
+
+    told: list[tuple[str, str]] = []
+    gate = RobotsCheck(Away(), stumbled=lambda home, error: told.append((home, error.code)))
+    assert await learned(gate, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
+    assert told == [("http://example.org", BackendUnavailable.code)]
+    gate.close()

@@ -1,0 +1,176 @@
+"""A search of the whole tree: nothing but egress opens a connection (S1)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+SOURCE = Path(shoal.__file__).parent
+
+CLIENTS = {
+    "aiobotocore",
+    "aiodns",
+    "aiohttp",
+    "aioquic",
+    "aiosmtplib",
+    "asyncpg",
+    "boto3",
+    "botocore",
+    "curl_cffi",
+    "dns",
+    "fsspec",
+    "ftplib",
+    "grpc",
+    "http.client",
+    "httpcore",
+    "httplib2",
+    "httpx",
+    "imaplib",
+    "impit",
+    "multiprocessing.connection",
+    "niquests",
+    "paramiko",
+    "playwright",
+    "poplib",
+    "primp",
+    "psycopg",
+    "pyarrow.fs",
+    "pycares",
+    "pycurl",
+    "redis",
+    "requests",
+    "rnet",
+    "selenium",
+    "smtplib",
+    "socket",
+    "subprocess",
+    "telnetlib",
+    "tornado.httpclient",
+    "trafilatura.downloads",
+    "trafilatura.fetch_url",
+    "urllib.request",
+    "urllib3",
+    "webbrowser",
+    "websocket",
+    "websockets",
+    "wreq",
+    "xmlrpc.client",
+}
+METHODS = {
+    "connect_ex",
+    "create_connection",
+    "create_datagram_endpoint",
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+    "fetch_url",
+    "getaddrinfo",
+    "gethostbyname",
+    "open_connection",
+    "open_unix_connection",
+    "popen",
+    "sock_connect",
+    "subprocess_exec",
+    "subprocess_shell",
+    "system",
+    "urlopen",
+    "urlretrieve",
+}
+
+# Besides egress: stores are reached by their drivers, a server opens the socket that others connect to, a worker starts
+# children, and some want only the machine's name or the name of an error.
+ALLOWED = {
+    "cli/demo.py": {"socket"},
+    "cli/listen.py": {"socket"},
+    "cli/serve.py": {"socket"},
+    "egress/curl.py": {"pycurl"},
+    "egress/local.py": {"socket"},
+    "egress/resolver.py": {"socket"},
+    "egress/curl_handle.py": {"socket"},
+    "serve/connections.py": {"socket"},
+    "settings.py": {"socket"},
+    "store/": {"asyncpg", "redis"},
+    "work/local_lease.py": {"socket"},
+    "work/child_process.py": {"asyncio"},
+}
+
+
+def ways_out(source: str) -> set[str]:
+    """Names in a module that could open a connection."""
+    found: set[str] = set()
+    for node in ast.walk(_Running().visit(ast.parse(source))):
+        found |= {name for name in names_in(node) if is_way_out(name)}
+    return found
+
+
+class _Running(ast.NodeTransformer):
+    """Leaves out what only a type checker reads."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def names_in(node: ast.AST) -> list[str]:
+    """What a piece of code imports, calls, or is made of; a module may also be imported by a text that names it."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    if isinstance(node, ast.Call):
+        texts = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        callee = ast.unparse(node.func)
+        return [callee, *texts] if callee.endswith(("import_module", "__import__", "_library")) else [callee]
+    if isinstance(node, ast.ClassDef):
+        return [ast.unparse(base) for base in node.bases]
+    return []
+
+
+def is_way_out(name: str) -> bool:
+    is_client = any(name == client or name.startswith(client + ".") for client in CLIENTS)
+    return is_client or name.rpartition(".")[2] in METHODS
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_no_module_opens_a_connection_of_its_own(path: Path) -> None:
+    name = path.relative_to(SOURCE).as_posix()
+    allowed = set().union(*(roots for place, roots in ALLOWED.items() if name.startswith(place)))
+    assert not {way for way in ways_out(path.read_text()) if way.partition(".")[0] not in allowed}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import httpx",
+        "import urllib.request as r",
+        "from urllib import request",
+        "from http.client import HTTPConnection",
+        "import pycurl",
+        "async def f():\n    await asyncio.open_connection('a', 1)",
+        "from asyncio import open_connection",
+        "s = socket.create_connection(('a', 1))",
+        "class A(socket.socket): ...",
+        "loop.create_connection(factory, 'a', 1)",
+        "import socket as s\ns.socket()",
+        "from socket import socket as s",
+        "import asyncio as a\nasync def f():\n    await a.open_connection('a', 1)",
+        "importlib.import_module('httpx')",
+        "__import__('urllib.request')",
+        "loop.getaddrinfo('a', 1)",
+        "import subprocess\nsubprocess.run(['curl'])",
+        "os.system('curl a')",
+        "from multiprocessing.connection import Client",
+        "trafilatura.fetch_url('a')",
+        "from pyarrow.fs import S3FileSystem",
+    ],
+)
+def test_the_search_finds_every_known_way(source: str) -> None:
+    assert ways_out(source)
+
+
+def test_the_search_leaves_harmless_names_alone() -> None:
+    assert not ways_out("import urllib.parse\nfrom http import HTTPStatus\nconnect()\nimport requests_like")

@@ -1,0 +1,50 @@
+"""Forms: read as a whole or field by field, they are the same; what is wrong is named by its field."""
+
+from typing import Any
+
+import pytest
+
+from shoal.base.errors import InvalidInput
+from shoal.base.request_form import Form
+from shoal.plan.policy import PolicyForm
+from shoal.serve.bots import BatchForm, PullForm
+
+POLICY = {"url": "http://example.org/", "frequency": "6h"}
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "strict"),
+    [
+        (PullForm, {"bot_id": "a", "max": 3}, True),
+        (PullForm, {"bot_id": "a", "max": "3", "wait_seconds": "0.5"}, False),
+        (BatchForm, {"results": [{"job_id": "j", "epoch": 1, "status": "success", "data": {"a": "\0"}}]}, True),
+        (
+            PolicyForm,
+            POLICY | {"rule_set": {"fields": {"a": {"css": "h1"}}}, "not_after": "2026-03-01T09:00:00Z"},
+            True,
+        ),
+        (PolicyForm, {"url": "http://example.org/", "cron": "  0 6  * * * ", "windows": ["Mon 08:00-09:00"]}, True),
+        (PolicyForm, POLICY | {"priority_base": "7", "enabled": "false"}, False),
+    ],
+)
+def test_a_form_is_the_same_read_as_a_whole_or_field_by_field(form: type[Form], values: Any, strict: bool) -> None:
+    assert form.read(values, strict=strict) == form._read_by_fields(values, strict, str)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (POLICY | {"frequncy": "1h"}, "frequncy is not a known field; the nearest one is frequency."),
+        (POLICY | {"priority_base": 101}, "priority_base cannot be '101'; give a whole number from 0 to 100."),
+        (POLICY | {"priority_base": 101, "cron": "61 * * * *"}, "priority_base cannot be"),
+        (POLICY | {"cron": "61 * * * *", "priority_base": 101}, "cron '61 * * * *' is not a cron expression"),
+        (POLICY | {"labels": {"a": "\0"}}, "labels has a NUL in it; leave it out."),
+        (POLICY | {"labels": {"a": "\ud800"}}, "labels cannot be taken: it has half a character in it"),
+        (POLICY | {"rule_set": {"fields": {"a": {"css": "["}}}}, "rule_set.fields.a"),
+    ],
+)
+def test_the_first_field_that_cannot_be_taken_is_named_each_time(values: Any, says: str) -> None:
+    for _ in range(2):  # what was judged once is remembered only if it was good
+        with pytest.raises(InvalidInput) as refused:
+            PolicyForm.read(values)
+        assert says in refused.value.message

@@ -1,0 +1,401 @@
+"""What a walker makes of the answers of its hosts, and what it makes of `Retry-After`."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.base.clock import FakeClock
+from shoal.base.retry_after import asked_wait, retry_after_seconds
+from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostNews, ThrottleTracker
+from shoal.settings import HostSettings
+
+NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+HOST = 7
+HOME = "http://example.org"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120),
+        (" 3600 ", 3600),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", 30),
+        ("Sunday, 15-Nov-26 12:00:30 GMT", 30),
+        ("Sun Nov 15 12:00:30 2026", 30),
+        ("Sun, 15 Nov 2026 12:00:30 -0000", 30),
+    ],
+)
+def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
+    assert retry_after_seconds(text, NOW, HOUR) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "date", "seconds"),
+    [
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 11:59:30 GMT", 60),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 13:00:00 GMT", None),  # it was over when it was sent
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "today", 30),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", None, 30),
+        ("120", "Sun, 15 Nov 2026 11:59:30 GMT", 120),
+        ("soon", "Sun, 15 Nov 2026 11:59:30 GMT", None),
+        (None, "Sun, 15 Nov 2026 11:59:30 GMT", None),
+    ],
+)
+def test_a_date_is_counted_from_the_clock_of_who_says_it(
+    text: str | None, date: str | None, seconds: int | None
+) -> None:
+    asked = asked_wait({"retry-after": text, "date": date}.get)
+    assert retry_after_seconds(asked, NOW, HOUR) == (None if seconds is None else timedelta(seconds=seconds))
+
+
+PARTS = st.sampled_from(
+    [
+        *"0123456789 ,:;-+()",
+        "Sun",
+        "Nov",
+        "2026",
+        "99999999999",
+        "GMT",
+        "EST",
+        "+2400",
+        "-9999",
+        "T",
+        "\x00",
+        "é",
+        "\ud800",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(PARTS, max_size=14).map("".join) | st.lists(PARTS, max_size=9).map(" ".join) | st.text(max_size=40))
+def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
+    for asked in (text, asked_wait({"retry-after": text, "date": "Sun, 15 Nov 2026 11:59:30 GMT"}.get)):
+        wait = retry_after_seconds(asked, NOW, HOUR)
+        assert wait is None or timedelta(0) < wait <= HOUR
+    asked_wait({"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT", "date": text}.get)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "0",
+        "-5",
+        "+5",
+        "1.5",
+        "3601",
+        "999999999",
+        "9" * 5000,
+        "٣",
+        "banana",
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+        "Sun, 15 Nov 2026 13:00:01 GMT",
+        "Sun, 99 Nov 2026 12:00:30 GMT",
+        "Sun, 15 Nov 99999 12:00:30 GMT",
+        "Mon, 01 Jan 0001 00:00:00 +2359",
+        "12, 13",
+        "\x00",
+    ],
+)
+def test_what_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
+    assert retry_after_seconds(text, NOW, HOUR) is None
+
+
+class Walk:
+    """A watch whose hosts answer as a test says."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.watch = ThrottleTracker(HostSettings(), self.clock, **settings)
+
+    def answer(self, status: int | None = 200, *, page: int = 1, attempts: int = 0, **rest: Any) -> bool:
+        return self.watch.hear(HostAnswer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
+
+    def news(self) -> HostNews | None:
+        return self.watch.news().get(HOST)
+
+
+def test_good_answers_are_no_news() -> None:
+    walk = Walk()
+    assert not walk.watch.is_attentive
+    walk.answer()
+    assert walk.news() is None
+
+
+def test_a_host_that_asks_us_to_wait_is_held_at_once() -> None:
+    walk = Walk()
+    assert walk.answer(429)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.hold, news.grows, news.first, news.most) == (429, 0, True, 2_000_000, 60_000_000)
+    walk.clock.jump(2.1)
+    assert not walk.watch.holds(HOST)
+
+
+def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
+    walk = Walk()
+    for attempts in range(5):
+        assert not walk.answer(503, attempts=attempts, retry_after="120")
+        assert not walk.watch.holds(HOST)
+        news = walk.news()
+        assert news is not None
+        assert (news.status, news.refused, news.hold) == (0, [1], 120_000_000)  # for the store, which hears others, too
+        walk.clock.jump(1)
+
+
+def test_three_pages_that_answer_503_within_a_minute_hold_their_host() -> None:
+    walk = Walk()
+    assert not walk.answer(503, page=1)
+    walk.clock.jump(30)
+    assert not walk.answer(503, page=2, retry_after="600")
+    walk.clock.jump(29)
+    assert walk.answer(503, page=3)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600_000_000)
+
+
+def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
+    walk = Walk()
+    for page in range(1, 9):
+        assert not walk.answer(503, page=page)
+        walk.clock.jump(31)
+    assert not walk.watch.holds(HOST)
+
+
+def test_what_answers_503_during_a_hold_lengthens_it_only_with_others() -> None:
+    walk = Walk()
+    walk.answer(429, retry_after="60")
+    walk.news()
+    assert not walk.answer(503, page=2, retry_after="600")
+    assert walk.watch.held_for(HOST) <= 60
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.refused) == (0, [2])
+
+
+def test_a_good_answer_before_what_is_refused_is_not_lost() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(503, page=2)
+    walk.answer(200, page=3)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.is_well, news.refused, news.first) == (0, True, [2], 2_000_000)
+
+
+def test_only_so_many_hosts_are_remembered_by_what_they_refused() -> None:
+    walk = Walk()
+    for host in range(MOST_HOSTS + 1):
+        for page in (1, 2):
+            walk.watch.hear(HostAnswer(HOME, HOST + host, page, 0, 503, 0.1))
+    assert not walk.answer(503, page=3)  # the oldest host was forgotten
+    assert walk.watch.hear(HostAnswer(HOME, HOST + MOST_HOSTS, 3, 0, 503, 0.1))
+
+
+def test_the_wait_that_it_asks_for_holds_it() -> None:
+    walk = Walk()
+    walk.answer(429, retry_after="600")
+    walk.clock.jump(599)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert (news.hold, news.grows) == (600_000_000, False)
+
+
+def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
+    walk = Walk()
+    walk.answer(429)
+    assert not walk.answer(429, page=2)
+    walk.answer(200, page=3)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.is_well) == (429, False)
+    assert walk.watch.holds(HOST)
+
+
+def test_a_longer_wish_during_a_hold_counts() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    assert walk.answer(429, page=2, retry_after="30")
+    walk.clock.jump(29)
+    assert walk.watch.holds(HOST)
+    news = walk.news()
+    assert news is not None
+    assert news.hold == 30_000_000
+
+
+def test_the_first_good_answer_after_a_hold_is_news_once() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(200)
+    news = walk.news()
+    assert news is not None
+    assert news.is_well
+    assert not walk.watch.is_attentive
+    walk.answer(200)
+    assert walk.news() is None
+
+
+def test_a_good_answer_before_the_next_complaint_is_not_lost() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(200)
+    walk.answer(429, page=2)
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.is_well, news.grows) == (429, True, True)
+
+
+def test_a_server_error_is_no_good_answer() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.news()
+    walk.clock.jump(3)
+    walk.answer(500)
+    assert walk.news() is None
+    assert walk.watch.is_attentive
+
+
+def test_a_host_that_the_store_calls_wary_is_well_after_a_good_answer() -> None:
+    walk = Walk()
+    walk.watch.beware(HOST)
+    walk.answer(200)
+    news = walk.news()
+    assert news is not None
+    assert news.is_well
+
+
+def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
+    """A page that always answers 429 says little about its host, which answers others."""
+    walk = Walk()
+    walk.answer(429, attempts=1)
+    news = walk.news()
+    assert news is not None
+    assert not news.grows
+
+
+def test_a_page_that_keeps_failing_with_its_host_does() -> None:
+    walk = Walk()
+    for attempts in range(3):
+        walk.answer(429, attempts=attempts)
+        news = walk.news()
+        assert news is not None
+        assert news.grows
+        walk.clock.jump(3)
+
+
+def test_the_store_says_how_long_a_hold_really_is() -> None:
+    walk = Walk()
+    walk.answer(429)
+    walk.watch.learn({HOST: 32.0})
+    walk.clock.jump(31)
+    assert walk.watch.holds(HOST)
+    walk.clock.jump(1)
+    assert not walk.watch.holds(HOST)
+
+
+def test_what_did_not_arrive_is_told_again() -> None:
+    walk = Walk()
+    walk.answer(429, retry_after="600")
+    walk.news()
+    walk.watch.forget()
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.hold) == (429, 600_000_000)
+    walk.watch.learn({HOST: 600.0})
+    walk.watch.forget()
+    assert walk.news() is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status", "hold", "is_well"),
+    [
+        ({"status": 429, "retry_after": "600"}, {"status": 503, "retry_after": "60"}, 429, 600, False),
+        ({"status": 503, "retry_after": "60"}, {"status": 429, "retry_after": "600"}, 429, 600, False),
+        ({"status": 503, "retry_after": "600"}, {"status": 503, "page": 2}, 0, 600, False),
+        ({"status": 503, "retry_after": "600"}, {"status": 200}, 0, 600, False),
+        ({"status": 429, "retry_after": "600"}, {"status": 200, "seconds": 9.0}, 429, 600, False),
+        ({"status": 429}, {"status": 200, "later": 3.0}, 0, 0, True),
+        ({"status": 200, "wary": True}, {"status": 429, "retry_after": "60"}, 429, 60, True),
+    ],
+)
+def test_what_did_not_arrive_is_told_with_what_came_after_it(
+    first: dict[str, Any], second: dict[str, Any], status: int, hold: int, is_well: bool
+) -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    if first.pop("wary", False):
+        walk.watch.beware(HOST)
+    walk.answer(**first)
+    walk.news()
+    walk.clock.jump(second.pop("later", 0.0))
+    walk.answer(**second)
+    walk.watch.forget()
+    news = walk.news()
+    assert news is not None
+    assert (news.status, news.hold, news.is_well) == (status, hold * 1_000_000, is_well)
+
+
+def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    told = []
+    for seconds in [0.2] * 5 + [4.0] * 10 + [0.2] * 20:
+        walk.answer(200, seconds=seconds)
+        news = walk.news()
+        if news is not None:
+            told.append((news.latency or 0) / 1e6)
+    assert told[-1] == 0
+    assert 3 < max(told) <= 4
+    assert len(told) < 8
+
+
+def test_a_fast_host_is_never_told() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    for number in range(100):
+        walk.answer(200, seconds=0.01 * number)
+        assert walk.news() is None
+
+
+def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None
+    for other in range(MOST_HOSTS):
+        walk.watch.hear(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None  # as if it had never been told
+
+
+def test_no_answer_in_time_counts_as_a_slow_one() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    walk.answer(None, seconds=0.0, error="total_timeout")
+    news = walk.news()
+    assert news is not None
+    assert news.latency == 10_000_000
+
+
+def test_a_host_that_stays_slow_is_told_again_before_the_store_forgets() -> None:
+    walk = Walk(ease=1.0, delay=1.0)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None
+    walk.clock.jump(100)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is None
+    walk.clock.jump(250)
+    walk.answer(200, seconds=5.0)
+    assert walk.news() is not None

@@ -1,0 +1,122 @@
+"""Job groups and analyses over HTTP."""
+
+from typing import Any
+
+import pytest
+
+from shoal.page_jobs.result import Result, ResultDelivery, Status
+from tests.support.api import Served
+
+URL = "http://127.0.0.1:9/a"
+RULES = {"fields": {"name": {"css": "h1", "required": True}}}
+
+
+async def settle(api: Served, **facts: Any) -> None:
+    """Whatever waits is done."""
+    leases = await api.app.queue.lease("w1", ["page"], ["shared"], 100)
+    found = [ResultDelivery(lease.holder, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
+    await api.app.ingest.settle("w1", found)
+
+
+async def test_urls_become_a_group_that_can_be_followed_to_its_end(api: Served) -> None:
+    made = await api.send("POST", "/api/v1/jobs", {"urls": [URL], "rule_set": RULES, "labels": {"team": "a"}})
+    assert made.status == 202
+    group = made.json
+    assert made.headers["location"] == f"/api/v1/groups/{group['id']}"
+    assert (group["state"], group["total"], group["jobs"]) == ("open", 1, {"pending": 1})
+    _, page = await api.ask(f"/api/v1/groups/{group['id']}/results")
+    assert page["items"] == []
+    assert page["next"] is not None, "something will come"
+    await settle(api, data={"name": "Anchor"})
+    _, page = await api.ask(f"/api/v1/groups/{group['id']}/results?cursor={page['next']}")
+    assert [item["data"] for item in page["items"]] == [{"name": "Anchor"}]
+    assert page["next"] is None
+    _, seen = await api.ask(f"/api/v1/groups/{group['id']}")
+    assert (seen["state"], seen["jobs"]) == ("completed", {"done": 1})
+    _, listed = await api.ask("/api/v1/groups?state=completed")
+    assert [one["id"] for one in listed["items"]] == [group["id"]]
+
+
+async def test_every_attempt_at_a_job_can_be_looked_at(api: Served) -> None:
+    await api.ask("/api/v1/jobs", {"urls": [URL], "max_retry": 1})
+    [lease] = await api.app.queue.lease("w1", ["page"], ["shared"], 1)
+    lost = Result(Status.FAIL, URL, 1, error_code="connect_error", error_message="No.")
+    await api.app.ingest.settle("w1", [ResultDelivery(lease.holder, lost)])
+    _, page = await api.ask(f"/api/v1/jobs/{lease.holder.job_id}/results")
+    [item] = page["items"]
+    assert (item["state"], item["meta"]["error"]["code"]) == ("pending", "connect_error")
+
+
+async def test_a_group_is_cancelled_once_and_for_all(api: Served) -> None:
+    _, group = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
+    for _ in range(2):
+        status, seen = await api.ask("/api/v1/groups/monday/cancel", method="POST")
+        assert (status, seen["state"], seen["jobs"]) == (200, "cancelled", {"cancelled": 1})
+    assert group["id"] == "monday"
+
+
+async def test_the_same_key_makes_one_group(api: Served) -> None:
+    key = {"Idempotency-Key": "k1"}
+    first = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
+    again = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
+    assert (first.status, first.json["id"]) == (again.status, again.json["id"])
+    assert len((await api.ask("/api/v1/groups"))[1]["items"]) == 1
+
+
+async def test_an_id_that_is_taken_is_refused(api: Served) -> None:
+    await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
+    status, problem = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
+    assert (status, problem["code"]) == (409, "already_exists")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "says"),
+    [
+        ({}, "urls", "is missing"),
+        ({"urls": []}, "urls", "cannot be"),
+        ({"urls": [URL, "ftp://example.org/", "nothing"]}, "urls[1]", "urls[2] cannot be fetched either"),
+        ({"urls": [URL, f"{URL}\0"]}, "urls[1]", "control characters"),
+        ({"urls": [URL] * 10_001}, "urls", "of 1 to 10000"),
+        ({"urls": [URL], "max_retry": -1}, "max_retry", "from 0 to 99"),
+        ({"urls": [URL], "crawl_config": {"headers": {"Host": "x"}}}, "crawl_config.headers", "name the host"),
+        ({"urls": [URL], "rule_set": {"fields": {"a": {"css": "["}}}}, "rule_set.fields.a.css", "is"),
+        ({"urls": [URL], "group": "a/b"}, "group", "cannot be"),
+        ({"urls": [URL], "group": ".."}, "group", "cannot be"),
+    ],
+)
+async def test_what_cannot_be_taken_is_refused_by_its_field(
+    api: Served, body: dict[str, Any], field: str, says: str
+) -> None:
+    status, problem = await api.ask("/api/v1/jobs", body)
+    assert (status, problem["code"], problem["field"]) == (422, "invalid_input", field)
+    assert says in problem["detail"]
+    assert (await api.ask("/api/v1/groups"))[1]["items"] == []
+
+
+async def test_unknown_groups_and_analyses_are_said_to_be(api: Served) -> None:
+    for path in (
+        "groups/grp_x",
+        "groups/grp_x/results",
+        "analyses/anl_x",
+        "analyses/anl_x/findings",
+        "jobs/job_x/results",
+    ):
+        status, problem = await api.ask(f"/api/v1/{path}")
+        assert (status, problem["code"]) == (404, "not_found")
+
+
+async def test_secrets_of_headers_are_not_shown(api: Served) -> None:
+    config = {"headers": {"Authorization": "Bearer abc"}}
+    _, group = await api.ask("/api/v1/jobs", {"urls": [URL], "crawl_config": config})
+    assert group["crawl_config"]["headers"] == {"Authorization": "***"}
+
+
+async def test_an_analysis_is_listed_and_shown_with_its_findings(api: Served) -> None:
+    _, made = await api.ask("/api/v1/crawls", {"seeds": [URL], "start": False})
+    crawl = (await api.app.crawls.get(made["id"])).crawl
+    await api.app.database.run(lambda tx: api.app.analyses.begin(tx, crawl.number, crawl.id, "default", 50))
+    _, listed = await api.ask(f"/api/v1/analyses?crawl_id={crawl.id}&state=pending")
+    [item] = listed["items"]
+    _, seen = await api.ask(f"/api/v1/analyses/{item['id']}")
+    assert (seen["state"], seen["crawl_id"], seen["findings"]) == ("pending", crawl.id, None)
+    assert (await api.ask(f"/api/v1/analyses/{item['id']}/findings"))[1] == {"items": [], "next": None}
