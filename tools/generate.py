@@ -147,8 +147,8 @@ def parameters_page() -> str:
         NOTICE.format("src/shoal/base/query_params.py"),
         "",
         "The built-in lists behind `SHOAL_TRACKING_PARAMS` and `SHOAL_SESSION_PARAMS`. Case makes no difference; a",
-        "final `*` stands for any rest. [What counts as the same page](../guides/same-page.md) says what is done with",
-        "them, and how to change them.",
+        "final `*` stands for any rest. [Normalize URLs](../guides/normalize-urls.md) says how they are used and how",
+        "to change them.",
         "",
         "## Tracking",
         "",
@@ -239,7 +239,7 @@ def events_page() -> str:
         NOTICE.format("src/shoal/events/event.py"),
         "",
         "What `type` of an event can be, when it is sent, and the names in its `data`.",
-        "[Hear what happened](../guides/events.md) says how to get them.",
+        "[Webhooks and events](../guides/webhooks-and-events.md) says how to receive them.",
         "",
         "| type | when | data |",
         "|---|---|---|",
@@ -417,7 +417,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/metrics.md": metrics_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/http.md": http_page,
-    "docs/inside/states.md": states_page,
+    "docs/internals/states.md": states_page,
 }
 
 if __name__ == "__main__":

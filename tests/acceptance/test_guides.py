@@ -1,4 +1,4 @@
-"""Every command and every program of the guides works as it stands, against a small site in place of example.com."""
+"""Run every command and every program of the guides as written, against a small site instead of example.com."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with Site(pages=getattr(request, "param", 1)) as site:  # at the default speed: a page a second
+    with Site(pages=getattr(request, "param", 1)) as site:  # at the default speed, one page per second
         yield site
 
 
@@ -50,7 +50,7 @@ def run(words: list[str], folder: Path, **more: str) -> str:
 
 
 def run_commands(page: str, site: Site, tmp_path: Path, **env: str) -> int:
-    """Run each of them; how many there were."""
+    """Run every shell command of a guide and return how many there were."""
     (tmp_path / "shoal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shoal "$@"\n')
     (tmp_path / "shoal").chmod(0o755)
     commands = "".join(blocks(page, "sh")).splitlines()
@@ -64,47 +64,47 @@ def test_the_commands_of_the_crawl_guide_work(site: Site, tmp_path: Path) -> Non
     assert {"pages.jsonl", "pages.csv", "fish.jsonl", "here.db"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_commands_of_the_guide_on_crawling_again_work(site: Site, tmp_path: Path) -> None:
-    assert run_commands("crawl-again.md", site, tmp_path) == 2
+def test_the_commands_of_the_guide_on_recrawls_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("recrawl.md", site, tmp_path) == 2
 
 
-def test_the_commands_of_the_guide_on_watching_work(site: Site, tmp_path: Path) -> None:
-    assert run_commands("watching-a-crawl.md", site, tmp_path) == 6
+def test_the_commands_of_the_guide_on_following_a_crawl_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("follow-a-crawl.md", site, tmp_path) == 6
 
 
-def test_the_commands_of_the_guide_on_policies_work(site: Site, tmp_path: Path) -> None:
+def test_the_commands_of_the_guide_on_scheduling_work(site: Site, tmp_path: Path) -> None:
     allowed = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
-    assert run_commands("policies.md", site, tmp_path, **allowed) == 6
+    assert run_commands("schedule-crawls.md", site, tmp_path, **allowed) == 6
     assert len((tmp_path / "policies.csv").read_text().splitlines()) == 3
 
 
-def test_the_commands_of_the_guide_on_events_work(site: Site, tmp_path: Path) -> None:
-    assert run_commands("events.md", site, tmp_path, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") == 2
+def test_the_commands_of_the_guide_on_webhooks_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("webhooks-and-events.md", site, tmp_path, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") == 2
 
 
-def test_the_guide_on_events_tells_whose_a_delivery_is() -> None:
-    [program] = blocks("events.md", "python")
+def test_the_signature_check_of_the_guide_on_webhooks_accepts_only_genuine_deliveries() -> None:
+    [program] = blocks("webhooks-and-events.md", "python")
     names: dict[str, Any] = {}
     exec(program, names)
     secret, body, now = new_secret(), b'{"type": "crawl.completed"}', int(SystemClock().micros() / 1e6)
 
-    def told(sent_at: int, content: bytes) -> bool:
+    def is_accepted(sent_at: int, content: bytes) -> bool:
         headers = {"webhook-id": "evt_1", "webhook-timestamp": str(sent_at)}
         headers["webhook-signature"] = sign([new_secret(), secret], "evt_1", sent_at, body)
         return bool(names["is_from_shoal"](secret, headers, content))
 
-    assert told(now, body)
-    assert not told(now, body + b" ")
-    assert not told(now - 3600, body)
+    assert is_accepted(now, body)
+    assert not is_accepted(now, body + b" ")
+    assert not is_accepted(now - 3600, body)
 
 
 @of_two_pages
-def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_path: Path) -> None:
-    rules, *others = [text for text in blocks("take-data.md", "toml") if "fields" in text]
+def test_the_rule_sets_and_commands_of_the_guide_on_data_extraction_work(site: Site, tmp_path: Path) -> None:
+    rules, *others = [text for text in blocks("extract-data.md", "toml") if "fields" in text]
     for text in others:
         read_rules(tomllib.loads(text))
     (tmp_path / "rules.toml").write_text(rules)
-    assert run_commands("take-data.md", site, tmp_path) == 4
+    assert run_commands("extract-data.md", site, tmp_path) == 4
     records = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     assert records
     assert all(record["data"]["title"] == record["h1"] and record["data"]["links"] for record in records)
@@ -113,38 +113,38 @@ def test_the_guide_on_data_has_rule_sets_and_commands_that_work(site: Site, tmp_
 
 
 @of_two_pages
-def test_the_commands_of_the_guide_on_single_pages_work(site: Site, tmp_path: Path) -> None:
+def test_the_commands_of_the_guide_on_page_jobs_work(site: Site, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/jobs.db"
     (tmp_path / "urls.txt").write_text(f"# two pages\n{site.url(0)}\n{site.url(1)}\n")
     (tmp_path / "rules.toml").write_text('[fields.title]\ncss = "title"\nrequired = true\n')
     with Fleet(tmp_path, store, SHOAL_PAGE_SPEED="max") as fleet:
         fleet.worker()
         env = {"DATABASE_URL": store, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
-        assert run_commands("single-pages.md", site, tmp_path, **env) == 4
+        assert run_commands("page-jobs.md", site, tmp_path, **env) == 4
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert sorted(result["url"] for result in results) == [site.url(0), site.url(1)]
     assert all(result["data"]["title"] for result in results)
-    [body] = blocks("single-pages.md", "json")
+    [body] = blocks("page-jobs.md", "json")
     assert GroupConfig.read(json.loads(body)).group == "monday"
 
 
-def test_the_commands_of_the_guide_on_outputs_work(site: Site, tmp_path: Path) -> None:
-    assert run_commands("outputs.md", site, tmp_path) == 3
+def test_the_commands_of_the_guide_on_exports_work(site: Site, tmp_path: Path) -> None:
+    assert run_commands("export-pages.md", site, tmp_path) == 3
     made = {"pages.parquet", "site.warc.gz", "site.cdxj", "site.md", "fish.parquet", "broken.csv"}
     assert made <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_command_of_the_guide_on_equal_pages_works(site: Site, tmp_path: Path) -> None:
-    assert run_commands("same-page.md", site, tmp_path) == 1
+def test_the_command_of_the_guide_on_normalizing_urls_works(site: Site, tmp_path: Path) -> None:
+    assert run_commands("normalize-urls.md", site, tmp_path) == 1
 
 
 def test_the_commands_of_the_guide_on_robots_work(site: Site, tmp_path: Path) -> None:
     assert run_commands("robots-and-sitemaps.md", site, tmp_path) >= 1
 
 
-@pytest.mark.parametrize("place", range(len(blocks("library.md", "python"))))
+@pytest.mark.parametrize("place", range(len(blocks("python-library.md", "python"))))
 def test_the_programs_of_the_library_guide_work(site: Site, tmp_path: Path, place: int) -> None:
-    program = blocks("library.md", "python")[place].replace(EXAMPLE, site.address)
+    program = blocks("python-library.md", "python")[place].replace(EXAMPLE, site.address)
     assert run([sys.executable, "-W", "error", "-c", program], tmp_path)
 
 
@@ -153,12 +153,12 @@ def test_the_commands_of_the_guide_on_jobs_work(site: Site, tmp_path: Path) -> N
 
 
 def test_the_commands_of_the_guide_on_tokens_work(site: Site, tmp_path: Path) -> None:
-    assert run_commands("tokens.md", site, tmp_path) == 4
+    assert run_commands("api-tokens.md", site, tmp_path) == 4
 
 
 @of_two_pages
-def test_the_commands_of_the_guide_on_http_work(site: Site, sqlite_url: str, tmp_path: Path) -> None:
-    script = "".join(blocks("http.md", "sh"))
+def test_the_commands_of_the_guide_on_the_rest_api_work(site: Site, sqlite_url: str, tmp_path: Path) -> None:
+    script = "".join(blocks("rest-api.md", "sh"))
     with Fleet(tmp_path, sqlite_url) as fleet:
         fleet.controller(workers=1)
         script = script.replace(EXAMPLE, site.address).replace("127.0.0.1:8700", f"127.0.0.1:{fleet.port}")

@@ -1,4 +1,4 @@
-"""The documents hold together: links lead somewhere, and promises stand in their exact words."""
+"""Check the documentation: links resolve, every page is reachable, and guarantees are worded exactly."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PROMISE = "At-least-once start, at most one accepted finish per lease, results i
 
 
 def prose(page: Path) -> str:
-    """The text without its code blocks."""
+    """Return the text without its code blocks."""
     return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
@@ -28,16 +28,16 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_resolves(page: Path) -> None:
     for link in relative_links(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {link}"
-        assert ROOT in target.parents, f"{page.name} links out of the project: {link}"
-        assert not anchor or anchor in anchors(target), f"{page.name} links to a heading that is not there: {link}"
+        assert ROOT in target.parents, f"{page.name} links outside the project: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to a missing heading: {link}"
 
 
-def test_every_page_is_reached_from_the_index() -> None:
+def test_every_page_is_reachable_from_the_index() -> None:
     seen, todo = set(), [ROOT / "docs" / "index.md"]
     while todo:
         page = todo.pop()
@@ -49,18 +49,18 @@ def test_every_page_is_reached_from_the_index() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/architecture.md"])
-def test_the_guarantee_stands_in_its_exact_words(name: str) -> None:
+def test_the_guarantee_is_worded_exactly(name: str) -> None:
     assert PROMISE in (ROOT / name).read_text("utf-8")
 
 
-def test_the_reference_names_every_field_of_the_record() -> None:
+def test_the_record_reference_lists_every_field() -> None:
     text = (ROOT / "docs" / "reference" / "record.md").read_text("utf-8")
     cells = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
     named = re.findall(r"`(\w+)`", "".join(cells))
     assert sorted(named) == sorted(RECORD_FIELDS)
 
 
-def test_every_runtime_dependency_has_its_reason() -> None:
+def test_every_runtime_dependency_has_a_documented_reason() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     block = project.partition("\ndependencies = [")[2].partition("]")[0]
     names = re.findall(r'"([a-z0-9-]+)', block)
