@@ -42,7 +42,7 @@ SQLITE_ONLY = {
     # PostgreSQL does these in one statement, `turn_jobs`.
     *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs", "seats_of_jobs"),
 }
-POSTGRES_ONLY = {"add_fates", "notify", "turn_jobs"}
+POSTGRES_ONLY = {"add_fates", "anchor_server_clock", "notify", "turn_jobs"}
 
 
 async def add_host(tx: Tx, origin: str) -> None:
@@ -819,6 +819,7 @@ WHOLE = {
         "any_token",
         "lock_admin_tokens",
         "prune_listeners",
+        "all_listeners",
     ),
     *("purge_dead", "unfiled_journals", "drop_empty_seats"),
     *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
