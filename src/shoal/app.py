@@ -1,4 +1,4 @@
-"""The composition root, the only place that names a driver. Factories for the jobs of workers are in `shoal.runners`."""
+"""The composition root: the only place that names a driver. Runners of jobs are made in `shoal.runners`."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -820,6 +820,7 @@ WHOLE = {
     ),
     *("purge_dead", "unfiled_journals", "drop_empty_seats"),
     *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
+    *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),
 }
 

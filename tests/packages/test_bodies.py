@@ -101,6 +101,25 @@ async def test_without_room_for_bodies_no_page_is_stored_without_its_own(
     assert await crawler.pages(await crawler.app.crawls.get(crawl.id)) == {}
 
 
+async def test_without_room_for_a_robots_txt_the_walk_ends_before_a_page_counts_a_try(
+    crawler: Crawler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_room(*values: object) -> None:
+        raise StorageFull("the store")
+
+    monkeypatch.setattr(crawler.app.hosts, "keep_robots", no_room)
+    async with serving(ScriptedSite(shop)) as site:
+        crawl = await crawler.submit(site)
+        with pytest.raises(StorageFull):
+            await crawler.walk(crawl)
+        monkeypatch.undo()
+        [left] = await crawler.app.queue.held_by("test")
+        await crawler.app.queue.release(left, "storage_full")  # as its worker does
+        await crawler.walk(crawl)
+    pages = await crawler.pages(await crawler.app.crawls.get(crawl.id))
+    assert {page.attempt for page in pages.values()} == {1}
+
+
 async def test_what_a_site_calls_its_files_names_no_file_here(crawler: Crawler) -> None:
     names = ["../../../../owned", "/tmp/owned", "CON", "a\tb", "x" * 4000]
     disposition = [("Content-Disposition", f'attachment; filename="{name}"') for name in names]

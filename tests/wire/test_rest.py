@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shoal.crawl.crawl import CrawlConfig
 from shoal.runners import make_walker
 from tests.support.api import Served, served
 from tests.support.full_disk import stuff
@@ -35,11 +36,12 @@ async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(store_url: str) 
 
 
 async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker(api: Served) -> None:
-    _, made = await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"]})
-    for _ in range(4):
+    config = CrawlConfig(seeds=["http://127.0.0.1:9/"], hooks=["deadly"])
+    crawl = await api.app.crawls.submit(config, named=config.seeds)
+    for _ in range(4):  # each dies while it loads the hook
         [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
         await api.app.queue.lose(lease, "its child was killed by SIGKILL")
-    _, seen = await api.ask(f"/api/v1/crawls/{made['id']}")
+    _, seen = await api.ask(f"/api/v1/crawls/{crawl.id}")
     assert (seen["state"], seen["error"]) == (
         "failed",
         {"code": "poison", "message": "its child was killed by SIGKILL"},
