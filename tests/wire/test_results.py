@@ -25,8 +25,10 @@ async def policy(api: Served) -> str:
 
 async def ran(api: Served, policy_id: str, data: Any, html_hash: str | None = None, status: str = "success") -> JobId:
     """A run of the policy that ended so."""
-    payload = json.dumps({"url": f"https://{new_id('job')[-8:].lower()}.example/", "policy": policy_id})
-    [job] = await api.app.queue.enqueue([NewJob(JobId(new_id("job")), "page", None, payload, max_attempts=1)])
+    host = f"https://{new_id('job')[-8:].lower()}.example"
+    payload = json.dumps({"url": f"{host}/", "policy": policy_id})
+    job = NewJob(JobId(new_id("job")), "page", None, payload, max_attempts=1, host=host)
+    await api.app.queue.enqueue([job])
     await api.ask("/bot/v1/jobs/pull", {"bot_id": "b"})
     body = {"epoch": 1, "status": status, "data": data, "meta": {"html_hash": html_hash}}
     status_code, answer = await api.ask(f"/bot/v1/jobs/{job.id}/result", body)
