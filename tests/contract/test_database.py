@@ -816,6 +816,8 @@ WHOLE = {
         "forget_cursors",
         "quotas",
         "any_quota",
+        "all_listeners",
+        "prune_listeners",
         "any_token",
         "lock_admin_tokens",
         "prune_listeners",

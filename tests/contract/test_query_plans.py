@@ -487,7 +487,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     await run(lambda tx: hosts.standings(tx, numbers.values()))
     await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
-    news = {host: HostNews(SITE, 429, first=1, most=2) for host in numbers.values()}
+    news = {host: HostNews(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
     await run(lambda tx: hosts.hear(tx, news))
     await run(lambda tx: bench.frontier.held_hosts(tx, crawl.number, 100))
     record = RobotsRecord(RobotsState.FOUND, "User-agent: *")
