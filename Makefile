@@ -16,7 +16,7 @@ help: ## list the targets
 env: ## make or refresh .venv with the locked packages and the tools of the developers
 	@SHOAL_DEV=1 ./shoal --version >/dev/null
 
-check: env ## format, lint, types, import walls, generated files: changes nothing
+check: env ## format, lint, types, import layers, generated files: changes nothing
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
