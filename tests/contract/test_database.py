@@ -40,7 +40,7 @@ from tests.support.full_disk import stuff
 SQLITE_ONLY = {
     *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines", "anchor_machine_clock", "drop_job_hosts"),
     # PostgreSQL does these in one statement, `turn_jobs`.
-    *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs", "seats_of_jobs"),
+    *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
 }
 POSTGRES_ONLY = {"add_fates", "anchor_server_clock", "notify", "turn_jobs"}
 
