@@ -168,7 +168,8 @@ INSERT INTO job_seat (scope, job_id)
 SELECT s.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope)
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL
       AND (SELECT 1 FROM quota AS q WHERE q.scope = s.scope) = 1
-      AND (SELECT 1 FROM job_seat AS t WHERE t.job_id = j.id AND t.scope = s.scope) IS NULL
+      AND (SELECT 1 FROM job_seat AS t
+           WHERE t.job_id = j.id AND CASE WHEN t.scope = s.scope THEN TRUE ELSE FALSE END) IS NULL
 ORDER BY s.scope, j.id
 FOR KEY SHARE OF j SKIP LOCKED
 ON CONFLICT DO NOTHING;
