@@ -823,6 +823,8 @@ WHOLE = {
     ),
     *("purge_dead", "unfiled_journals", "drop_empty_seats"),
     *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
+    # What was found for the ids given, or up to a limit.
+    *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "place_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),
 }
