@@ -40,7 +40,7 @@ from tests.support.full_disk import stuff
 SQLITE_ONLY = {
     *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines", "anchor_machine_clock", "drop_job_hosts"),
     # PostgreSQL does these in one statement, `turn_jobs`.
-    *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs", "seats_of_jobs"),
+    *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
 }
 POSTGRES_ONLY = {"add_fates", "anchor_server_clock", "notify", "turn_jobs"}
 
@@ -825,6 +825,8 @@ WHOLE = {
     ),
     *("purge_dead", "unfiled_journals", "drop_empty_seats"),
     *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
+    # What was found for the ids given, or up to a limit.
+    *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "place_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),
 }

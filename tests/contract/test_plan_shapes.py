@@ -27,7 +27,7 @@ from tests.contract import test_query_plans
 SIZE = 5_000
 BITMAPS = ("Bitmap Index Scan", "BitmapAnd", "BitmapOr")
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
-# The tables that test_plans.py leaves as they are.
+# The tables that test_query_plans.py leaves as they are.
 OTHERS = (
     "crawl_counter (crawl, holder) SELECT i, '' FROM n",
     "crawl_skip (crawl, holder, reason, count) SELECT i, '', 'x', 1 FROM n",
@@ -76,7 +76,8 @@ EITHER_WAY = {
 }
 # Statements that read all of an index, and why they may.
 WHOLE = {
-    **dict.fromkeys(("last_event", "set_last_event", "lock_event_number"), "one row"),
+    **dict.fromkeys(("last_event", "set_last_event", "lock_event_number", "clock", "anchor_server_clock"), "one row"),
+    **dict.fromkeys(("prune_listeners", "all_listeners"), "there are few controllers"),
     **dict.fromkeys(("least_taken", "forget_cursors", "webhooks", "due_webhooks"), "there are few webhooks and sinks"),
     **dict.fromkeys(("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "its last row"),
     **dict.fromkeys(("any_token", "turn_jobs"), "its first row"),

@@ -489,6 +489,8 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
     news = {host: HostNews(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
     await run(lambda tx: hosts.hear(tx, news))
+    refused = {host: HostNews(SITE, refused=[7919]) for host in numbers.values()}
+    await run(lambda tx: hosts.hear(tx, refused))
     await run(lambda tx: bench.frontier.held_hosts(tx, crawl.number, 100))
     record = RobotsRecord(RobotsState.FOUND, "User-agent: *")
     for _ in range(2):

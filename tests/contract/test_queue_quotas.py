@@ -396,3 +396,41 @@ async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_a
     gate.open()
     await ending
     assert ids(await lease(bench, 1)) == [jobs[1].id]
+
+
+async def empty_seats(bench: Bench) -> int:
+    """Seats of jobs that are not locked."""
+    return await bench.number(
+        "SELECT count(*) FROM job_seat AS s JOIN job AS j ON j.id = s.job_id WHERE j.state <> 'locked'"
+    )
+
+
+async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    await bench.desk.set_quota("project:a", 1)
+    await bench.queue.enqueue([new("project:a")])
+    [got] = await lease(bench)
+    gate = Gate("leave_seats")
+    ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.release(got, "shutdown"))
+    await gate.wait_until_reached()
+    mending = asyncio.create_task(bench.database.run(bench.queue.store.mend_seats))
+    waiting = asyncio.create_task(until_blocked(bench))
+    await asyncio.wait({mending, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    gate.open()
+    await asyncio.gather(ending, mending)
+    assert await empty_seats(bench) == 0
+
+
+async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    await bench.queue.enqueue([new("project:a")])
+    [got] = await lease(bench)
+    gate = Gate("seat_locked")  # it had none: the scope is limited only now
+    mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).desk.set_quota("project:a", 1))
+    await gate.wait_until_reached()
+    ending = asyncio.create_task(bench.queue.release(got, "shutdown"))
+    await until_blocked(bench)
+    gate.open()
+    await asyncio.gather(ending, mending)
+    assert await empty_seats(bench) == 0

@@ -39,9 +39,9 @@ class Growth:
         """Count rows that were written: a process that writes much looks sooner."""
         self._rows += rows
 
-    def forget(self, connection: Any) -> None:
+    def forget(self, pid: int) -> None:
         """A connection is gone."""
-        self._planned.pop(connection.get_server_pid(), None)
+        self._planned.pop(pid, None)
 
     async def keep_up(self, connection: Any) -> None:
         """Look at the sizes, if it is time; and if tables have grown since, let this connection plan again."""

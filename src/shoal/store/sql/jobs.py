@@ -40,11 +40,11 @@ NOBODY = LeaseRequest("", (), (), ())
 
 @dataclass(slots=True)
 class _Said:
-    """What a turn did: the jobs moved, the scopes in which they sat, the jobs granted; whether the time of others has
+    """What a turn did: the jobs moved, those of them that may have had seats, the jobs granted; whether the time of others has
     come, whether any scope is limited, if one was granted that has some, and whether it did anything at all."""
 
     moved: set[str]
-    freed: set[str]
+    sat: set[str]
     rows: list[Any]
     ripe: bool
     limited: bool
@@ -106,9 +106,9 @@ class SqlJobStore:
             said.rows, looked = await self._hosts.lease(tx, taker, limit, ttl)
             said.limited = said.limited or await self._limited(tx, said.rows)
         rows, parked = _in_order(said.rows, taker or NOBODY), 0
-        if said.freed or any(row[SCOPES] is not None for row in rows):
+        if said.sat or any(row[SCOPES] is not None for row in rows):
             waits = taker is None or taker.waits
-            rows, parked = await self._seats.settle(tx, said.moved, said.freed, rows, quotas=said.limited, waits=waits)
+            rows, parked = await self._seats.settle(tx, said.sat, rows, quotas=said.limited, waits=waits)
         await self._hosts.put_back(tx, looked)
         return TurnResult(refused, [_granted(row) for row in rows], parked)
 
@@ -287,15 +287,15 @@ class SqlJobStore:
             ageing=self._ageing,
             alone=int(alone),
         )
-        moved, freed = set(said["moved"] or ()), set(said["seats"] or ())
-        return _Said(moved, freed, rows, said["ripe"], said["limited"], said["done"])
+        moved, sat = set(said["moved"] or ()), set(said["sat"] or ())
+        return _Said(moved, sat, rows, said["ripe"], said["limited"], said["done"])
 
     async def _turn_by_steps(
         self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest, limit: int, ttl: timedelta
     ) -> _Said:
-        moved, freed = await self._move(tx, moves) if moves else (set(), set())
+        moved, sat = await self._move(tx, moves) if moves else (set(), set())
         if not limit:
-            return _Said(moved, freed, [], False, False)
+            return _Said(moved, sat, [], False, False)
         leased = await tx.all(
             "lease_jobs",
             holder=taker.holder,
@@ -306,7 +306,7 @@ class SqlJobStore:
             ttl=span(ttl),
             by_job=int(taker.lock_ttl is not None),
         )
-        return _Said(moved, freed, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
+        return _Said(moved, sat, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
 
     async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
         """Whether any scope is limited, if one of these jobs has some."""
@@ -334,9 +334,8 @@ class SqlJobStore:
         if len(done) < len(made):
             ended_so = {move.job_id for move in done}
             await tx.many("move_jobs", [self._step(move, now) for move in made if move.job_id not in ended_so])
-        scoped = [row[0] for row in rows if row[3] is not None]
-        seats = await tx.all("seats_of_jobs", ids=scoped) if scoped else []
-        return {move.job_id for move in made}, {row[0] for row in seats}
+        moved = {move.job_id for move in made}
+        return moved, {row[0] for row in rows if row[3] is not None} & moved
 
     def _step(self, move: Move, now: int) -> tuple[Any, ...]:
         state, _, *rest = _way(move)

@@ -201,7 +201,8 @@ class PostgresDatabase:
         )
 
     async def _begin(self, connection: Any) -> None:
-        connection.add_termination_listener(self._growth.forget)
+        pid = connection.get_server_pid()  # the pool's handle cannot tell when the connection is gone
+        connection.add_termination_listener(lambda _: self._growth.forget(pid))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:

@@ -23,21 +23,21 @@ class QuotaCounts:
         self,
         tx: Tx,
         left: Collection[str],
-        freed: Collection[str],
         granted: list[Any],
         *,
         quotas: bool,
         waits: bool = True,
     ) -> tuple[list[Any], int]:
-        """The jobs in `left` leave their seats in the scopes `freed`; of those granted, the ones that find room take
-        seats and are given, the others are parked, and counted. A taker that does not wait finds no room in a scope
+        """The jobs in `left` leave their seats; of those granted, the ones that find room take seats and are given, the
+        others are parked, and counted. A taker that does not wait finds no room in a scope
         that somebody else counts just now; the sweep lets those jobs in.
 
         Only a grant needs the lock of a scope, and takes it after its jobs and before hosts. Leaving a seat needs none:
         a lease that counts meanwhile sees one too many. The jobs that wait for the room are let in by a commit of its
         own, for this one may have to wait for other jobs, and they for whoever counts in the scope."""
-        if freed:
-            await tx.execute("leave_seats", ids=list(left))
+        if left:
+            # A statement of its own, after the one that moved them: `mend` may have held it up, to give them seats.
+            freed = {row["scope"] for row in await tx.all("leave_seats", ids=sorted(left))}
             for scope in sorted(freed):
                 tx.afterwards(partial(self.unpark, scope=scope))
         wishes = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
@@ -71,7 +71,8 @@ class QuotaCounts:
         return [scope for scope in scopes if (left := room[scope]) is None or left > 0]
 
     async def mend(self, tx: Tx) -> None:
-        """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope."""
+        """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope. A job
+        that somebody moves just now is left out: a seat would outlive its lease."""
         await tx.execute("drop_empty_seats")
         await tx.execute("seat_locked")
 

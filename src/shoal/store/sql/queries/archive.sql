@@ -14,19 +14,6 @@ SELECT fate, count(*) AS count FROM fate WHERE crawl = :crawl AND fate <> 0 GROU
 -- What became of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
--- name: kept_url
--- One kept URL: a walk over what its host has, for URLs are not indexed there.
-SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch, f.start, f.chain,
-       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
-                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,
-       (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at,
-       CASE WHEN h.held_until > shoal_now() THEN h.held_until END AS held_until, h.held_status
-FROM (SELECT * FROM frontier_open WHERE crawl = :crawl AND host = :host AND path = :path AND kind = :kind AND start IS NULL
-      UNION ALL
-      SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, path, start, chain
-      FROM frontier_touched WHERE crawl = :crawl AND start IS NOT NULL AND start = :url AND kind = :kind) AS f
-JOIN host AS h ON h.number = f.host;
-
 -- name: sitemap_of
 -- What is kept of a sitemap.
 SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :crawl AND key = :key AND chk = :chk;

@@ -59,3 +59,16 @@ DELETE FROM job_grant WHERE job_id = ANY(ARRAY(SELECT id FROM job WHERE run_id =
 -- Drop pages of a crawl, up to a number.
 DELETE FROM page
 WHERE ctid = ANY(ARRAY(SELECT ctid FROM page WHERE crawl = :crawl AND number <= :number ORDER BY number));
+
+-- name: kept_url
+-- One kept URL: a walk over what its host has, for URLs are not indexed there.
+SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch, f.start, f.chain,
+       coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
+                (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,
+       (SELECT fh.ready_at FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS ready_at,
+       CASE WHEN h.held_until > shoal_now() THEN h.held_until END AS held_until, h.held_status
+FROM (SELECT * FROM frontier_open WHERE crawl = :crawl AND host = :host AND path = :path AND kind = :kind AND start IS NULL
+      UNION ALL
+      SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, path, start, chain
+      FROM frontier_touched WHERE crawl = :crawl AND start IS NOT NULL AND start = :url AND kind = :kind) AS f
+CROSS JOIN LATERAL (SELECT host.origin, host.held_until, host.held_status FROM host WHERE host.number = f.host OFFSET 0) AS h;

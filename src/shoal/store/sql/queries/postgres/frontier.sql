@@ -324,7 +324,9 @@ WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host = A
 
 -- name: redirected_among
 -- Those of these URLs that are on their way to where they redirect to.
-SELECT start FROM frontier_touched WHERE crawl = :crawl AND start IS NOT NULL AND start = ANY(:urls::text[]);
+SELECT g.url AS start FROM unnest(:urls::text[]) AS g (url)
+WHERE (SELECT 1 FROM frontier_touched AS f
+       WHERE f.crawl = :crawl AND f.start IS NOT NULL AND f.start >= g.url AND f.start <= g.url ORDER BY f.start LIMIT 1) = 1;
 
 -- name: keep_targets
 -- URLs that another one redirects to.
@@ -341,14 +343,14 @@ ON CONFLICT (crawl, key, chk) DO UPDATE SET fate = excluded.fate, via = excluded
 -- rows: key chk crawl fate
 UPDATE redirect_target AS r SET fate = g.fate
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
-WHERE r.crawl = g.crawl AND r.key = g.key AND r.chk = g.chk;
+WHERE r.crawl = ANY(ARRAY[g.crawl]) AND r.key = g.key AND r.chk = g.chk;
 
 -- name: set_settled_fates
 -- What became of URLs, but of those that wait in line; what was changed.
 -- rows: key chk crawl fate
 UPDATE fate AS f SET fate = g.fate
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :fate::smallint[]) AS g (crawl, key, chk, fate)
-WHERE f.crawl = g.crawl AND f.key = g.key AND f.chk = g.chk AND f.fate <> 0
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.key = g.key AND f.chk = g.chk AND f.fate <> 0
 RETURNING f.key, f.chk, f.fate;
 
 -- name: lead_on
@@ -358,5 +360,5 @@ UPDATE frontier_touched AS f
 SET job_id = '', epoch = 0, due = 0, host = g.host, path = g.path, start = g.start, chain = g.chain
 FROM unnest(:crawl::int[], :job_id::text[], :epoch::bigint[], :seq::bigint[], :host::int[], :path::text[], :start::text[],
             :chain::bytea[]) AS g (crawl, job_id, epoch, seq, host, path, start, chain)
-WHERE f.crawl = g.crawl AND f.job_id = g.job_id AND f.epoch = g.epoch AND f.seq = g.seq
+WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq AND f.job_id = g.job_id AND f.epoch = g.epoch
 RETURNING f.seq;

@@ -44,7 +44,8 @@ ORDER BY number FOR NO KEY UPDATE;
 -- Which URLs of hosts answered 503 lately.
 -- batch: arrays
 UPDATE host AS h SET refusals = g.refusals
-FROM unnest(:number::int[], :refusals::text[]) AS g (number, refusals) WHERE h.number = g.number;
+FROM unnest(:number::int[], :refusals::text[]) AS g (number, refusals)
+WHERE h.number >= g.number AND h.number <= g.number;
 
 -- name: hear_hosts
 -- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles

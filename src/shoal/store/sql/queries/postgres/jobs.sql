@@ -23,8 +23,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
 -- row, unless nobody has seen the grant, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are
--- asked for the one whose first job ranks best, then the next, up to :limit. The first row says which moves were made, the
--- scopes in which those jobs had seats, and whether the time of jobs that wait for one has come. With :alone nothing is done,
+-- asked for the one whose first job ranks best, then the next, up to :limit. The first row says which moves were made,
+-- which of those jobs may have seats, and whether the time of jobs that wait for one has come. With :alone nothing is done,
 -- and that is said, where more would have to follow in the same commit: seats to be settled, or jobs to be made due.
 -- What is moved and what is leased is named by a list: whatever the planner thinks of how many there are, it looks up these
 -- and no others; whether they are locked is asked in a way that it cannot judge: it would read all that are.
@@ -110,8 +110,7 @@ SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NU
        NULL::int AS max_attempts, NULL::int AS crash_count, NULL::bigint AS waited, NULL AS scopes, NULL AS lane,
        NULL::bigint AS rank, NULL AS capability, NULL::smallint AS priority, NULL::bigint AS ttl,
        (SELECT array_agg(moved.id) FROM moved) AS moved,
-       (SELECT array_agg(s.scope) FROM job_seat AS s
-        WHERE s.job_id = ANY(ARRAY(SELECT moved.id FROM moved WHERE moved.scopes IS NOT NULL))) AS seats,
+       (SELECT array_agg(moved.id) FROM moved WHERE moved.scopes IS NOT NULL) AS sat,
        seen.ripe, seen.limited, clear.yes AS done
 FROM seen, clear
 UNION ALL
@@ -163,12 +162,16 @@ DELETE FROM job_seat WHERE ctid = ANY(ARRAY(
     WHERE coalesce((SELECT j.state FROM job AS j WHERE j.id = s.job_id), '') <> 'locked' ORDER BY s.job_id FOR UPDATE SKIP LOCKED));
 
 -- name: seat_locked
--- Seats for the locked jobs of limited scopes that have none.
+-- Seats for the locked jobs of limited scopes that have none. Those that somebody moves just now are left out, and who moves
+-- one of the others waits for us: no seat is given to a job that is not locked any more.
 INSERT INTO job_seat (scope, job_id)
 SELECT s.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope)
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL
       AND (SELECT 1 FROM quota AS q WHERE q.scope = s.scope) = 1
+      AND (SELECT 1 FROM job_seat AS t
+           WHERE t.job_id = j.id AND CASE WHEN t.scope = s.scope THEN TRUE ELSE FALSE END) IS NULL
 ORDER BY s.scope, j.id
+FOR KEY SHARE OF j SKIP LOCKED
 ON CONFLICT DO NOTHING;
 
 -- name: seats_taken
@@ -178,8 +181,8 @@ SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS 
 FROM unnest(:scopes::text[]) AS g (scope);
 
 -- name: leave_seats
--- Jobs give up their seats.
-DELETE FROM job_seat WHERE job_id = ANY(:ids::text[]);
+-- Jobs give up their seats; in which scopes.
+DELETE FROM job_seat WHERE job_id = ANY(:ids::text[]) RETURNING scope;
 
 -- name: take_seats
 -- Jobs sit down.

@@ -74,7 +74,7 @@ SELECT count(*) AS count FROM (
                          ORDER BY rank, number LIMIT :most) AS ready
                    WHERE (SELECT l.number FROM job_host AS l
                           WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability AND l.host = ready.host
-                                AND l.due = 0 LIMIT 1) IS NULL) AS free_hosts
+                                AND CASE WHEN l.due = 0 THEN TRUE ELSE FALSE END LIMIT 1) IS NULL) AS free_hosts
     CROSS JOIN LATERAL (SELECT 1 FROM job AS j
                         WHERE j.state = 'pending' AND j.due = 1 AND j.lane = 'shared' AND j.kind = 'page'
                               AND j.capability = :capability AND j.host IS NOT NULL AND j.host = free_hosts.host

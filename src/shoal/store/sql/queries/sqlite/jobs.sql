@@ -118,10 +118,6 @@ INSERT OR IGNORE INTO job_seat (scope, job_id)
 SELECT q.scope, j.id FROM job AS j CROSS JOIN json_each(j.scopes) AS s CROSS JOIN quota AS q ON q.scope = s.value
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL;
 
--- name: seats_of_jobs
--- The scopes in which these jobs have seats.
-SELECT s.scope FROM json_each(:ids) AS i CROSS JOIN job_seat AS s ON s.job_id = i.value;
-
 -- name: seats_taken
 -- How many jobs sit in these scopes, and how many may.
 SELECT i.value AS scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = i.value) AS taken,
@@ -129,8 +125,8 @@ SELECT i.value AS scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = i.v
 FROM json_each(:scopes) AS i;
 
 -- name: leave_seats
--- Jobs give up their seats.
-DELETE FROM job_seat WHERE job_id IN (SELECT value FROM json_each(:ids));
+-- Jobs give up their seats; in which scopes.
+DELETE FROM job_seat WHERE job_id IN (SELECT value FROM json_each(:ids)) RETURNING scope;
 
 -- name: take_seats
 -- Jobs sit down.
