@@ -48,11 +48,12 @@ APART = 50  # turns after one that took more than a statement before the next is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnqueued(Signal):
-    job_id: str
+    """Jobs of one kind, run and lane were stored in one commit, and wait to be leased."""
+
+    job_ids: tuple[str, ...]
     kind: str
     run_id: str | None
     lane: str
-    count: int = 1  # of its kind, run and lane; the id is the first one's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ class Queue:
         for job in jobs:
             groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
         for (kind, run_id, lane), ids in groups.items():
-            self._signals.emit(JobEnqueued(job_id=ids[0], kind=kind, run_id=run_id, lane=lane, count=len(ids)))
+            self._signals.emit(JobEnqueued(job_ids=tuple(ids), kind=kind, run_id=run_id, lane=lane))
 
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
