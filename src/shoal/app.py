@@ -502,9 +502,6 @@ class _Later:
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
         return await self._make().was_idle(tx, run_id, lost)
 
-    async def told(self, run_id: str) -> None:
-        await self._make().told(run_id)
-
 
 class _LastWords:
     """Who tells of page jobs that are dead letters: made when there is one."""

@@ -16,7 +16,7 @@ import pytest
 from shoal.app import database_of
 from shoal.audit.analyses import Analyses
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.database import Database, Rows, Tx, Work
+from shoal.base.database import Callback, Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
@@ -368,6 +368,9 @@ class GatedTx:
         found = await self._tx.batch(query, rows)
         await self._gate.passing(query)
         return found
+
+    def on_commit(self, callback: Callback) -> None:
+        self._tx.on_commit(callback)
 
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(GatedTx(tx, self._gate)))

@@ -23,7 +23,7 @@ import pytest
 
 from shoal.app import database_of
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.database import Database, Tx
+from shoal.base.database import Conflict, Database, Tx
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, ShoalError, StorageFull
 from shoal.crawl.states import CrawlState
 from shoal.queue.states import GrantEnd, JobState
@@ -132,6 +132,78 @@ async def test_a_refused_statement_undoes_only_its_own_unit(bench: Bench) -> Non
     )
     assert isinstance(answers[1], Exception)
     assert await hosts(bench) == ["a", "b"]
+
+
+@pytest.mark.parametrize("method", ["run", "once"])
+async def test_callbacks_run_in_order_after_the_commit_and_before_the_caller_goes_on(bench: Bench, method: str) -> None:
+    called: list[tuple[str, threading.Thread]] = []
+
+    async def work(tx: Tx) -> None:
+        for name in ("first", "second"):
+            tx.on_commit(lambda name=name: called.append((name, threading.current_thread())))  # type: ignore[misc]
+        await add_host(tx, "http://a")
+        assert not called
+
+    await getattr(bench.database, method)(work)
+    assert called == [("first", threading.main_thread()), ("second", threading.main_thread())]
+    assert await hosts(bench) == ["http://a"]
+
+
+async def test_callbacks_of_a_unit_that_is_rolled_back_are_dropped(bench: Bench) -> None:
+    called: list[str] = []
+
+    def noting(origin: str, then: Exception | None = None) -> Callable[[Tx], Any]:
+        async def work(tx: Tx) -> None:
+            tx.on_commit(lambda: called.append(origin))
+            await adding(origin, then=then)(tx)
+
+        return work
+
+    units = (noting("http://a"), noting("http://b", ValueError("no")), noting("http://c"))
+    outcomes = await asyncio.gather(*map(bench.database.run, units), return_exceptions=True)
+    assert isinstance(outcomes[1], ValueError)
+    assert sorted(called) == ["http://a", "http://c"]
+
+
+async def test_an_attempt_that_is_repeated_runs_only_its_own_callbacks(postgres_bench: Bench) -> None:
+    attempts: list[int] = []
+    called: list[int] = []
+
+    async def work(tx: Tx) -> None:
+        attempts.append(number := len(attempts))
+        tx.on_commit(lambda: called.append(number))
+        if number == 0:
+            raise Conflict
+
+    await postgres_bench.database.run(work)
+    assert (attempts, called) == ([0, 1], [1])
+
+
+async def test_a_callback_that_raises_is_reported_and_hides_neither_the_commit_nor_the_others(bench: Bench) -> None:
+    called: list[str] = []
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+
+    async def work(tx: Tx) -> str:
+        tx.on_commit(lambda: {}["nothing"])
+        tx.on_commit(lambda: called.append("second"))
+        return "done"
+
+    assert await bench.database.run(work) == "done"
+    assert called == ["second"]
+    assert [type(one["exception"]) for one in reported] == [KeyError]
+
+
+async def test_callbacks_run_for_a_caller_that_is_gone_if_its_unit_is_committed(sqlite_bench: Bench) -> None:
+    called = asyncio.Event()
+
+    async def work(tx: Tx) -> None:
+        tx.on_commit(called.set)
+
+    task = asyncio.create_task(sqlite_bench.database.run(work))
+    await SystemClock().sleep(0)  # it is on its way to the writer
+    task.cancel()
+    await asyncio.wait_for(called.wait(), 10)
 
 
 async def test_a_unit_sees_what_it_wrote(bench: Bench) -> None:

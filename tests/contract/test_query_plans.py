@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.app import database_of
-from shoal.base.database import Database, Rows, Tx, Work
+from shoal.base.database import Callback, Database, Rows, Tx, Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
@@ -200,6 +200,9 @@ class WatchedTx:
         if rows:
             await self._watched.look(self._tx, query, rows)
         return await self._tx.batch(query, rows)
+
+    def on_commit(self, callback: Callback) -> None:
+        self._tx.on_commit(callback)
 
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(WatchedTx(tx, self._watched)))

@@ -108,12 +108,12 @@ async def test_one_bad_job_keeps_the_whole_batch_out(bench: Bench) -> None:
     assert await bench.number("SELECT count(*) FROM job") == 0
 
 
-async def test_a_batch_is_announced_once(bench: Bench) -> None:
+async def test_one_signal_names_all_new_jobs_of_a_batch(bench: Bench) -> None:
     await bench.queue.enqueue([new("k")])
     jobs = [new("k"), new(), new()]
     await bench.queue.enqueue(jobs)
     told = [signal for signal in bench.told if isinstance(signal, JobEnqueued)]
-    assert [(signal.count, signal.job_id) for signal in told[1:]] == [(2, jobs[1].id)]
+    assert [signal.job_ids for signal in told[1:]] == [(jobs[1].id, jobs[2].id)]
 
 
 async def test_nothing_is_enqueued_by_an_empty_batch(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import asyncpg
 
-from shoal.base.database import Rows, Tx, Work
+from shoal.base.database import Callback, Rows, Tx, Work
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase, SqliteTx
 
@@ -169,6 +169,9 @@ class SteppedTx:
     async def batch(self, query: str, rows: Rows) -> list[Any]:
         await self._turn(query)
         return await self._tx.batch(query, rows)
+
+    def on_commit(self, callback: Callback) -> None:
+        self._tx.on_commit(callback)
 
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(cast(Tx, SteppedTx(tx, self._schedule))))

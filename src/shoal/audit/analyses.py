@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shoal.audit import states
 from shoal.audit.analysis import Analysis, Finding
-from shoal.audit.states import AnalysisMove, AnalysisState
+from shoal.audit.states import AnalysisState
 from shoal.audit.store import AnalysisStore, NewAnalysis
 from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
@@ -12,7 +12,7 @@ from shoal.base.ids import AnalysisId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.queue.job import Job, LostJob, NewJob
+from shoal.queue.job import LostJob, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
 
@@ -52,11 +52,6 @@ class Analyses:
         job = NewJob(JobId(new_id("job")), KIND, analysis_id, priority=priority, max_attempts=attempts)
         await self._queue.enqueue_in(tx, [job])
 
-    async def begun(self, crawl_id: str) -> None:
-        """The commit is through: say that a job waits."""
-        jobs = await self._database.read(lambda tx: self._jobs_of(tx, crawl_id))
-        self._queue.announce([NewJob(job.id, job.kind, job.run_id, lane=job.lane) for job in jobs])
-
     async def get(self, analysis_id: str) -> Analysis:
         analysis = await self._database.read(lambda tx: self.store.get(tx, analysis_id))
         if analysis is None:
@@ -93,31 +88,19 @@ class Analyses:
             return
         done = move.to is JobState.DONE
         verdict = states.succeed() if done else states.fail(move.reason, move.error)
-        if await self.store.move(tx, run_id, verdict):
-            await self._tell_world(tx, run_id, verdict)
-
-    async def told(self, run_id: str) -> None:
-        analysis = await self._database.read(lambda tx: self.store.get(tx, run_id))
-        if analysis is None or analysis.state not in states.TERMINAL:
+        if not await self.store.move(tx, run_id, verdict):
             return
-        jobs = await self._database.read(lambda tx: self._queue.store.jobs_of_run(tx, run_id))
-        self._signals.emit(
-            AnalysisMoved(
-                run_id=run_id,
-                state=analysis.state,
-                reason=analysis.state_reason,
-                error=analysis.error,
-                total_attempts=max((job.attempts for job in jobs), default=0),
-            )
-        )
-
-    async def _jobs_of(self, tx: Tx, crawl_id: str) -> list[Job]:
-        newest = await self.store.page_of(tx, None, 1, AnalysisState.PENDING, crawl_id)
-        return [job for one in newest for job in await self._queue.store.jobs_of_run(tx, one.id)]
-
-    async def _tell_world(self, tx: Tx, run_id: str, move: AnalysisMove) -> None:
         analysis = await self.store.get(tx, run_id)
-        if analysis is not None:
-            about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}
-            facts = {"state": move.to.value, "reason": move.reason, "findings": analysis.findings}
-            await self._outbox.append(tx, Event(EVENT, run_id, about | facts))
+        assert analysis is not None, "it was moved just now"
+        jobs = await self._queue.store.jobs_of_run(tx, run_id)
+        moved = AnalysisMoved(
+            run_id=run_id,
+            state=analysis.state,
+            reason=analysis.state_reason,
+            error=analysis.error,
+            total_attempts=max((job.attempts for job in jobs), default=0),
+        )
+        tx.on_commit(lambda: self._signals.emit(moved))
+        about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}
+        facts = {"state": verdict.to.value, "reason": verdict.reason, "findings": analysis.findings}
+        await self._outbox.append(tx, Event(EVENT, run_id, about | facts))

@@ -69,7 +69,6 @@ class AnalysisRun:
             return (await self._queue.release(self._lease, self._leaving or "shutdown")).value
         move = states.finish(self._lease.holder.job_id, self._lease.holder.epoch)
         await self._database.run(lambda tx: self._finish(tx, analysis, findings, move))
-        await self._queue.tell_moved(move, KIND, analysis.id)
         return move.to.value
 
     def leave(self, reason: str) -> None:

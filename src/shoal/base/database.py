@@ -1,47 +1,62 @@
-"""The database port: how rooms open a transaction. What runs inside is the stores' business (`store/`)."""
+"""The database contract: how packages open a transaction. The statements inside it belong to the stores (`store/`)."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
-"""The rows of a batch: tuples in the order that their query names, or, where nothing hurries, values by name."""
+"""The rows of a batch: tuples in the order that their query names, or dictionaries where speed does not matter."""
+
+Callback = Callable[[], None]
 
 
 class Conflict(Exception):
-    """Raised by a store inside a transaction: somebody else's commit came between; the unit of work is run again."""
+    """Raised by a store inside a transaction when a concurrent commit interfered; the unit of work is run again."""
 
 
 class Tx(Protocol):
-    """An open transaction. Rooms pass it on to their stores; only stores call the query verbs."""
+    """An open transaction. Packages pass it on to their stores; only stores call the query methods."""
 
     async def all(self, query: str, **values: Any) -> list[Any]:
-        """Every row of a named query."""
+        """Return every row of a named query."""
         ...
 
     async def one(self, query: str, **values: Any) -> Any | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
         ...
 
     async def value(self, query: str, **values: Any) -> Any:
-        """The first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         ...
 
     async def execute(self, query: str, **values: Any) -> int:
-        """Run a statement; how many rows it touched."""
+        """Run a statement and return the number of rows it changed."""
         ...
 
     async def many(self, query: str, rows: Rows) -> int:
-        """Run a statement for all rows of a batch; how many rows it touched."""
+        """Run a statement for all rows of a batch and return the number of rows it changed."""
         ...
 
     async def batch(self, query: str, rows: Rows) -> list[Any]:
-        """Run a statement for all rows of a batch; every row that it returns, in no order."""
+        """Run a statement for all rows of a batch and return the rows it returns, in no particular order."""
+        ...
+
+    def on_commit(self, callback: Callback) -> None:
+        """Call a plain function on the event loop once this transaction has committed, before `Database.run` returns.
+
+        Callbacks run in the order in which they were registered. They are dropped if the transaction is rolled back;
+        an attempt that is repeated after a conflict registers its own. They must be quick, must not raise, and cannot
+        use the transaction: read what they need before. For signals and other effects inside this process.
+        """
         ...
 
     def afterwards(self, work: "Work[Any]") -> None:
-        """Run `work` once this transaction is committed, in one of its own where others could wait for its locks. It is
-        tried once: if the process dies or the store goes away in between, it is not done. For what a sweep repeats."""
+        """Run a further unit of work after this one, in a transaction of its own where others may wait for its locks.
+
+        It is tried once: if the process dies or the store goes away in between, it is lost. For changes of the store
+        that a periodic sweep repeats. To call a function after the commit, use `on_commit`.
+        """
         ...
 
 
@@ -49,11 +64,11 @@ Work = Callable[[Tx], Awaitable[T]]
 
 
 class Database(Protocol):
-    """One store of record. A unit of work awaits nothing but its transaction: the driver may run it on another
-    thread, together with other units, and may run it again after a conflict, so it must not touch anything else."""
+    """A store of record. A unit of work awaits nothing but its transaction and changes nothing else: the driver may run
+    it on another thread, together with other units, and again after a conflict. Effects go into `Tx.on_commit`."""
 
     async def run(self, work: Work[T]) -> T:
-        """Run `work` in one write transaction: all of it is committed, or nothing and an error is raised."""
+        """Run `work` in one write transaction: commit all of it, or nothing and raise an error."""
         ...
 
     async def once(self, work: Work[T]) -> T:
@@ -61,7 +76,18 @@ class Database(Protocol):
         ...
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on one consistent snapshot; it must not write."""
+        """Run `work` on one consistent snapshot. It must not write, and its `on_commit` callbacks are never called."""
         ...
 
     async def close(self) -> None: ...
+
+
+def call_all(callbacks: Iterable[Callback]) -> None:
+    """Call the `on_commit` callbacks of a committed transaction, in order. Its caller must learn of the commit in any
+    case, so an error goes to the exception handler of the event loop, and the others are still called."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception as error:
+            message = "a callback raised after its transaction had committed"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -291,7 +291,7 @@ class Scan:
                 raise StateConflict("scan", self.id, state, "give URLs", "resume it, or clean it up and begin again")
             await app.queue.store.cancel_waiting(tx, self.id, "replaced")
             await app.queue.enqueue_in(tx, [job])
-            lease = await app.queue.store.lease_one(tx, job.id, holder_name(), app.queue.settings.lease)
+            lease = await app.queue.lease_one_in(tx, job.id, holder_name())
             assert lease is not None
             started = await app.crawls.started(tx, self.id, job.id)
             await app.frontier.recover(tx, crawl.number)
@@ -338,7 +338,6 @@ class Scan:
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
         with suppress(LeaseLost):  # somebody else was first
             await self._app.database.run(lambda tx: queue.move_in(tx, move, KIND, self.id))
-            await queue.tell_moved(move, KIND, self.id)
 
     def _is_a_riddle(self, job: Job) -> bool:
         """Whether a job's holder cannot be told from a dead one: not of this machine, and not seen to extend yet."""

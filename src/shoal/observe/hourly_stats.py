@@ -91,7 +91,7 @@ class HourlyStats:
     def __init__(self) -> None:
         self._batch = Batch()
         self.heard: Mapping[str, Callable[[Any], None]] = {
-            "JobEnqueued": lambda signal: self._count(signal.kind, "created", signal.count),
+            "JobEnqueued": lambda signal: self._count(signal.kind, "created", len(signal.job_ids)),
             "JobMoved": self._job_moved,
             "JobsMoved": lambda signal: self._ended(signal.kind, str(signal.how), signal.count),
             "ResultsTaken": self._results_taken,

@@ -250,6 +250,8 @@ def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
     if run_id := told.pop("run_id", None):
         told["correlation_id"] = run_id
         told[f"{told.get('kind', 'run')}_id"] = run_id
+    if job_ids := told.pop("job_ids", None):  # a batch may have thousands
+        told |= {"job_id": job_ids[0], "count": len(job_ids)}
     if holder := told.get("holder"):
         told["node_id"] = _node_of(holder)
     return told

@@ -144,7 +144,6 @@ class PageJobBatch:
             raise
         self._watch.learn(turn.holds)
         emit_holds(self._signals, news, turn.holds)
-        await self._ingest.tell(turn.settlement)
         self._tell_pages()
         if len(self._tasks) > MOST_TASKS:  # leased and handed back unbegun, all but a few
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])

@@ -106,8 +106,12 @@ class Bots:
         """The bot left before it got them."""
         moves = [states.release(task.lease.holder.job_id, task.lease.holder.epoch, "not_taken") for task in tasks]
         taker = LeaseRequest(pull.holder, [KIND])
-        turned = await self._database.run(lambda tx: self._queue.finish_and_lease_in(tx, moves, None))
-        self._queue.tell_turn(taker, moves, turned)
+
+        async def commit(tx: Tx) -> None:
+            turned = await self._queue.finish_and_lease_in(tx, moves, None)
+            tx.on_commit(lambda: self._queue.emit_turn(taker, moves, turned))
+
+        await self._database.run(commit)
         self._meter(pull.token).held -= len(tasks)
 
     async def beat(self, token: str, holder: Fence) -> HeartbeatAnswer:
@@ -125,14 +129,13 @@ class Bots:
         taker = self._slots.by_host(
             LeaseRequest(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
         )
-        tasks, turned = await self._database.run(lambda tx: self._commit(tx, taker, want))
-        self._queue.tell_turn(taker, [], turned)
+        tasks = await self._database.run(lambda tx: self._commit(tx, taker, want))
         self._meter(pull.token).held += len(tasks)
         if tasks:
             self._signals.emit(BotPulled(token=pull.token, bot_id=pull.bot_id, jobs=len(tasks)))
         return tasks
 
-    async def _commit(self, tx: Tx, taker: LeaseRequest, want: int) -> tuple[list[PageTask], TurnResult]:
+    async def _commit(self, tx: Tx, taker: LeaseRequest, want: int) -> list[PageTask]:
         first = await self._queue.finish_and_lease_in(tx, [], taker, want)
         leased = await self._slots.reserve(tx, first.leases)
         tasks = [task for task in leased if task.work is not None]
@@ -143,7 +146,9 @@ class Bots:
         ]
         if unreadable:
             await self._queue.finish_and_lease_in(tx, unreadable, None)
-        return tasks, TurnResult([], [task.lease for task in tasks])
+        kept = TurnResult([], [task.lease for task in tasks])
+        tx.on_commit(lambda: self._queue.emit_turn(taker, (), kept))
+        return tasks
 
     def _count_pull(self, token: str) -> None:
         meter, second = self._meter(token), int(self._clock.monotonic())

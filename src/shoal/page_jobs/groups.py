@@ -69,17 +69,13 @@ class Groups:
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
         new = NewGroup(group_id, config.project, config.labels, config.priority, len(urls), spec)
 
-        async def commit(tx: Tx) -> tuple[Group, list[NewJob]]:
-            group = await self.store.insert(tx, new)
-            if group is None:
+        async def commit(tx: Tx) -> None:
+            if await self.store.insert(tx, new) is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
-            jobs = self._jobs(config, group_id, urls)
-            await self._queue.enqueue_in(tx, jobs)
-            return group, jobs
+            await self._queue.enqueue_in(tx, self._jobs(config, group_id, urls))
 
-        group, jobs = await self._database.run(commit)
-        self._queue.announce(jobs)
-        return await self.get(group.id)
+        await self._database.run(commit)
+        return await self.get(group_id)
 
     async def get(self, group_id: str) -> Group:
         group = await self._database.read(lambda tx: self.store.get(tx, group_id))
@@ -117,7 +113,6 @@ class Groups:
                 await self._end(tx, group, GroupState.CANCELLED, reason)
 
         await self._database.run(commit)
-        await self.told(group_id)
         return await self.get(group_id)
 
     async def lock(self, tx: Tx, run_id: str) -> None:
@@ -134,11 +129,6 @@ class Groups:
         if group is not None and group.state is GroupState.OPEN:
             await self._end(tx, group, GroupState.COMPLETED, None)
 
-    async def told(self, run_id: str) -> None:
-        group = await self._database.read(lambda tx: self.store.over(tx, run_id))
-        if group is not None:
-            self._signals.emit(GroupEnded(group_id=group.id, state=group.state, jobs=group.jobs))
-
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
         """What waits goes first: only then can nobody lease it while we end what is leased."""
         await self._queue.store.cancel_waiting(tx, group_id, reason)
@@ -150,6 +140,8 @@ class Groups:
         counts = await self.store.end(tx, group.id, state, reason)
         body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
         await self._outbox.append(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
+        ended = GroupEnded(group_id=group.id, state=state, jobs=counts)
+        tx.on_commit(lambda: self._signals.emit(ended))
 
     def _urls(self, given: Sequence[str]) -> list[Url]:
         """The URLs as they will be asked for, each once. All that cannot be are named by their places."""

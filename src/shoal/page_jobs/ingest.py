@@ -68,9 +68,7 @@ class Ingest:
         """Store these results, end or return their jobs, and lease up to `want` more. Each is judged by itself: one
         that comes too late, or from somebody else, changes nothing; one that came before gets the same answer again."""
         taker = LeaseRequest(owner, [KIND])
-        settlement = await self._database.run(lambda tx: self.settle_in(tx, taker, deliveries, want))
-        await self.tell(settlement)
-        return settlement
+        return await self._database.run(lambda tx: self.settle_in(tx, taker, deliveries, want))
 
     async def settle_one(self, owner: str, delivery: ResultDelivery) -> JobState:
         """The same for a single result; raises `LeaseLost` if it is not taken."""
@@ -87,9 +85,10 @@ class Ingest:
         want: int = 0,
         put_off: Sequence[Move] = (),
     ) -> Settlement:
-        """The same as part of a larger commit; `tell` it once that is through. `put_off`: jobs that are only handed
-        back."""
+        """The same as part of a larger commit. `put_off`: jobs that are only handed back. The caller may replace
+        `Settlement.leases` before the commit: the signals describe the leases that are left then."""
         settlement = Settlement(taker)
+        tx.on_commit(lambda: self._emit(settlement))
         await self._lock_runs(tx, {*(one.holder.job_id for one in deliveries), *(move.job_id for move in put_off)})
         held = await self._held(tx, owner_of(taker.holder), deliveries)
         late = [one.holder for one in deliveries if one.holder not in held]
@@ -110,16 +109,13 @@ class Ingest:
         settlement.leases = (await self._carry_out(tx, settlement.accepted, taker, want, put_off)).leases
         return settlement
 
-    async def tell(self, settlement: Settlement) -> None:
-        """The commit is through: say what became of the jobs, and of their groups."""
+    def _emit(self, settlement: Settlement) -> None:
         durations = [one.result.duration for one in settlement.accepted if one.result.duration is not None]
         if settlement.accepted:
             taken, seconds = len(settlement.accepted), sum(durations)
             self._signals.emit(ResultsTaken(kind=KIND, count=taken, timed=len(durations), seconds=seconds))
         moves = [one.move for one in settlement.accepted]
-        self._queue.tell_turn(settlement.taker, moves, TurnResult([], settlement.leases))
-        for run_id in _ended_in(settlement.accepted):
-            await self._keeper.told(run_id)
+        self._queue.emit_turn(settlement.taker, moves, TurnResult([], settlement.leases))
 
     async def _lock_runs(self, tx: Tx, job_ids: set[JobId]) -> None:
         """The groups of these jobs before the jobs: whatever moves a job locks in that order."""

@@ -118,10 +118,6 @@ class GroupStore(Protocol):
         """The group with the states of its jobs: as they are now, or, once it is over, as they were at its end."""
         ...
 
-    async def over(self, tx: Tx, group_id: str) -> Group | None:
-        """The group if it is over; asked after every commit that ended one of its jobs, so it must not count them."""
-        ...
-
     async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Group]:
         """Groups, newest first, older than the one with that number; those in that state, if one is named."""
         ...

@@ -24,7 +24,7 @@ from shoal.plan.schedule import Schedule
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
 from shoal.plan.site_scheduler import Crawling, options_of
 from shoal.plan.store import NewPolicy, PolicyStore, PriorityBoost, ScheduleStep
-from shoal.queue.job import Enqueued, NewJob
+from shoal.queue.job import Enqueued
 from shoal.queue.queue import Queue
 
 
@@ -139,22 +139,18 @@ class Policies:
         return await self._crawl_now(policy) if policy.form.is_site else await self._job_now(policy_id)
 
     async def _job_now(self, policy_id: str) -> Begun:
-        rated: list[NewJob] = []
-
-        async def commit(tx: Tx) -> list[Enqueued]:
+        async def commit(tx: Tx) -> Enqueued:
             policy = await self._store.lock(tx, policy_id)
             if policy is None:
                 raise _unknown(policy_id)
             now = await self._store.now(tx)
-            rated[:] = [job_of(policy, await self.rating(tx, policy, now))]
-            enqueued = await self._queue.enqueue_in(tx, rated)
-            if not enqueued[0].duplicate:
+            [enqueued] = await self._queue.enqueue_in(tx, [job_of(policy, await self.rating(tx, policy, now))])
+            if not enqueued.duplicate:
                 await self._store.advance(tx, [_begun_now(policy)])
             return enqueued
 
         enqueued = await self._database.run(commit)
-        self._queue.announce(rated, enqueued)
-        return Begun(enqueued[0].id, enqueued[0].duplicate)
+        return Begun(enqueued.id, enqueued.duplicate)
 
     async def _crawl_now(self, policy: Policy) -> Begun:
         """The id goes by how often it has run: two who ask at once get the same crawl."""

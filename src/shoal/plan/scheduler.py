@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import orjson
 
@@ -21,10 +22,9 @@ from shoal.page_jobs.spec import AS_GIVEN, KIND, host_of
 from shoal.plan.policy import CAPABILITIES, Policy
 from shoal.plan.priority import RULES, Priority, PriorityFacts, PriorityRule, rate
 from shoal.plan.store import PolicyStore, ScheduleStep
-from shoal.queue.job import Enqueued, NewJob
+from shoal.queue.job import NewJob
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
-from shoal.queue.states import Move
 
 BATCH = 1_000
 PUT_OFF = timedelta(hours=1)
@@ -56,18 +56,6 @@ class _Plan:
     step: ScheduleStep
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """What a commit did, to be told when it is through."""
-
-    jobs: list[NewJob]
-    enqueued: list[Enqueued]
-    replaced: list[Move]
-    stuck: list[PolicyStuck]
-    looked: int
-    late: float
-
-
 class Scheduler:
     """Several may run at once. `backlog`: how many jobs that ask for the same may wait."""
 
@@ -95,20 +83,9 @@ class Scheduler:
         rooms = await self._database.read(self._rooms)
         if not rooms:
             return PassResult()  # what is due stays due: the longest waiting goes first when there is room
-        batch = await self._database.run(lambda tx: self._make(tx, rooms))
-        await self._tell(batch)
+        handled = await self._database.run(lambda tx: self._make(tx, rooms))
         full = min(BATCH, *rooms.values())
-        return PassResult(again_in=timedelta(0) if batch.looked >= full else None)
-
-    async def _tell(self, batch: _Batch) -> None:
-        for move in batch.replaced:
-            await self._queue.tell_moved(move, KIND, None)
-        self._queue.announce(batch.jobs, batch.enqueued)
-        for stuck in batch.stuck:
-            self._signals.emit(stuck)
-        made = sum(not one.duplicate for one in batch.enqueued)
-        if batch.looked:
-            self._signals.emit(JobsScheduled(made=made, skipped=batch.looked - made, late_seconds=batch.late))
+        return PassResult(again_in=timedelta(0) if handled >= full else None)
 
     async def _rooms(self, tx: Tx) -> dict[str, int]:
         """How many more jobs may wait in each line that has something to run; what nobody takes must not hold back the
@@ -117,20 +94,25 @@ class Scheduler:
         waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in ready}
         return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
 
-    async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> _Batch:
+    async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> int:
+        """Create the jobs of policies that are due; returns how many policies were handled."""
         known = await self._ready(tx, rooms)
         if not known:
-            return _Batch([], [], [], [], 0, 0.0)
+            return 0
         now = await self._store.now(tx)  # not before: what was found due must be so by this time too
         plans, late, stuck = await self._plan(tx, list(known.values()), now)
-        replaced = await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
+        await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
         jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
+        made = sum(not one.duplicate for one in enqueued)
         steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
         steps += [*late, *(put_off(known[one.policy_id], now) for one in stuck)]
         await self._store.advance(tx, steps)
         waited = max(now - (one.next_run_at or now) for one in known.values())
-        return _Batch(jobs, enqueued, replaced, stuck, len(known), max(0, waited) / 1e6)
+        done = JobsScheduled(made=made, skipped=len(known) - made, late_seconds=max(0, waited) / 1e6)
+        for signal in (*stuck, done):
+            tx.on_commit(partial(self._signals.emit, signal))
+        return len(known)
 
     async def _ready(self, tx: Tx, rooms: Mapping[str, int]) -> dict[str, Policy]:
         """Policies to be run now, by their ids: one that is owed a run and due has one run."""
@@ -160,11 +142,11 @@ class Scheduler:
                 stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
         return plans, late, stuck
 
-    async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> list[Move]:
-        """Cancel what still lives of these, in the commit that makes the new run."""
+    async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> None:
+        """Cancel the live jobs of these policies, in the commit that creates the new ones."""
         live = await self._store.live_jobs(tx, [one.dedupe_key for one in policies])
-        moves = [await self._jobs.cancel_in(tx, JobId(job_id), "replaced") for job_id in sorted(live.values())]
-        return [move for move in moves if move is not None]
+        for job_id in sorted(live.values()):
+            await self._jobs.cancel_in(tx, JobId(job_id), "replaced")
 
 
 def facts_of(policy: Policy, now: int, signal: float) -> PriorityFacts:

@@ -107,19 +107,16 @@ class Janitor:
         return await _each([*sweeps, *(partial(self._expire, job) for job in lost if job.kind in RUN_KINDS)])
 
     async def _expire_group(self, kind: str, run_id: str | None, seen: list[LostJob]) -> int:
-        async def commit(tx: Tx) -> list[Move]:
+        async def commit(tx: Tx) -> int:
             await self._queue.lock_run(tx, kind, run_id)
             lost = await self._queue.store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
             moves = [await self._verdict(tx, job) for job in lost]
             await self._queue.finish_and_lease_in(tx, moves, None)
             for move in moves:
                 await self._queue.job_moved_in(tx, move, kind, run_id)
-            return moves
+            return len(moves)
 
-        moves = await self._database.run(commit)
-        for move in moves:
-            await self._queue.tell_moved(move, kind, run_id)
-        return len(moves)
+        return await self._database.run(commit)
 
     async def _verdict(self, tx: Tx, lost: LostJob) -> Move:
         error = f"the lease of {lost.lease_holder} ran out"
@@ -153,13 +150,12 @@ class Janitor:
 
     async def _expire(self, lost: LostJob) -> bool:
         try:
-            move = await self._database.run(lambda tx: self._expire_in(tx, lost))
+            await self._database.run(lambda tx: self._expire_in(tx, lost))
         except LeaseLost:
             return False  # its worker came back, or another janitor was first
-        await self._queue.tell_moved(move, lost.kind, lost.run_id)
         return True
 
-    async def _expire_in(self, tx: Tx, seen: LostJob) -> Move:
+    async def _expire_in(self, tx: Tx, seen: LostJob) -> None:
         holder = Fence(seen.id, seen.epoch)
         await self._queue.lock_run(tx, seen.kind, seen.run_id)
         lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
@@ -167,7 +163,6 @@ class Janitor:
             raise LeaseLost(seen.id, seen.epoch)
         move = await self._verdict(tx, lost)
         await self._queue.move_in(tx, move, lost.kind, lost.run_id)
-        return move
 
 
 async def _each(sweeps: Sequence[Callable[[], Awaitable[int]]]) -> int:

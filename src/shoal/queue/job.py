@@ -285,8 +285,9 @@ class LostJob:
 
 
 class RunListener(Protocol):
-    """Who owns the runs of one job kind. The queue calls it in the transaction that ends or returns a job, so that
-    run and job change in one commit; `lock` comes first, for the lock order is run, then job."""
+    """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns a job, so that
+    run and job change in one commit. `lock` comes first: the lock order is run, then job. What it has to say about the
+    run it says by `tx.on_commit`."""
 
     async def lock(self, tx: Tx, run_id: str) -> None: ...
 
@@ -295,10 +296,6 @@ class RunListener(Protocol):
     async def was_idle(self, tx: Tx, run_id: str, lost: "LostJob") -> bool:
         """Whether a grant that lost its worker had nothing of the run's work in hand: then that death is no crash of
         the job. Run and job are locked, so nothing is taken meanwhile."""
-        ...
-
-    async def told(self, run_id: str) -> None:
-        """The commit is through: say what became of the run."""
         ...
 
 

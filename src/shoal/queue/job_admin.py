@@ -11,7 +11,7 @@ from shoal.base.ids import JobId
 from shoal.base.text import shorten
 from shoal.queue import explain, states
 from shoal.queue.explain import JobExplanation
-from shoal.queue.job import RUN_KINDS, Grant, Job, NewJob
+from shoal.queue.job import RUN_KINDS, Grant, Job
 from shoal.queue.job_admin_store import DEAD, JobAdminStore, JobFilter, Purged, Quota
 from shoal.queue.queue import LONGEST_NAME, Queue
 from shoal.queue.states import JobState, Move
@@ -76,11 +76,10 @@ class JobAdmin:
         self._check_own(job, "be retried by itself")
         if job.state not in DEAD:
             raise StateConflict("job", job.id, job.state, "be retried", "only failed and expired jobs can be")
-        retried = await self._retry([job.id])
+        retried = await self._retry([job])
         job = await self.get(job_id)
         if not retried:
             raise StateConflict("job", job.id, job.state, "be retried", "a live job has its dedupe key, or it moved on")
-        self._announce([job])
         return job
 
     async def retry_dead(self, which: JobFilter, limit: int | None = None) -> int:
@@ -92,8 +91,7 @@ class JobAdmin:
             batch = BATCH if limit is None else min(BATCH, limit - done)
             page = await self.newest(which, before=before, limit=batch)
             jobs = _one_of_each_key([job for job in page.items if job.kind not in RUN_KINDS])
-            retried = await self._retry([job.id for job in jobs])
-            self._announce([job for job in jobs if job.id in retried])
+            retried = await self._retry(jobs)
             done, before = done + len(retried), page.next
             if before is None:
                 break
@@ -109,7 +107,6 @@ class JobAdmin:
         move = await self._database.run(lambda tx: self.cancel_in(tx, job.id, reason))
         if move is None:
             raise StateConflict("job", job.id, (await self.get(job_id)).state, "be cancelled")
-        await self._queue.tell_moved(move, job.kind, job.run_id)
         return await self.get(job_id)
 
     async def purge(
@@ -177,8 +174,14 @@ class JobAdmin:
         await self._queue.job_moved_in(tx, move, job.kind, job.run_id)
         return move
 
-    async def _retry(self, job_ids: list[JobId]) -> set[JobId]:
-        return set(await self._database.run(lambda tx: self._book.retry(tx, job_ids)))
+    async def _retry(self, jobs: list[Job]) -> set[JobId]:
+        async def commit(tx: Tx) -> set[JobId]:
+            retried = set(await self._book.retry(tx, [job.id for job in jobs]))
+            if retried:
+                tx.on_commit(lambda: self._queue.emit_enqueued([job for job in jobs if job.id in retried]))
+            return retried
+
+        return await self._database.run(commit)
 
     async def _purge(self, which: JobFilter, after: int, before: int, limit: int, noting: AuditHook) -> Purged:
         async def commit(tx: Tx) -> Purged:
@@ -191,9 +194,6 @@ class JobAdmin:
         if job.kind in RUN_KINDS:
             fix = f"do it with its {job.kind}: `shoal {job.kind}s --help`"
             raise StateConflict("job", job.id, f"a part of {job.kind} {job.run_id}", wish, fix)
-
-    def _announce(self, jobs: list[Job]) -> None:
-        self._queue.announce([NewJob(job.id, job.kind, job.run_id, lane=job.lane) for job in jobs])
 
 
 def _one_of_each_key(jobs: list[Job]) -> list[Job]:

@@ -1,7 +1,6 @@
-"""The verbs of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel. Each ends in one commit.
+"""The operations of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel. Each is one commit.
 
-A verb with `_in` is part of a larger commit, whose owner calls `announce`, `tell_moved` or `tell_turn` when it is
-through.
+A method with `_in` is part of a larger commit. Signals are emitted when the transaction has committed.
 """
 
 import random
@@ -25,6 +24,7 @@ from shoal.queue.job import (
     Extended,
     Fence,
     HeartbeatAnswer,
+    Job,
     Lease,
     LeaseRequest,
     LostJob,
@@ -48,11 +48,12 @@ APART = 50  # turns after one that took more than a statement before the next is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnqueued(Signal):
-    job_id: str
+    """Jobs of one kind, run and lane were stored in one commit, and wait to be leased."""
+
+    job_ids: tuple[str, ...]
     kind: str
     run_id: str | None
     lane: str
-    count: int = 1  # of its kind, run and lane; the id is the first one's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class JobMoved(Signal):
 
 
 class Queue:
-    """Jobs and their leases. `keepers` are told, in the same commit, when a job of their runs moves."""
+    """Jobs and their leases. The listener of a run is called, in the same commit, when one of its jobs moves."""
 
     def __init__(
         self,
@@ -131,32 +132,38 @@ class Queue:
         # What is known already has to be looked up, and where jobs wait by host has to be noted.
         further = any(job.dedupe_key is not None or job.host is not None for job in jobs)
         commit = self._database.run if further else self._database.once
-        enqueued = await commit(lambda tx: self.enqueue_in(tx, jobs))
-        self.announce(jobs, enqueued)
-        return enqueued
+        return await commit(lambda tx: self.enqueue_in(tx, jobs))
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Store jobs in an open transaction."""
         for place, job in enumerate(jobs):
             _check(job, place)
-        return await self.store.insert(tx, jobs)
+        enqueued = await self.store.insert(tx, jobs)
+        if new := [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]:
+            tx.on_commit(lambda: self.emit_enqueued(new))
+        return enqueued
 
-    def announce(self, jobs: Sequence[NewJob], enqueued: Sequence[Enqueued] | None = None) -> None:
-        """Say which jobs wait now: one signal for all of a kind, run and lane, with the id of the first."""
-        new = [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate] if enqueued else jobs
+    def emit_enqueued(self, jobs: Sequence[NewJob | Job]) -> None:
+        """Signal that these jobs wait to be leased: one signal for all of a kind, run and lane."""
         groups: dict[tuple[str, str | None, str], list[JobId]] = {}
-        for job in new:
+        for job in jobs:
             groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
         for (kind, run_id, lane), ids in groups.items():
-            self._signals.emit(JobEnqueued(job_id=ids[0], kind=kind, run_id=run_id, lane=lane, count=len(ids)))
+            self._signals.emit(JobEnqueued(job_ids=tuple(ids), kind=kind, run_id=run_id, lane=lane))
 
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
-        """Grant up to `limit` jobs. Those that find no room in their scopes are put aside, and others looked for."""
-        taker, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
+        """Grant up to `limit` jobs. Those over their quota are parked, and others are looked for."""
+        request, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
+
+        def emit(turned: TurnResult) -> None:
+            for lease in turned.leases:
+                self._emit_leased(lease, holder)
+
         for _ in range(ROUNDS):
             try:
-                turned = await self._turn((), taker, limit - len(leases))
+                turned = await self._turn((), request, limit - len(leases), emit)
             except BackendUnavailable:
                 if not leases:
                     raise
@@ -164,48 +171,64 @@ class Queue:
             leases += turned.leases
             if not turned.parked or len(leases) == limit:
                 break
-        for lease in leases:
-            self._tell_leased(lease, holder)
         return leases
 
-    async def finish_and_lease(self, moves: Sequence[Move], taker: LeaseRequest, limit: int) -> TurnResult:
-        """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no keeper."""
-        turned = await self._turn(moves, taker, limit)
-        self.tell_turn(taker, moves, turned)
-        return turned
+    async def finish_and_lease(self, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
+        """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no listener."""
+        return await self._turn(moves, request, limit, lambda turned: self.emit_turn(request, moves, turned))
 
     async def finish_and_lease_in(
-        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest | None, limit: int = 0
+        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest | None, limit: int = 0
     ) -> TurnResult:
-        """Carry out moves and lease in an open transaction, each move fenced by itself; those that were refused changed
-        nothing. What the moves mean for runs is the caller's business: it locks them before, and tells them after."""
-        return await self.store.turn(tx, moves, taker, limit, self.settings.lease)
+        """Carry out moves and lease in an open transaction. Each move is fenced; a refused one changes nothing.
 
-    async def _turn(self, moves: Sequence[Move], taker: LeaseRequest, limit: int) -> TurnResult:
-        """A commit of its own. A small one is tried as one single statement, unless the last such was not enough."""
+        A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
+        before, calls `job_moved_in` or its own listener after, or has `emit_turn` called on commit."""
+        return await self.store.turn(tx, moves, request, limit, self.settings.lease)
+
+    async def _turn(
+        self, moves: Sequence[Move], request: LeaseRequest, limit: int, emit: Callable[[TurnResult], None]
+    ) -> TurnResult:
+        """Finish and lease in a commit of its own. A small batch is tried as a single statement, unless that was not
+        enough the last time."""
+
+        async def once(tx: Tx) -> TurnResult | None:
+            turned = await self.store.turn_once(tx, moves, request, limit, self.settings.lease)
+            if turned is not None:
+                tx.on_commit(lambda: emit(turned))
+            return turned
+
+        async def commit(tx: Tx) -> TurnResult:
+            turned = await self.finish_and_lease_in(tx, moves, request, limit)
+            tx.on_commit(lambda: emit(turned))
+            return turned
+
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
-            ttl = self.settings.lease
-            turned = await self._database.once(lambda tx: self.store.turn_once(tx, moves, taker, limit, ttl))
+            turned = await self._database.once(once)
             if turned is not None:
                 return turned
             self._apart = APART
-        return await self._database.run(lambda tx: self.finish_and_lease_in(tx, moves, taker, limit))
+        return await self._database.run(commit)
 
-    def tell_turn(self, taker: LeaseRequest, moves: Sequence[Move], turned: TurnResult) -> None:
-        """Say what a committed turn did, in few signals whatever the size of the batch."""
+    def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], turned: TurnResult) -> None:
+        """Signal what a committed turn did, in few signals whatever the size of the batch."""
         made = [move for move in moves if move not in turned.refused] if turned.refused else moves
         for how, count in Counter(move.grant_end for move in made).items():
-            self._signals.emit(JobsMoved(kind=taker.kinds[0], how=how, count=count))
+            self._signals.emit(JobsMoved(kind=request.kinds[0], how=how, count=count))
         for kind, count in Counter(lease.kind for lease in turned.leases).items():
             waited = max(lease.waited_seconds for lease in turned.leases if lease.kind == kind)
-            self._signals.emit(JobsLeased(kind=kind, holder=taker.holder, count=count, waited_seconds=waited))
+            self._signals.emit(JobsLeased(kind=kind, holder=request.holder, count=count, waited_seconds=waited))
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
-        ttl = self.settings.lease
-        lease = await self._database.run(lambda tx: self.store.lease_one(tx, job_id, holder, ttl))
+        """Grant this job if it is pending."""
+        return await self._database.run(lambda tx: self.lease_one_in(tx, job_id, holder))
+
+    async def lease_one_in(self, tx: Tx, job_id: JobId, holder: str) -> Lease | None:
+        """Grant this job if it is pending, in an open transaction."""
+        lease = await self.store.lease_one(tx, job_id, holder, self.settings.lease)
         if lease is not None:
-            self._tell_leased(lease, holder)
+            tx.on_commit(lambda: self._emit_leased(lease, holder))
         return lease
 
     async def extend(self, holders: Sequence[Fence]) -> Extended:
@@ -257,24 +280,22 @@ class Queue:
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
         """Our child died with the job, or was killed because it stalled: nobody has to wait for the lease's end."""
 
-        async def commit(tx: Tx) -> Move:
+        async def commit(tx: Tx) -> JobState:
             await self.lock_run(tx, lease.kind, lease.run_id)
             lost = await self.store.lost(tx, lease.holder)
             if lost is None:
                 raise LeaseLost(lease.holder.job_id, lease.holder.epoch)
             move = await self.verdict_in(tx, lost, GrantEnd.CRASHED, error, reason)
             await self.move_in(tx, move, lease.kind, lease.run_id)
-            return move
+            return move.to
 
-        move = await self._database.run(commit)
-        await self.tell_moved(move, lease.kind, lease.run_id)
-        return move.to
+        return await self._database.run(commit)
 
     async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
         """Our child died with all of these: they go back, or past the poison limit are buried, in one commit; how many
         were still ours."""
 
-        async def commit(tx: Tx) -> list[tuple[Move, LostJob]]:
+        async def commit(tx: Tx) -> int:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self.lock_run(tx, kind, run_id or None)
             lost = await self.store.lost_in(tx, [lease.holder for lease in leases], expired=False)
@@ -282,12 +303,9 @@ class Queue:
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
             for move, job in moves:
                 await self.job_moved_in(tx, move, job.kind, job.run_id)
-            return moves
+            return len(moves)
 
-        moves = await self._database.run(commit)
-        for move, job in moves:
-            await self.tell_moved(move, job.kind, job.run_id)
-        return len(moves)
+        return await self._database.run(commit)
 
     async def verdict_in(
         self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST
@@ -309,14 +327,16 @@ class Queue:
         return states.give_back(lost.id, lost.epoch, end, error, reason)
 
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Carry out a move, and what it means for the run, inside an open transaction; raises if the job moved on."""
+        """Carry out a move, and what it means for the run, in an open transaction; raises if the job moved on."""
         await self.lock_run(tx, kind, run_id)
         if not await self.store.apply(tx, move):
             raise LeaseLost(move.job_id, move.epoch)
         await self.job_moved_in(tx, move, kind, run_id)
 
     async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Tell of a dead letter, and let the keeper of a run, which is locked, decide what a move means for it."""
+        """Follow up on a move that was carried out: signal it on commit, pass on a dead letter, and let the listener of
+        the run, which is locked, decide what it means for the run."""
+        tx.on_commit(lambda: self._emit_moved(move, kind, run_id))
         await self.buried_in(tx, kind, [move])
         if run_id is not None and kind in self._keepers:
             await self._keepers[kind].job_moved(tx, run_id, move)
@@ -333,8 +353,7 @@ class Queue:
         if run_id is not None and kind in self._keepers:
             await self._keepers[kind].lock(tx, run_id)
 
-    async def tell_moved(self, move: Move, kind: str, run_id: str | None) -> None:
-        """Say what a committed move did to the job, and to its run."""
+    def _emit_moved(self, move: Move, kind: str, run_id: str | None) -> None:
         self._signals.emit(
             JobMoved(
                 job_id=move.job_id,
@@ -346,8 +365,6 @@ class Queue:
                 error=move.error,
             )
         )
-        if run_id is not None and kind in self._keepers and move.grant_end is not GrantEnd.RELEASED:
-            await self._keepers[kind].told(run_id)
 
     def clock_watch(self, clock: Clock) -> ClockWatch:
         """The check of the store's clock, by the uptime of this machine."""
@@ -360,10 +377,9 @@ class Queue:
 
     async def _move(self, move: Move, kind: str, run_id: str | None) -> JobState:
         await self._database.run(lambda tx: self.move_in(tx, move, kind, run_id))
-        await self.tell_moved(move, kind, run_id)
         return move.to
 
-    def _tell_leased(self, lease: Lease, holder: str) -> None:
+    def _emit_leased(self, lease: Lease, holder: str) -> None:
         self._signals.emit(
             JobLeased(
                 job_id=lease.holder.job_id,

@@ -90,7 +90,6 @@ class WalkerCommits:
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
-        await self._crawls.told(self._crawl.id)
 
     async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
         """Settle the report and take more, in one commit. If the walker is left with nothing and the whole frontier
@@ -114,8 +113,6 @@ class WalkerCommits:
         turn = await self._database.run(commit)
         self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
         self._found = self._found if turn.found is None else turn.found
-        if turn.drained:
-            await self._queue.tell_moved(self._drained, KIND, self._crawl.id)
         return turn
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
@@ -155,7 +152,7 @@ class WalkerCommits:
         await self._leave(report, job_states.step_back(self.holder.job_id, self.holder.epoch))
 
     async def _leave(self, report: WalkerBatch, move: Move) -> None:
-        async def commit(tx: Tx) -> Move:
+        async def commit(tx: Tx) -> None:
             await self._crawls.lock(tx, self._crawl.id)
             _, is_changed = await self._fence(tx)
             await self._settle(tx, report, leaves=True)
@@ -163,10 +160,9 @@ class WalkerCommits:
             # A budget that was changed just now may not be spent: whoever comes next goes by the new one.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.move_in(tx, made, KIND, self._crawl.id)
-            return made
 
         report.walked += self._uncounted
-        await self._queue.tell_moved(await self._database.run(commit), KIND, self._crawl.id)
+        await self._database.run(commit)
 
     async def _narrate(self, tx: Tx, news: JournalNews, turn: Turn) -> None:
         """Add to the journal what this commit has to tell."""

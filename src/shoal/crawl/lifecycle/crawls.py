@@ -123,7 +123,6 @@ class Crawls:
         self._settings = settings or CrawlSettings()
         self._proxies = proxies or Proxies()
         self._sequel: Callable[[], OnCompleted] | None = None
-        self._untold: set[str] = set()  # crawls that a commit of ours moved, until it is through
 
     def followed_by(self, sequel: Callable[[], OnCompleted]) -> None:
         """Name who is told of crawls that complete and want to be analysed."""
@@ -154,14 +153,12 @@ class Crawls:
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
             await self._frontier.add(tx, crawl.number, "", first_urls(seeds, crawl.key_seed, config))
+            self._emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
             await self.journal.write(tx, crawl.number, [messages.submitted(crawl, here=here)])
             return crawl
 
-        crawl = await self._database.run(commit)
-        self._tell(crawl.id, CrawlMove(state))
-        self._queue.announce(jobs)
-        return crawl
+        return await self._database.run(commit)
 
     def check(self, config: CrawlConfig) -> None:
         """Refuse addresses that will never be reached; names are judged when they are."""
@@ -298,7 +295,7 @@ class Crawls:
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
         """One batch. `before`: it is the last one, after so many URLs of others."""
 
-        async def commit(tx: Tx) -> tuple[int, list[NewJob]]:
+        async def commit(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id)
             await self._check_retry(tx, crawl)
             reopened = await self._frontier.reopen(tx, crawl.number, pages) if pages else 0
@@ -306,17 +303,12 @@ class Crawls:
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
             ended = crawl.state in states.TERMINAL
             if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
-                return reopened, []
+                return reopened
             await self._move(tx, crawl, states.queue())
-            jobs = self._walkers(crawl.id, crawl.config, here=False)
-            await self._queue.enqueue_in(tx, jobs)
-            return reopened, jobs
+            await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, here=False))
+            return reopened
 
-        reopened, jobs = await self._database.run(commit)
-        if jobs:
-            self._tell(crawl_id, states.queue())
-        self._queue.announce(jobs)
-        return reopened
+        return await self._database.run(commit)
 
     async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
         if crawl.state in (CrawlState.STOPPING, CrawlState.STOPPED):
@@ -334,34 +326,29 @@ class Crawls:
         """Give a crawl other limits, filters or pace; its walkers go by them from their next commit on. Walkers that
         left for a limit that has been changed come back."""
 
-        async def commit(tx: Tx) -> tuple[bool, list[NewJob]]:
+        async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
             if crawl.state in states.ENDING:
                 raise StateConflict("crawl", crawl_id, crawl.state, "be changed", "start a new one")
             config = change.applied(crawl.config)
             if config == crawl.config:
-                return False, []
+                return
             left = await self._left_for_a_budget(tx, crawl)
             await self.store.change(tx, crawl_id, config)
             if config.priority != crawl.priority:
                 await self._queue.store.set_priority(tx, crawl_id, config.priority)
-            jobs = await self._back(tx, crawl, config, left)
+            changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
+            tx.on_commit(lambda: self._signals.emit(changed))
+            await self._back(tx, crawl, config, left)
             await self.journal.write(tx, crawl.number, [messages.changed(change.plain())])
-            return True, jobs
 
-        is_changed, jobs = await self._database.run(commit)
-        if is_changed:
-            self._signals.emit(CrawlChanged(crawl_id=crawl_id, changes=change.plain()))
-        self._queue.announce(jobs)
+        await self._database.run(commit)
         return await self.get(crawl_id)
 
-    async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> list[NewJob]:
-        """Walkers in the place of those that left, each in the lane of the one before it."""
-        if crawl.state is not CrawlState.RUNNING or config.budgets == crawl.config.budgets:
-            return []
-        jobs = [self._walker(crawl.id, config, job.lane) for job in left]
-        await self._queue.enqueue_in(tx, jobs)
-        return jobs
+    async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
+        """Replace the walkers that left for a budget which has changed, each in the lane of the one before it."""
+        if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
+            await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane) for job in left])
 
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
@@ -406,7 +393,7 @@ class Crawls:
         if crawl.state is not CrawlState.QUEUED:
             return [messages.taken_up(job_id)]
         await self._set_state(tx, crawl_id, states.run(), is_told=crawl.started_at is None)
-        self._untold.add(crawl_id)
+        self._emit_on_commit(tx, crawl_id, states.run())
         return [messages.moved(crawl, states.run(), None)]
 
     async def lock(self, tx: Tx, run_id: str) -> None:
@@ -427,7 +414,6 @@ class Crawls:
         if verdict is not None:
             await self._move(tx, crawl, verdict)
             await self._follow(tx, crawl, verdict, move.job_id)
-            self._untold.add(run_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
@@ -446,17 +432,6 @@ class Crawls:
         if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
             return False
         return lost.settled or not crawl.config.hooks
-
-    async def told(self, run_id: str) -> None:
-        """A commit is through: say what it made of the run, if it moved it."""
-        if run_id not in self._untold:
-            return
-        self._untold.discard(run_id)
-        crawl = await self._database.read(lambda tx: self.store.get(tx, run_id))
-        if crawl is not None:
-            self._tell(crawl.id, CrawlMove(crawl.state, crawl.state_reason), crawl)
-            if self._sequel is not None and crawl.state is CrawlState.COMPLETED and crawl.config.analyze:
-                await self._sequel().begun(crawl.id)
 
     async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
         """What comes after a completed crawl is for workers: one that a process walks by itself has none."""
@@ -510,27 +485,23 @@ class Crawls:
     ) -> CrawlState:
         """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
 
-        async def commit(tx: Tx) -> CrawlMove | None:
+        async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
             killed = await self._queue.store.kill_run(tx, crawl_id, self._queue.settings.force_grace) if force else 0
             if killed:
                 await self.journal.write(tx, crawl.number, [messages.forced(self._queue.settings.force_grace)])
             await noting(tx, crawl_id)
             if crawl.state in (ask.to, now.to):
-                return None
+                return
             # What waits goes first: only then can no worker lease it while we count those that walk.
             await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.store.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
                 await self._set_state(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
-            move = ask if locked else now
-            if not await self._move(tx, crawl, move):
+            if not await self._move(tx, crawl, ask if locked else now):
                 raise _conflict(crawl, wish)
-            return move
 
-        move = await self._database.run(commit)
-        if move is not None:
-            self._tell(crawl_id, move)
+        await self._database.run(commit)
         return (await self.get(crawl_id)).crawl.state
 
     async def _enqueue(self, crawl_id: str, sources: set[CrawlState], wish: str, *, here: bool = False) -> CrawlState:
@@ -544,8 +515,6 @@ class Crawls:
             await self._queue.enqueue_in(tx, jobs)
 
         await self._database.run(commit)
-        self._tell(crawl_id, states.queue())
-        self._queue.announce(jobs)
         return CrawlState.QUEUED
 
     async def _locked(self, tx: Tx, crawl_id: str) -> Crawl:
@@ -555,9 +524,11 @@ class Crawls:
         return crawl
 
     async def _move(self, tx: Tx, crawl: Crawl, move: CrawlMove) -> bool:
-        """Change the state, and tell so in the journal."""
+        """Change the state, write it to the journal and signal it on commit."""
         if not await self._set_state(tx, crawl.id, move):
             return False
+        ended = await self.store.get(tx, crawl.id) if move.to in states.TERMINAL else None
+        self._emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
         counts = await self.store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
         lines = [messages.moved(crawl, move, counts)]
         if counts is not None and counts.drained and counts.pages:
@@ -597,9 +568,9 @@ class Crawls:
             scopes=quota_keys(config.project, config.labels),
         )
 
-    def _tell(self, crawl_id: str, move: CrawlMove, seen: Crawl | None = None) -> None:
-        seconds = None if seen is None else seen.took_seconds
-        self._signals.emit(CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds))
+    def _emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:
+        moved = CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds)
+        tx.on_commit(lambda: self._signals.emit(moved))
 
 
 EVENTS = {

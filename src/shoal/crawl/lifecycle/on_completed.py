@@ -9,7 +9,3 @@ class OnCompleted(Protocol):
     async def begin(self, tx: Tx, crawl: int, crawl_id: str, project: str, priority: int) -> None:
         """The crawl completes in this very commit: write down what has to be done next."""
         ...
-
-    async def begun(self, crawl_id: str) -> None:
-        """That commit is through: say so to whoever waits for work."""
-        ...

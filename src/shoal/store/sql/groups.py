@@ -29,10 +29,6 @@ class SqlGroupStore:
         row = await tx.one("group_by_id", id=group_id)
         return None if row is None else _group(row, await self._jobs(tx, row))
 
-    async def over(self, tx: Tx, group_id: str) -> Group | None:
-        row = await tx.one("group_by_id", id=group_id)
-        return None if row is None or row["jobs"] is None else _group(row, await self._jobs(tx, row))
-
     async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Group]:
         states = {each.value: state or each.value for each in GroupState}
         rows = await tx.all("groups_before", before=_NEWEST if after is None else after, limit=limit, **states)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Conflict, Rows, Tx, Work
+from shoal.base.database import Callback, Conflict, Rows, Tx, Work, call_all
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
@@ -53,11 +53,12 @@ GONE = (
 class PostgresTx:
     """An open transaction on one connection of the pool."""
 
-    __slots__ = ("_connection", "_queries", "later", "rows")
+    __slots__ = ("_connection", "_queries", "callbacks", "later", "rows")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.rows = 0  # of its batches
+        self.callbacks: list[Callback] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
 
@@ -91,6 +92,9 @@ class PostgresTx:
         assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
         self.rows += len(rows)
         return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
+
+    def on_commit(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
 
     def afterwards(self, work: Work[Any]) -> None:
         self.later.append(work)
@@ -235,6 +239,7 @@ class PostgresDatabase:
             tx = PostgresTx(connection)
             done = await work(cast(Tx, tx))
         self._growth.wrote(tx.rows)
+        call_all(tx.callbacks)
         return done
 
     async def _transaction(self, work: Work[T]) -> T:
@@ -242,8 +247,9 @@ class PostgresDatabase:
             tx = PostgresTx(connection)
             done = await work(cast(Tx, tx))
         self._growth.wrote(tx.rows)
+        call_all(tx.callbacks)
         for later in tx.later:
-            # The unit is committed, and its caller must hear so, whatever becomes of what follows it.
+            # The unit is committed, and its caller must learn so even if the work that follows it fails.
             with suppress(*RACES, *GONE):
                 await self._retried(self._transaction, later)
         return done

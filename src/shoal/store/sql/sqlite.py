@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 
 from shoal.base import disk
 from shoal.base.clock import Clock
-from shoal.base.database import Rows, Tx, Work
+from shoal.base.database import Callback, Rows, Tx, Work, call_all
 from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
@@ -43,10 +43,11 @@ MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neigh
 class SqliteTx:
     """An open transaction on this thread's connection."""
 
-    __slots__ = ("_connection", "_queries", "later")
+    __slots__ = ("_connection", "_queries", "callbacks", "later")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.callbacks: list[Callback] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("sqlite")
 
@@ -75,8 +76,11 @@ class SqliteTx:
         found, execute = self._queries[query], self._connection.execute
         return [answer for row in found.rows(rows) for answer in execute(found.sql, row).fetchall()]
 
+    def on_commit(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
+
     def afterwards(self, work: Work[Any]) -> None:
-        """There is one writer: nobody waits for its locks, and it may as well be done in the same commit."""
+        """Run it in the same commit: there is one writer, so nobody waits for its locks."""
         self.later.append(work)
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
@@ -98,9 +102,9 @@ class _Connection(sqlite3.Connection):
 
 
 class _Unit:
-    """A unit of work on its way through the writer: what to run, and where its answer goes."""
+    """A unit of work on its way through the writer: the work, its outcome, and the event loop that waits for it."""
 
-    __slots__ = ("error", "future", "loop", "result", "work")
+    __slots__ = ("callbacks", "error", "future", "loop", "result", "work")
 
     def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
@@ -108,8 +112,22 @@ class _Unit:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.error: BaseException | None = None
+        self.callbacks: list[Callback] = []
+
+    def run(self, connection: "_Connection") -> None:
+        """Drive the work to its end, and what it put off to after it."""
+        tx = SqliteTx(connection)
+        self.result = _run_to_its_end(self.work, tx)
+        self.callbacks = tx.callbacks
+        for later in tx.later:
+            following = SqliteTx(connection)
+            _run_to_its_end(later, following)
+            self.callbacks += following.callbacks
 
     def deliver(self) -> None:
+        """Hand over the outcome, on the event loop."""
+        if self.error is None:
+            call_all(self.callbacks)  # also for a caller that was cancelled: the unit is committed
         if self.future.done():
             return
         if self.error is not None:
@@ -324,11 +342,11 @@ class SqliteDatabase:
 
     def _run_unit(self, connection: _Connection, unit: _Unit, *, alone: bool) -> None:
         if alone:
-            unit.result = _drive(unit.work, connection)
+            unit.run(connection)
             return
         connection.execute("SAVEPOINT unit")
         try:
-            unit.result = _drive(unit.work, connection)
+            unit.run(connection)
         except BaseException as error:
             unit.error = self._translate(error)
             if not connection.in_transaction:
@@ -352,7 +370,7 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
             connection.execute("BEGIN")
             connection.read_clock()
-            unit.result = _drive(unit.work, connection)
+            unit.result = _run_to_its_end(unit.work, SqliteTx(connection))
         except BaseException as error:
             unit.error = self._translate(error)
         finally:
@@ -394,14 +412,6 @@ class SqliteDatabase:
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the log or its index could not be made, or grow
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
 _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
-
-
-def _drive(work: Work[Any], connection: _Connection) -> Any:
-    tx = SqliteTx(connection)
-    result = _run_to_its_end(work, tx)
-    for later in tx.later:
-        _run_to_its_end(later, SqliteTx(connection))
-    return result
 
 
 def _run_to_its_end(work: Work[Any], tx: SqliteTx) -> Any:
