@@ -12,7 +12,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
 from shoal.base.ids import JobId, new_id
-from shoal.bot import Bot, BotJob, FetchedPage, JobFailed
+from shoal.bot import Bot, BotJob, Found, JobFailed
 from shoal.bot.client import BotClient
 from shoal.bot.conformance import ConformanceRun
 from shoal.bot.fetcher import BotFetcher
@@ -185,10 +185,10 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
     bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
 
     @bot.on_job
-    async def look(job: BotJob) -> FetchedPage:
+    async def look(job: BotJob) -> Found:
         begun.set()
         await go_on.wait()
-        return FetchedPage("raw text", html_hash="abc")
+        return Found("raw text", html_hash="abc")
 
     first, second = await add(api, "https://example.org/", "https://example.com/")
     working = asyncio.create_task(bot.serve())

@@ -11,11 +11,12 @@
 
     bot.run()
 
-Heartbeats, retries of a push and a graceful stop are the bot's own business.
+The bot renews its leases, repeats failed pushes and stops gracefully by itself.
 """
 
 from shoal.bot.bot import Bot
-from shoal.bot.client import BotJob
-from shoal.bot.fetcher import BotPage, FetchedPage, JobFailed
+from shoal.bot.client import BotJob as Job
+from shoal.bot.fetcher import BotPage as Page
+from shoal.bot.fetcher import Found, JobFailed
 
-__all__ = ["Bot", "BotJob", "BotPage", "FetchedPage", "JobFailed"]
+__all__ = ["Bot", "Found", "Job", "JobFailed", "Page"]

@@ -167,13 +167,13 @@ class Bot:
             await self._patiently("push", lambda: wire.push(job, failed))
 
     async def _try(self, job: BotJob) -> dict[str, Any]:
-        from shoal.bot.fetcher import FetchedPage, JobFailed
+        from shoal.bot.fetcher import Found, JobFailed
 
         assert self._handler is not None
-        began, found, error = self._clock.monotonic(), FetchedPage(None), None
+        began, found, error = self._clock.monotonic(), Found(None), None
         try:
             given = await self._handler(job)
-            found = given if isinstance(given, FetchedPage) else FetchedPage(given)
+            found = given if isinstance(given, Found) else Found(given)
         except JobFailed as failure:
             error = {"code": failure.code[:100], "message": str(failure)[:LONGEST_MESSAGE]}
         except Exception as failure:  # the author's own: the server decides whether to try again

@@ -37,7 +37,7 @@ class BotPage:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedPage:
+class Found:
     """What a handler may return instead of bare data, to say more about it."""
 
     data: Any
@@ -83,12 +83,12 @@ class BotFetcher:
         text, _, _ = decode(body, response.headers.get("content-type"))
         return BotPage(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
-    async def data(self, job: BotJob) -> FetchedPage:
+    async def data(self, job: BotJob) -> Found:
         """What the job's rule set takes from its page; without one, what the page says of itself."""
         result = await self._runner.run(_work(job), _ignore, _ignore)
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
-        return FetchedPage(result.data, result.html_hash)
+        return Found(result.data, result.html_hash)
 
     def close(self) -> None:
         self._runner.close()
