@@ -40,8 +40,9 @@ NOBODY = LeaseRequest("", (), (), ())
 
 @dataclass(slots=True)
 class _Said:
-    """What a turn did: the jobs moved, those of them that may have had seats, the jobs granted; whether the time of others has
-    come, whether any scope is limited, if one was granted that has some, and whether it did anything at all."""
+    """What a turn did: the jobs moved, those of them that may have had seats, the jobs granted; whether the time of
+    others has come, whether any scope is limited, if one was granted that has some, and whether it did anything at
+    all."""
 
     moved: set[str]
     sat: set[str]
@@ -334,7 +335,7 @@ class SqlJobStore:
         if len(done) < len(made):
             ended_so = {move.job_id for move in done}
             await tx.many("move_jobs", [self._step(move, now) for move in made if move.job_id not in ended_so])
-        moved = {move.job_id for move in made}
+        moved: set[str] = {move.job_id for move in made}
         return moved, {row[0] for row in rows if row[3] is not None} & moved
 
     def _step(self, move: Move, now: int) -> tuple[Any, ...]:

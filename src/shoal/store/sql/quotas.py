@@ -71,8 +71,8 @@ class QuotaCounts:
         return [scope for scope in scopes if (left := room[scope]) is None or left > 0]
 
     async def mend(self, tx: Tx) -> None:
-        """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope. A job
-        that somebody moves just now is left out: a seat would outlive its lease."""
+        """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope.
+        A job that somebody moves just now is left out: a seat would outlive its lease."""
         await tx.execute("drop_empty_seats")
         await tx.execute("seat_locked")
 
