@@ -12,7 +12,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
 from shoal.base.ids import JobId, new_id
-from shoal.bot import Bot, BotJob, Found, JobFailed
+from shoal.bot import Bot, Found, Job, JobFailed
 from shoal.bot.client import BotClient
 from shoal.bot.conformance import ConformanceRun
 from shoal.bot.fetcher import BotFetcher
@@ -81,7 +81,7 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site
     bot = bot_at(api)
 
     @bot.on_job
-    async def look(job: BotJob) -> dict[str, Any]:
+    async def look(job: Job) -> dict[str, Any]:
         page = await bot.fetch(job)
         return {"length": len(page.text), "status": page.status}
 
@@ -99,7 +99,7 @@ async def test_a_bot_with_room_for_more_than_a_pull_gives_pulls_again(api: Serve
     bot = bot_at(api, concurrency=150)
 
     @bot.on_job
-    async def look(job: BotJob) -> None:
+    async def look(job: Job) -> None:
         return None
 
     working = asyncio.create_task(bot.serve())
@@ -119,9 +119,7 @@ async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: 
     await working
     assert (await result_of(api, job_id)).error_code == "unknown_proxy"
     assert site.pages_asked == 0
-    job = BotJob.of(
-        {"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE}
-    )
+    job = Job.of({"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE})
     with pytest.raises(JobFailed, match="SHOAL_PROXIES"):
         await bot.fetcher.data(job)
 
@@ -136,7 +134,7 @@ async def test_the_headers_of_a_job_are_shown_to_no_other_host_that_its_page_lea
         config = {"headers": {"X-Api-Key": "sesame", "Accept-Language": "de"}}
         url = f"http://127.0.0.1:{here.port}/page"
         page = await fetcher.page(
-            BotJob.of({"job_id": "j", "url": url, "priority": 1, "crawl_config": config, "lease": LEASE})
+            Job.of({"job_id": "j", "url": url, "priority": 1, "crawl_config": config, "lease": LEASE})
         )
         fetcher.close()
         [first], [last] = ([one for one in server.asked if one.target == "/page"] for server in (here, there))
@@ -150,7 +148,7 @@ async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:
     bot = bot_at(api)
 
     @bot.on_job
-    async def look(job: BotJob) -> None:
+    async def look(job: Job) -> None:
         if job.url.endswith("/a"):
             raise JobFailed("out_of_stock", "Nothing there.")
         raise ZeroDivisionError("by hand")
@@ -170,7 +168,7 @@ async def test_a_result_that_is_refused_fails_its_job_at_once(api: Served, given
     bot = bot_at(api)
 
     @bot.on_job
-    async def look(job: BotJob) -> Any:
+    async def look(job: Job) -> Any:
         return given
 
     working = asyncio.create_task(bot.serve())
@@ -185,7 +183,7 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
     bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
 
     @bot.on_job
-    async def look(job: BotJob) -> Found:
+    async def look(job: Job) -> Found:
         begun.set()
         await go_on.wait()
         return Found("raw text", html_hash="abc")
@@ -207,7 +205,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
     bot, dropped = bot_at(api, tell=told.append), asyncio.Event()
 
     @bot.on_job
-    async def look(job: BotJob) -> None:
+    async def look(job: Job) -> None:
         try:
             await asyncio.Event().wait()
         finally:
