@@ -179,7 +179,7 @@ class App:
 
         return FrontierAdmin(self.database, self.crawls, self.queue, self.archive, self.bodies)
 
-    def carrier(self) -> "CrawlDump":
+    def crawl_dump(self) -> "CrawlDump":
         from shoal.crawl.dump.dump import CrawlDump
 
         return CrawlDump(self.database, self.crawls, self.frontier, self.archive, self.pages, self.archivist())

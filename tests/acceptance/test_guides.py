@@ -134,6 +134,10 @@ def test_the_commands_of_the_guide_on_exports_work(site: Site, tmp_path: Path) -
     assert made <= {path.name for path in tmp_path.iterdir()}
 
 
+def test_the_guide_to_moving_a_crawl_works_as_written(site: Site, tmp_path: Path) -> None:
+    assert run_commands("move-a-crawl.md", site, tmp_path) == 3
+
+
 def test_the_command_of_the_guide_on_normalizing_urls_works(site: Site, tmp_path: Path) -> None:
     assert run_commands("normalize-urls.md", site, tmp_path) == 1
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from shoal.base.clock import SystemClock, from_micros
-from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, NotFound, StateConflict
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.dump.dump import CrawlDump
@@ -47,7 +47,7 @@ def archivist_of(bench: Bench) -> FrontierAdmin:
     return FrontierAdmin(bench.database, bench.crawls, bench.queue, archive_of(bench), bodies)
 
 
-def carrier_of(bench: Bench) -> CrawlDump:
+def dump_of(bench: Bench) -> CrawlDump:
     archive = archive_of(bench)
     return CrawlDump(bench.database, bench.crawls, bench.frontier, archive, bench.pages, archivist_of(bench))
 
@@ -94,7 +94,7 @@ async def paused(bench: Bench) -> Crawl:
 
 
 async def dumped(bench: Bench, crawl: Crawl) -> list[bytes]:
-    return [line async for line in carrier_of(bench).dump(crawl.id)]
+    return [line async for line in dump_of(bench).dump(crawl.id)]
 
 
 async def test_stats_count_every_state(bench: Bench) -> None:
@@ -224,7 +224,7 @@ async def test_a_paused_crawl_is_cleared_but_not_erased(bench: Bench) -> None:
 async def test_a_frontier_carried_to_another_store_is_the_same(bench: Bench, other: Bench) -> None:
     await other.submit("http://elsewhere.test/")  # so that numbers differ
     crawl = await paused(bench)
-    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    loaded = await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
     assert there.number != crawl.number
     assert asdict(there) | {"number": 0} == asdict(crawl) | {"number": 0}
@@ -252,7 +252,7 @@ async def traps_of(bench: Bench, crawl: Crawl) -> list[Trap]:
 
 async def test_a_pattern_in_quarantine_is_released_where_it_was_carried_to(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
-    await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(crawl.id)).crawl
     assert await other.database.run(lambda tx: other.frontier.free(tx, there.number, TRAP)) == 2
     assert (await archivist_of(other).stats(crawl.id)).settled.get("quarantined") is None
@@ -262,7 +262,7 @@ async def test_a_pattern_in_quarantine_is_released_where_it_was_carried_to(bench
 async def test_dumped_loaded_and_dumped_again_gives_the_same_lines(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
     first = await dumped(bench, crawl)
-    loaded = await carrier_of(other).load(first)
+    loaded = await dump_of(other).load(first)
     again = await dumped(other, (await other.crawls.get(loaded)).crawl)
     assert sorted(again) == sorted(first)
     assert (again[0], again[-1]) == (first[0], first[-1])
@@ -274,7 +274,7 @@ async def test_a_carried_crawl_is_resumed_and_completes_without_fetching_anythin
     await other.submit("http://elsewhere.test/")
     await other.lease(kind="crawl")
     crawl = await paused(bench)
-    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    loaded = await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
     seed = there.key_seed
     await other.jump(2 * YEARS)  # what waits for later is due, by whichever clock
@@ -301,8 +301,8 @@ async def test_a_crawl_is_not_loaded_over_another(bench: Bench) -> None:
     crawl = await paused(bench)
     lines = await dumped(bench, crawl)
     with pytest.raises(AlreadyExists, match="another id"):
-        await carrier_of(bench).load(lines)
-    copy = await carrier_of(bench).load(lines, crawl_id="copy")
+        await dump_of(bench).load(lines)
+    copy = await dump_of(bench).load(lines, crawl_id="copy")
     assert await archivist_of(bench).stats(copy) == await archivist_of(bench).stats(crawl.id)
 
 
@@ -310,9 +310,9 @@ async def test_hosts_that_were_named_elsewhere_are_not_trusted_here(bench: Bench
     crawl = await paused(bench)
     await bench.sql(f"""UPDATE crawl SET named = '["http://127.0.0.1:8080/"]' WHERE number = {crawl.number}""")
     lines = await dumped(bench, crawl)
-    await carrier_of(other).load(lines)
+    await dump_of(other).load(lines)
     assert (await other.crawls.get(crawl.id)).crawl.named == frozenset()
-    await carrier_of(other).load(lines, crawl_id="trusted", trust_named=True)
+    await dump_of(other).load(lines, crawl_id="trusted", trust_named=True)
     assert (await other.crawls.get("trusted")).crawl.named == {"http://127.0.0.1:8080/"}
 
 
@@ -335,7 +335,7 @@ async def test_of_a_file_that_is_not_whole_nothing_stays(bench: Bench, other: Be
     }
     for name, given in broken.items():
         with pytest.raises(InvalidInput):
-            pytest.fail(f"{name}: {await carrier_of(other).load(given)} was loaded")
+            pytest.fail(f"{name}: {await dump_of(other).load(given)} was loaded")
         assert await other.crawls.newest() == [], name
         assert await other.number("SELECT count(*) FROM fate") == 0, name
 
@@ -346,9 +346,9 @@ async def test_a_refusal_names_the_line_and_what_is_wrong_with_it(bench: Bench) 
     head = orjson.loads(lines[0])
     head["crawl"]["config"]["depth"] = -1
     with pytest.raises(InvalidInput, match=r"line 1 .*crawl\.config\.depth"):
-        await carrier_of(bench).load([orjson.dumps(head), *lines[1:]], crawl_id="copy")
+        await dump_of(bench).load([orjson.dumps(head), *lines[1:]], crawl_id="copy")
     with pytest.raises(InvalidInput, match="line 3 "):
-        await carrier_of(bench).load([*lines[:2], b"{", *lines[2:]], crawl_id="copy")
+        await dump_of(bench).load([*lines[:2], b"{", *lines[2:]], crawl_id="copy")
 
 
 async def test_what_a_killed_load_left_behind_makes_room_for_the_next(bench: Bench, other: Bench) -> None:
@@ -358,7 +358,7 @@ async def test_what_a_killed_load_left_behind_makes_room_for_the_next(bench: Ben
     assert left is not None
     with pytest.raises(StateConflict):
         await other.crawls.resume(crawl.id)
-    await carrier_of(other).load(await dumped(bench, crawl))
+    await dump_of(other).load(await dumped(bench, crawl))
     assert await archivist_of(other).stats(crawl.id) == await archivist_of(bench).stats(crawl.id)
 
 
@@ -372,8 +372,8 @@ async def test_a_load_that_was_overtaken_leaves_the_other_alone(bench: Bench, ot
                 await other.sql(f"UPDATE crawl SET state_reason = 'asked' WHERE id = '{crawl.id}'")
             yield line
 
-    with pytest.raises(StateConflict, match="somebody else"):
-        await carrier_of(other).load(slow())
+    with pytest.raises(StateConflict, match="another process"):
+        await dump_of(other).load(slow())
     assert (await other.crawls.get(crawl.id)).crawl.state_reason == "asked"
 
 
@@ -382,7 +382,7 @@ async def test_a_crawl_that_moves_while_it_is_dumped_gives_no_last_line(bench: B
     told = []
 
     async def dump() -> None:
-        async for line in carrier_of(bench).dump(crawl.id):
+        async for line in dump_of(bench).dump(crawl.id):
             told.append(line)
             if len(told) == 1:
                 await bench.crawls.resume(crawl.id)
@@ -399,7 +399,7 @@ async def test_a_long_frontier_is_carried_in_batches(
     crawl = await paused(bench)
     urls = [new_url(crawl, f"/{place}", 1, Fate.SKIPPED_SCOPE if place % 3 else Fate.OPEN) for place in range(60)]
     await bench.database.run(lambda tx: bench.frontier.add(tx, crawl.number, "", urls))
-    await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(crawl.id)).crawl
     assert await other.fates(there) == await bench.fates(crawl)
     assert await other.sql(ORDER.format(there.number)) == await bench.sql(ORDER.format(crawl.number))
@@ -443,12 +443,20 @@ async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, value
 async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench, other: Bench) -> None:
     crawl = await bench.submit(headers={"X-Mine": "hunter2"}, cookies=[{"name": "a", "value": "hunter2"}])
     await bench.crawls.pause(crawl.id)
-    shown = await dumped(bench, crawl)
-    assert b"hunter2" not in b"".join(shown)
-    with pytest.raises(InvalidInput, match="lacks the secrets that the crawl goes on with"):
-        await carrier_of(other).load(shown)
-    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id, secrets=True))
+    with pytest.raises(NotAllowed, match="add --with-secrets"):
+        await dumped(bench, crawl)
+    whole = [line async for line in dump_of(bench).dump(crawl.id, secrets=True)]
+    loaded = await dump_of(other).load(whole)
     assert (await other.crawls.get(loaded)).crawl.config == crawl.config
+    await bench.crawls.stop(crawl.id)
+    hidden = await dumped(bench, crawl)  # one that has ended needs none
+    assert b"hunter2" not in b"".join(hidden)
+    await dump_of(other).load(hidden, crawl_id="ended")
+    config = orjson.loads(hidden[0])["crawl"]["config"]
+    head = orjson.loads(whole[0])
+    head["crawl"]["config"] = config
+    with pytest.raises(InvalidInput, match="lacks the secrets that the crawl continues with"):
+        await dump_of(other).load([orjson.dumps(head), *whole[1:]], crawl_id="hidden")
 
 
 async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, other: Bench) -> None:
@@ -460,7 +468,7 @@ async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, oth
     done.page.etag, done.page.links = '"one"', bytes(range(18))
     done.page.detail = packed(Details(titles=["One"]))
     await walker.turn(done)
-    loaded = await carrier_of(other).load(carrier_of(bench).dump(crawl.id))
+    loaded = await dump_of(other).load(dump_of(bench).dump(crawl.id))
     number = (await other.crawls.get(loaded)).crawl.number
     [(_, page)] = await other.database.read(lambda tx: other.pages.after(tx, number, 0, 10))
     assert (page.etag, page.links) == ('"one"', bytes(range(18)))
@@ -478,9 +486,9 @@ async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench,
     page, sitemap = sorted(walker.held, key=lambda task: task.kind)
     record = SitemapRecord(sitemap.url, 5, 200, listed=7, problem="is short")
     await walker.turn(fetched(page), Settled(sitemap, Fate.FETCHED, sitemap=record))
-    dumped = [line async for line in carrier_of(bench).dump(crawl.id)]
-    await carrier_of(other).load(dumped)
-    assert sorted([line async for line in carrier_of(other).dump(crawl.id)]) == sorted(dumped)
+    dumped = [line async for line in dump_of(bench).dump(crawl.id)]
+    await dump_of(other).load(dumped)
+    assert sorted([line async for line in dump_of(other).dump(crawl.id)]) == sorted(dumped)
     said = await archivist_of(other).explain(crawl.id, sitemap.url, 2083)
     assert said.sentence.endswith("and gave 7 URLs, but is short.")
     await archivist_of(other).erase(crawl.id)

@@ -302,10 +302,10 @@ async def test_a_crawl_that_waits_between_hops_goes_on_in_another_store(crawler:
         await crawler.app.crawls.pause(crawl.id)
         assert await walking == "paused"
         site.late.clear()
-        carrier = crawler.app.carrier()
-        dumped = [line async for line in carrier.dump(crawl.id)]
-        copy = await carrier.load(dumped, crawl_id="copy", trust_named=True)
-        again = [line async for line in carrier.dump(copy)]
+        dumps = crawler.app.crawl_dump()
+        dumped = [line async for line in dumps.dump(crawl.id)]
+        copy = await dumps.load(dumped, crawl_id="copy", trust_named=True)
+        again = [line async for line in dumps.dump(copy)]
         await crawler.app.crawls.resume(copy)
         loaded = (await crawler.app.crawls.get(copy)).crawl
         await crawler.walk(loaded)

@@ -159,7 +159,7 @@ async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_serve
     (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "title"}}}')
     code, _, err = await person.types("rules", "apply", "rules.json", "mine")
     assert code == 2
-    assert "reads a store itself, and SHOAL_SERVER names a server; name the store with --store" in err
+    assert "works on a store, not through a server, and SHOAL_SERVER is set; name the store with --store" in err
 
 
 def answered(number: int, **more: Any) -> Page:

@@ -76,13 +76,13 @@ class ApiTarget:
         return bool(settings.client.server) and self.store is None
 
 
-def of_the_store(store: str | None, what: str) -> Settings:
-    """Settings for a command that reads the store itself. Whoever works with a server is told so, and not shown what
-    the store of this machine lacks."""
+def settings_of_store(store: str | None, what: str) -> Settings:
+    """Return the settings for a command that only works on a store. Raise if SHOAL_SERVER is set and no store is named:
+    the default store is then not the one that is meant."""
     loaded = load({"DATABASE_URL": store})
     if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
         fix = "name the store with --store or DATABASE_URL"
-        raise UsageError(f"{what} reads a store itself, and SHOAL_SERVER names a server", fix)
+        raise UsageError(f"`{what}` works on a store, not through a server, and SHOAL_SERVER is set", fix)
     return loaded.settings
 
 

@@ -8,6 +8,7 @@ import click
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
 from shoal.cli.crawls_add import add
+from shoal.cli.crawls_dump import dump, load
 from shoal.cli.crawls_export import export
 from shoal.cli.crawls_follow import logs, wait, watch
 from shoal.cli.options import change_flags, changed_flag_of, changed_values
@@ -178,7 +179,7 @@ def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
         print(f"{crawl_id} is removed.")
 
 
-for _command in (add, logs, watch, wait, export):
+for _command in (add, logs, watch, wait, export, dump, load):
     crawls.add_command(_command)
 
 

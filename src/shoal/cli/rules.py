@@ -12,7 +12,7 @@ import uvloop
 from shoal.app import opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
 from shoal.base.text import plural, shorten
-from shoal.cli.api_client import of_the_store
+from shoal.cli.api_client import settings_of_store
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
 from shoal.cli.output import note, print_json
 from shoal.cli.root import CommandGroup
@@ -77,7 +77,7 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> ReplayTally:
-    async with opened(of_the_store(store, "shoal rules apply"), existing=True) as app:
+    async with opened(settings_of_store(store, "shoal rules apply"), existing=True) as app:
         crawl = (await app.crawls.get(crawl_id)).crawl
         rereader = RuleReplay(app, rule_set)
         file.begin()

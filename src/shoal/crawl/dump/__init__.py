@@ -1,1 +1,1 @@
-"""A crawl with its frontier and pages as JSON lines, to move it between stores."""
+"""Dump a crawl with its frontier and pages as JSON lines, to move it between stores."""

@@ -1,14 +1,15 @@
-"""A crawl's frontier as JSON lines: how each thing is written, and read back with nothing taken on trust.
+"""The dump format: a crawl's options, frontier and pages as JSON lines, each validated when it is read.
 
-    {"shoal_frontier": 1, "key_seed": "…", "crawl": {…}, "counts": {…}}    first: what it is
-    {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each URL that waits, or is in quarantine
+    {"shoal_frontier": 1, "key_seed": "…", "crawl": {…}, "counts": {…}}    first: the crawl
+    {"url": "https://…", "fate": "open", "depth": 2, "due": null, …}         each URL that waits or is quarantined
     {"key": "…24 hex digits…", "fate": "depth"}                              each other URL
-    {"trap": {…}}                                                            each pattern that was quarantined
-    {"sitemap": {…}}                                                         each sitemap that was asked for
+    {"trap": {…}}                                                            each quarantined pattern
+    {"sitemap": {…}}                                                         each sitemap that was requested
+    {"redirect": {…}}                                                        each URL that another one redirects to
     {"page": {…}}                                                            each page
-    {"end": {"urls": 3, "keys": 10, "traps": 0, "sitemaps": 1, "pages": 9}}  last: it is whole
+    {"end": {"urls": 3, "keys": 10, "traps": 0, "sitemaps": 1, "pages": 9}}  last: how many lines there were
 
-Of most URLs only the hash is known, so the seed of the hashes goes along and the keys stay what they are.
+Of most URLs the store has only the hash, so the dump carries the seed of the hashes and the keys stay the same.
 """
 
 from base64 import b64encode
@@ -37,10 +38,10 @@ from shoal.pages.links import unpack
 from shoal.pages.page import Page
 
 VERSION = 1
-FIX = "use a file that Shoal dumped, as it is"
+FIX = "use a complete file written by `shoal crawls dump`"
 FATES = {fate.word: fate for fate in Fate}
 KINDS = {kind.name.lower(): kind for kind in UrlKind}
-ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # what another store's rules let through is let through
+ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # accept what the other store accepted
 
 _SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
 
@@ -51,14 +52,14 @@ Half = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class _Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """One line, or a part of one."""
+    """A line, or a part of one."""
 
 
 class Head(_Record, frozen=True):
-    """The first line: the crawl, its keys' seed, and what it had done."""
+    """The first line: the crawl, the seed of its keys, and its counts."""
 
     class Run(_Record, frozen=True):
-        id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+        id: Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z")]
         state: CrawlState
         state_reason: str | None
         config: CrawlConfig
@@ -119,7 +120,7 @@ class _Target(_Record, frozen=True):
     def value(self) -> RedirectTarget:
         fate = FATES.get(self.fate, Fate.OPEN)
         if fate.waits:
-            raise ValueError(f"{self.fate[:50]!r} is no fate of a URL that another one redirects to")
+            raise ValueError(f"{self.fate[:50]!r} cannot be the fate of a redirect target")
         return RedirectTarget(_whole_url(self.url), _whole_url(self.via), fate)
 
 
@@ -130,12 +131,12 @@ class _Key(_Record, frozen=True):
     def value(self) -> KnownKey:
         fate = FATES.get(self.fate, Fate.OPEN)
         if fate.waits:
-            raise ValueError(f"{self.fate[:50]!r} is no fate of a URL that is only known by its key")
+            raise ValueError(f"{self.fate[:50]!r} cannot be the fate of a URL known by its key alone")
         return KnownKey(int(self.key[:16], 16) - _SIGN_64, int(self.key[16:], 16) - _SIGN_32, fate)
 
 
 class End(_Record, frozen=True):
-    """The last line: how much there was."""
+    """The last line: how many lines of each kind there were."""
 
     urls: Natural
     keys: Natural
@@ -145,14 +146,14 @@ class End(_Record, frozen=True):
     redirects: Natural = 0
 
     @classmethod
-    def of(cls, told: Counter[type]) -> "End":
+    def of(cls, written: Counter[type]) -> "End":
         return cls(
-            urls=told[KeptUrl],
-            keys=told[KnownKey],
-            traps=told[Trap],
-            sitemaps=told[SitemapRecord],
-            redirects=told[RedirectTarget],
-            pages=told[Page],
+            urls=written[KeptUrl],
+            keys=written[KnownKey],
+            traps=written[Trap],
+            sitemaps=written[SitemapRecord],
+            redirects=written[RedirectTarget],
+            pages=written[Page],
         )
 
 
@@ -201,7 +202,7 @@ def _page(page: Page) -> dict[str, Any]:
 
 
 def _url(one: KeptUrl) -> dict[str, Any]:
-    """Without the cookies that were set on its way, which may be secrets, and without kept answers: bodies stay."""
+    """Leave out the cookies set by redirects, which may be secrets, and the kept responses: bodies are not dumped."""
     redirected = {}
     if one.chain is not None:
         redirected = {"target": one.target, "chain": to_builtins(replace_fields(one.chain, cookies=(), members=b""))}
@@ -222,11 +223,11 @@ def end_record(end: End) -> bytes:
 
 
 def read(line: bytes | str, number: int) -> Line:
-    """What a line says; refused by its number if it says nothing that we know."""
+    """Parse a line; raise InvalidInput with its number if it is not valid."""
     try:
         return _read(orjson.loads(line))
     except (ValueError, InvalidInput) as error:
-        raise InvalidInput(f"line {number}", f"cannot be read ({error})", FIX) from None
+        raise InvalidInput(f"line {number}", f"is not valid ({error})", FIX) from None
 
 
 def _read(values: Any) -> Line:
@@ -245,12 +246,14 @@ def _read(values: Any) -> Line:
             return convert(redirect, _Target).value()
         case {"page": page}:
             return _checked(convert(page, Page))
-        case {"shoal_frontier": _}:
+        case {"shoal_frontier": version}:
+            if version != VERSION:
+                raise ValueError(f"it has dump format {str(version)[:20]}, and this version of Shoal reads {VERSION}")
             return convert(values, Head)
         case {"end": end}:
             return convert(end, End)
         case _:
-            raise ValueError("it is none of head, url, key, trap, sitemap, redirect, page and end")
+            raise ValueError("expected an object with url, key, trap, sitemap, redirect, page or end")
 
 
 def _checked(page: Page) -> Page:
@@ -259,7 +262,7 @@ def _checked(page: Page) -> Page:
         unpack(page.links)
     if page.detail is not None:
         unpacked(page.detail)
-    return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies stay where they were kept
+    return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies are not dumped
 
 
 def _whole_url(text: str) -> Url:

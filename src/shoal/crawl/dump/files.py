@@ -1,0 +1,124 @@
+"""Dump files: written for their owner alone, renamed once they are complete, compressed if the name ends in `.gz`."""
+
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from shoal.base.disk import sync_folder
+from shoal.base.errors import InvalidInput, NotFound, UsageError
+from shoal.crawl.dump.records import FIX
+from shoal.export.part_file import check_place, translated, unusable
+
+STANDARD = "-"
+BUFFER = 1 << 18
+LONGEST_LINE = 64_000_000  # bytes; a page with its links and details is far below
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class DumpFile:
+    """A dump on its way to a file. It has the name FILE.part until it is complete; without `complete` it is removed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._part = Path(f"{name}.part")
+        self._file: BinaryIO | None = None
+        self._lines: BinaryIO | None = None
+        check_place(name)
+        if Path(name).exists() and not Path(name).is_file():
+            raise unusable(name, "it is not a regular file")
+
+    def open(self) -> None:
+        """Create the file with mode 600: a dump may hold credentials, and page data is nobody else's business."""
+        try:
+            self._part.unlink(missing_ok=True)  # an older one may be readable by others
+            descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise unusable(self.name, error.strerror or str(error)) from None
+        self._file = os.fdopen(descriptor, "wb", buffering=BUFFER)
+        self._lines = self._file
+        if self.name.endswith(".gz"):
+            self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._file, mtime=0))
+
+    def write(self, line: bytes) -> None:
+        assert self._lines is not None
+        try:
+            self._lines.write(line + b"\n")
+        except OSError as error:
+            raise translated(str(self._part), error) from error
+
+    def complete(self) -> None:
+        """Write everything to the disk, then give the file its name."""
+        assert self._file is not None
+        assert self._lines is not None
+        try:
+            if self._lines is not self._file:
+                self._lines.close()  # writes the end of the gzip stream
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._part.replace(self.name)
+            sync_folder(self._part.parent)
+        except OSError as error:
+            raise translated(str(self._part), error) from error
+        self._file = None
+
+    def close(self) -> None:
+        """Remove a file that is not complete; does nothing to one that is."""
+        if self._file is None:
+            return
+        with suppress(OSError):  # a full disk also fails the last flush; why was said by `write`
+            self._file.close()
+        with suppress(OSError):
+            self._part.unlink()
+        self._file = None
+
+
+class DumpToStdout:
+    """Standard output in the place of a file."""
+
+    name = STANDARD
+
+    def open(self) -> None:
+        if sys.stdout.isatty():
+            raise UsageError("a dump is not written to a terminal", "use --output FILE, or redirect standard output")
+
+    def write(self, line: bytes) -> None:
+        try:
+            sys.stdout.buffer.write(line + b"\n")
+        except OSError as error:
+            raise translated("stdout", error) from error
+
+    def complete(self) -> None:
+        try:
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            raise translated("stdout", error) from error
+
+    def close(self) -> None: ...
+
+
+def dump_lines(name: str) -> Iterator[bytes]:
+    """Yield the lines of a dump file, or of standard input for `-`. Compression is recognised by content."""
+    if name == STANDARD and sys.stdin.isatty():
+        raise UsageError("there is no dump on standard input", "name a file, or redirect standard input")
+    try:
+        with nullcontext(sys.stdin.buffer) if name == STANDARD else Path(name).open("rb", buffering=BUFFER) as source:
+            packed = source.peek(2)[:2] == GZIP_MAGIC
+            lines = gzip.GzipFile(fileobj=source, mode="rb") if packed else source
+            while line := lines.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    raise InvalidInput("the dump", f"has a line longer than {LONGEST_LINE:,} bytes", FIX)
+                yield line
+    except FileNotFoundError:
+        raise NotFound("file", name, "name a file that `shoal crawls dump` wrote") from None
+    except (EOFError, zlib.error) as error:
+        raise InvalidInput("the dump", f"is cut off or damaged ({error})", FIX) from None
+    except gzip.BadGzipFile as error:
+        raise InvalidInput("the dump", f"is damaged ({error})", FIX) from None
+    except OSError as error:
+        raise UsageError(f"{name!r} cannot be read ({error.strerror})", "name a file that you may read") from None
