@@ -79,8 +79,8 @@ class SqlFrontier:
             return []
         taking = Take(tx, crawl, holder, pace, self._hosts, admission)
         suspect = await tx.one("suspect_waiting", crawl=crawl)
-        alone = None if suspect is None else await taking.alone(suspect, in_flight)
-        return await taking.round(want) if alone is None else alone
+        alone = None if suspect is None else await taking.take_suspect(suspect, in_flight)
+        return await taking.take(want) if alone is None else alone
 
     async def settle(
         self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int = 0, *, leaves: bool = False

@@ -1,0 +1,213 @@
+"""The rotation over hosts: which hosts a walker asks next, and how many URLs it takes from each.
+
+Pure code. A frontier driver reads candidates, asks a `Rotation` for decisions and writes what was decided. All times
+are seconds, counted from the moment at which the candidates were read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask
+from shoal.crawl.store import Admission, HostRate
+from shoal.hosts.rate import HostStanding, SlotRequest, SlotsGranted, slots_within
+
+HOSTS_PER_TAKE = 64
+ROUNDS = 3  # how often hosts that have more are asked to make up for hosts that ran dry
+MOST_ROUNDS = 50  # the same while URLs are set aside: URLs that are not fetched must not leave a slot unused
+UNCLAIMED_SECONDS = 1.0  # after this, any walker may take a host that its share would leave to another one
+LEAD_SECONDS = 1.0  # how long before its next free slot a host is looked at again
+AWAITED_SECONDS = 1.0  # how soon a host is looked at again while its answer is awaited; the answer itself may be sooner
+
+
+class HostCandidate(Struct, frozen=True):
+    """A host at which something waits and whose turn has come."""
+
+    host: int
+    origin: str
+    standing: HostStanding
+    pages: int = 0  # that it has given to the crawl so far
+    claimed_by: str | None = None  # the job of the walker that claimed it
+    overdue: float = 0.0  # seconds since its turn came
+
+
+class HostShare(Struct, frozen=True):
+    """The hosts that one of several walkers may ask, and the hosts that it leaves to the others."""
+
+    chosen: list[HostCandidate]
+    let_go: list[int]
+
+
+def share_hosts(candidates: Sequence[HostCandidate], others: int, walkers: int, job_id: str) -> HostShare:
+    """Divide the hosts that are ready among the walkers of a crawl; return the share of the walker with this job.
+
+    `candidates` are claimed by this walker or by no live one, the longest waiting first; `others` counts the ready
+    hosts that other walkers have claimed. Hosts that nobody took for a while are added to the share, so that a dead
+    walker does not keep them waiting.
+    """
+    share = -(-(len(candidates) + others) // max(1, walkers))
+    ours = [one for one in candidates if one.claimed_by == job_id]
+    free = [one for one in candidates if one.claimed_by != job_id]
+    room = max(0, share - len(ours))
+    unclaimed = [one for one in free[room:] if one.overdue > UNCLAIMED_SECONDS]
+    return HostShare([*ours[:share], *free[:room], *unclaimed], [one.host for one in ours[share:]])
+
+
+class HostBatch(Struct, eq=False):
+    """The URLs that one take gets from one host. The first `tried` of its tasks were tried before."""
+
+    host: int
+    origin: str
+    pages: int  # that the host has given to the crawl so far
+    standing: HostStanding
+    delay: float  # seconds between two requests
+    most: int  # URLs that it may give, whatever its slots
+    tasks: list[FrontierTask] = field(default_factory=list)
+    tried: int = 0
+    set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)  # not to be fetched; whether tried before
+    is_dry: bool = False  # it had fewer URLs than it was asked for
+    is_awaited: bool = False  # its answer to the URL in flight decides whether it gets another one
+
+    @property
+    def free_in(self) -> float:
+        return self.standing.free_in(self.delay)
+
+    @property
+    def room(self) -> int:
+        """The number of further URLs for which the host has a slot."""
+        return slots_within(self.most, self.free_in, self.delay) - len(self.tasks)
+
+    def add_tried(self, tasks: list[FrontierTask]) -> None:
+        """Add URLs that were tried before. They come before all others."""
+        self.tasks += tasks
+        self.tried = len(self.tasks)
+
+    def add_untried(self, tasks: list[FrontierTask], asked_for: int) -> None:
+        """Add the next URLs in line; fewer than were asked for mean that the host has no more."""
+        self.tasks += tasks
+        self.is_dry = len(tasks) < asked_for
+
+    def exclude(self, verdicts: Mapping[int, Fate]) -> None:
+        """Set aside the URLs that have a verdict (by their place in line): they need no slot."""
+        for order, task in enumerate(self.tasks):
+            if task.seq in verdicts:
+                task.verdict = verdicts[task.seq]
+                self.set_aside.append((task, order < self.tried))
+        self.tried -= sum(task.seq in verdicts for task in self.tasks[: self.tried])
+        self.tasks = [task for task in self.tasks if task.seq not in verdicts]
+
+    def grant(self, granted: SlotsGranted) -> None:
+        """Keep only the URLs that got a slot, and tell each when its slot begins."""
+        del self.tasks[granted.slots :]
+        self.tried = min(self.tried, len(self.tasks))
+        for place, task in enumerate(self.tasks):
+            task.start_in = granted.first_in + place * self.delay
+            task.is_wary = self.standing.is_wary
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its next turn depends on what still waits there: it ran dry, or may give nothing more."""
+        return self.is_dry or not (self.most or self.tasks or self.is_awaited)
+
+    @property
+    def look_again_in(self) -> float:
+        """Seconds until its next turn, if it has more."""
+        if self.is_awaited:
+            return AWAITED_SECONDS
+        return max(0.0, (self.tasks[-1].start_in if self.tasks else self.free_in) - LEAD_SECONDS)
+
+
+class Rotation:
+    """One take: up to `want` URLs, shared out evenly over hosts that may be asked.
+
+    A driver calls `limit`; reads what `shares` says, first URLs that were tried before, then, while `has_rounds`, the
+    next in line, with `exclude` after each reading and `end_round` after each round; then `slot_requests` and `grant`.
+    """
+
+    def __init__(
+        self, candidates: Iterable[HostCandidate], rate: HostRate, want: int, admission: Admission | None = None
+    ) -> None:
+        self._rate = rate
+        self._want = want
+        self._admission = admission
+        self._rounds = 0.0
+        self.batches = [self._batch(one) for one in sorted(candidates, key=lambda one: one.host)]
+
+    def _batch(self, host: HostCandidate) -> HostBatch:
+        standing = host.standing
+        delay, most = self._rate.delay_at(standing), self._want
+        if standing.is_wary or (self._rate.probe and not standing.robots_known):
+            most = 1
+        elif delay and self._admission is not None and not self._admission.knows(host.origin):
+            most = 1  # its robots.txt may forbid the others, and their slots would be lost
+        return HostBatch(host.host, host.origin, host.pages, standing, delay, most)
+
+    @property
+    def needs_in_flight(self) -> bool:
+        """Whether `limit` has to know what is in flight at each host."""
+        return self._rate.per_host is not None or any(batch.standing.is_wary for batch in self.batches)
+
+    def limit(self, in_flight: Mapping[int, int]) -> list[HostBatch]:
+        """Apply the limits of hosts, given how many URLs of each are in flight; return those to be closed because they
+        have given all the pages they may. A wary host gets one URL at a time."""
+        for batch in self.batches:
+            if batch.standing.is_wary and batch.host in in_flight:
+                batch.most, batch.is_awaited = 0, True
+        if self._rate.per_host is None:
+            return []
+        to_close = []
+        for batch in self.batches:
+            left = self._rate.per_host - batch.pages - in_flight.get(batch.host, 0)
+            batch.most = min(batch.most, max(0, left))
+            if left <= 0 and batch.host not in in_flight:
+                to_close.append(batch)
+        return to_close
+
+    def shares(self) -> list[tuple[HostBatch, int]]:
+        """How many URLs to ask of each host that may have more: equal parts, no more than it has slots for."""
+        want = self._want - sum(len(batch.tasks) for batch in self.batches)
+        able = [batch for batch in self.batches if not batch.is_dry and batch.room > 0]
+        parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]
+        return [(batch, min(part, batch.room)) for batch, part in zip(able, parts, strict=True) if part]
+
+    @property
+    def has_rounds(self) -> bool:
+        return self._rounds < ROUNDS
+
+    def end_round(self, *, has_excluded: bool) -> None:
+        """Count a round of reading; one that found URLs to set aside hardly counts."""
+        self._rounds += ROUNDS / MOST_ROUNDS if has_excluded else 1
+
+    def exclude(self, found: Sequence[FrontierTask], redirect_fates: Mapping[tuple[int, int], Fate]) -> bool:
+        """Set aside the URLs just found that are not to be fetched, and return whether there were any: what the walker
+        knows to be forbidden, at hosts that keep slots, and what is fetched at the end of another URL's redirects
+        (`redirect_fates`, by key and check)."""
+        verdicts: dict[int, Fate] = {}
+        if self._admission is not None:
+            paced = {batch.host for batch in self.batches if batch.delay}
+            for task in found:
+                if task.host in paced and (fate := self._admission.verdict(task)) is not None:
+                    verdicts[task.seq] = fate
+        for task in found if redirect_fates else ():
+            if task.chain is None and (fate := redirect_fates.get((task.key, task.chk))) is not None:
+                verdicts[task.seq] = fate
+        for batch in self.batches if verdicts else ():
+            batch.exclude(verdicts)
+        return bool(verdicts)
+
+    def slot_requests(self) -> list[SlotRequest]:
+        """The slots to reserve. A host without a delay keeps none."""
+        return [SlotRequest(one.host, len(one.tasks), one.delay) for one in self.batches if one.delay and one.tasks]
+
+    def grant(self, granted: Mapping[int, SlotsGranted]) -> None:
+        """Keep of each host only what got a slot."""
+        for batch in self.batches:
+            free = SlotsGranted(len(batch.tasks), batch.free_in)
+            batch.grant(granted.get(batch.host, SlotsGranted()) if batch.delay else free)
+
+    @property
+    def tasks(self) -> list[FrontierTask]:
+        """All that was taken; URLs with a verdict come last."""
+        kept = [task for batch in self.batches for task in batch.tasks]
+        return kept + [task for batch in self.batches for task, _ in batch.set_aside]
