@@ -316,15 +316,20 @@ class Counted:
         """The real one is closed by whoever opened it."""
 
 
+async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
+    """Let somebody go as far as it can."""
+    waiting = asyncio.create_task(until_blocked(bench))
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
     """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
     that goes, then let both go on. Nobody may have waited in a circle."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
-    waiting = asyncio.create_task(until_blocked(bench))
-    await asyncio.wait({leasing, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+    await blocked_or_done(bench, leasing)
     gate.open()
     ended, _ = await asyncio.gather(ending, leasing)
     assert counted.repeated == 0, "a deadlock"
@@ -414,9 +419,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.release(got, "shutdown"))
     await gate.wait_until_reached()
     mending = asyncio.create_task(bench.database.run(bench.queue.store.mend_seats))
-    waiting = asyncio.create_task(until_blocked(bench))
-    await asyncio.wait({mending, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+    await blocked_or_done(bench, mending)
     gate.open()
     await asyncio.gather(ending, mending)
     assert await empty_seats(bench) == 0
@@ -430,7 +433,7 @@ async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(pos
     mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).desk.set_quota("project:a", 1))
     await gate.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))
-    await until_blocked(bench)
+    await blocked_or_done(bench, ending)
     gate.open()
     await asyncio.gather(ending, mending)
     assert await empty_seats(bench) == 0

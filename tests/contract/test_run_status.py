@@ -21,6 +21,7 @@ from tests.contract.test_analyses import completed, only
 
 J = JobState
 ATTEMPTS, BACKOFF = 3, 5.0
+MARGIN = 2.0  # seconds: PostgreSQL's own clock runs on meanwhile
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,9 @@ async def test_only_the_last_of_all_attempts_fails_it(patient: Bench, run: Run) 
 async def test_the_pause_doubles_and_nobody_gets_the_job_before(patient: Bench, run: Run) -> None:
     for tries in (1, 2):
         await fail(patient, run)
-        await patient.jump(BACKOFF * 2 ** (tries - 1) - 0.1)
+        await patient.jump(BACKOFF * 2 ** (tries - 1) - MARGIN)
         assert await patient.queue.lease("w1", [run.kind], ["shared"], 1) == []
-        await patient.jump(0.1 * BACKOFF * 2 ** (tries - 1) + 0.2)
+        await patient.jump(0.1 * BACKOFF * 2 ** (tries - 1) + MARGIN + 0.1)
     assert len(await patient.queue.lease("w1", [run.kind], ["shared"], 1)) == 1
 
 
