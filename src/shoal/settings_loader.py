@@ -15,7 +15,7 @@ from typing import Any, cast
 from shoal.base.errors import BadConfig
 from shoal.base.parsing import show, show_size
 from shoal.base.setting import Setting, SettingsSection
-from shoal.base.text import HIDDEN, redact_url, shorten
+from shoal.base.text import HIDDEN, nearest, redact_url, shorten
 from shoal.settings import Settings, data_dir
 
 RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
@@ -146,7 +146,7 @@ def find_toml(env: Mapping[str, str]) -> Path | None:
 def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
     for name in sorted(env):
         if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name):
-            raise BadConfig(shorten(name), "is not a setting", _nearest(name, f"unset {shorten(name)}"))
+            raise BadConfig(shorten(name), "is not a setting", _fix_for(name, f"unset {shorten(name)}"))
     return {name: _Given(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
 
 
@@ -161,7 +161,7 @@ def _from_file(path: Path) -> dict[str, _Given]:
             fix = f"write settings by their names at the top level of {path}, such as WORKER_CONCURRENCY = 2"
             raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
         if name not in CATALOGUE:
-            raise BadConfig(shorten(name), f"in {path} is not a setting", _nearest(name, "remove the line"))
+            raise BadConfig(shorten(name), f"in {path} is not a setting", _fix_for(name, "remove the line"))
     return {name: _Given(value, str(path)) for name, value in found.items()}
 
 
@@ -177,15 +177,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise BadConfig(str(path), f"is not TOML ({shorten(error, 200)})", "correct that line") from None
 
 
-def _nearest(name: str, otherwise: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.6)
-    return (
-        f"the nearest setting is {close[0]}"
-        if close
-        else f"{otherwise}, or see docs/reference/settings.md for all names"
-    )
+def _fix_for(name: str, otherwise: str) -> str:
+    close = nearest(name.upper(), CATALOGUE, likeness=0.6)
+    return f"the nearest setting is {close}" if close else f"{otherwise}, or see docs/reference/settings.md"
 
 
 def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:

@@ -1,8 +1,8 @@
-"""The link graph of a crawl: kept with its pages, walked in batches, on both stores."""
+"""The link graph of a crawl: stored with its pages and read in batches, on both stores."""
 
 from shoal.base.database import Tx
 from shoal.crawl.frontier.values import FrontierTask, Settled
-from shoal.pages.links import Node, pack, pack_key, walk
+from shoal.pages.links import Links, pack, pack_key, unpack
 from tests.contract.conftest import Bench, fetched, new_url
 
 
@@ -14,11 +14,13 @@ def linking(task: FrontierTask, *keys: int) -> Settled:
     return done
 
 
-async def nodes(bench: Bench, crawl: int, batch: int) -> list[list[Node]]:
-    return [found async for found in walk(bench.database, bench.pages, crawl, batch)]
+async def graph_of(bench: Bench, crawl: int, after: int = 0, limit: int = 10) -> list[tuple[int, int, Links]]:
+    """Number, key and links of pages after the page with that number."""
+    rows = await bench.database.read(lambda tx: bench.pages.links_after(tx, crawl, after, limit))
+    return [(number, key, unpack(blob)) for number, key, blob in rows]
 
 
-async def test_the_graph_is_walked_in_batches_and_in_order(bench: Bench) -> None:
+async def test_the_graph_is_read_in_batches_and_in_order(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     await walker.take()
@@ -27,14 +29,15 @@ async def test_the_graph_is_walked_in_batches_and_in_order(bench: Bench) -> None
     await walker.turn(linking(seed, *(link.key for link in links)), found=links)
     parsed = sorted(walker.held, key=lambda task: task.url)
     await walker.turn(*(linking(task, seed.key, task.key) for task in parsed[:5]), *map(fetched, parsed[5:]))
-    found = await nodes(bench, crawl.number, 4)
-    assert [len(batch) for batch in found] == [4, 2]
-    first, *rest = [node for batch in found for node in batch]
-    assert (first.key, list(first.links.keys)) == (seed.key, [link.key for link in links])
-    assert {(node.key, tuple(node.links.keys)) for node in rest} == {
+    found = await graph_of(bench, crawl.number, limit=4)
+    found += await graph_of(bench, crawl.number, after=found[-1][0], limit=4)
+    assert await graph_of(bench, crawl.number, after=found[-1][0]) == []
+    (_, key, targets), *rest = found
+    assert (key, list(targets.keys)) == (seed.key, [link.key for link in links])
+    assert {(key, tuple(targets.keys)) for _, key, targets in rest} == {
         (task.key, (seed.key, task.key)) for task in parsed[:5]
     }
-    assert [node.number for node in rest] == sorted(node.number for node in rest)
+    assert [number for number, _, _ in found] == sorted(number for number, _, _ in found)
 
 
 async def test_another_crawl_has_a_graph_of_its_own(bench: Bench) -> None:
@@ -42,8 +45,8 @@ async def test_another_crawl_has_a_graph_of_its_own(bench: Bench) -> None:
     walker = await bench.walker(crawl)
     [task] = await walker.take()
     await walker.turn(linking(task))
-    assert [[len(node.links) for node in batch] for batch in await nodes(bench, crawl.number, 10)] == [[0]]
-    assert await nodes(bench, other.number, 10) == []
+    assert [len(targets) for _, _, targets in await graph_of(bench, crawl.number)] == [0]
+    assert await graph_of(bench, other.number) == []
 
 
 async def test_a_page_keeps_its_validators_and_links(bench: Bench) -> None:

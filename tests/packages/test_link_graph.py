@@ -3,7 +3,7 @@
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.lifecycle.crawls import CrawlStatus
-from shoal.pages.links import LinkFlag, unpack, walk
+from shoal.pages.links import LinkFlag, unpack
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 INSIDE, OUTSIDE, NOFOLLOW = LinkFlag.INTERNAL, LinkFlag(0), LinkFlag.NOFOLLOW
@@ -56,11 +56,10 @@ async def test_every_link_between_pages_is_in_the_graph(crawler: Crawler) -> Non
         seen = await crawler.crawl(site, depth=100)
     pages = await crawler.pages(seen)
     names = {key(seen, page.url): path for path, page in pages.items()}
-    found = {
-        names[node.key]: [names[target] for target in node.links.followed()]
-        async for batch in walk(crawler.app.database, crawler.app.pages, seen.crawl.number, 10)
-        for node in batch
-    }
+    rows = await crawler.app.database.read(
+        lambda tx: crawler.app.pages.links_after(tx, seen.crawl.number, 0, len(pages) + 1)
+    )
+    found = {names[source]: [names[target] for target in unpack(blob).followed()] for _, source, blob in rows}
     assert len(found) == len(pages) >= 60
     for path, targets in found.items():
         number = int(path.strip("/") or 0)

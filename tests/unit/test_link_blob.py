@@ -31,5 +31,5 @@ def test_what_was_followed_is_inside_and_not_nofollow() -> None:
 
 @pytest.mark.parametrize("length", [1, 8, 10])
 def test_what_is_no_blob_is_refused(length: int) -> None:
-    with pytest.raises(ValueError, match="no whole number of links"):
+    with pytest.raises(ValueError, match="not a whole number of links"):
         unpack(bytes(length))

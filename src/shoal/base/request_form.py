@@ -17,17 +17,18 @@ from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, json, to_
 from msgspec.structs import fields, replace
 
 from shoal.base.errors import InvalidInput
-from shoal.base.text import has_nul, shorten
+from shoal.base.text import has_nul, nearest, shorten
 
 Check = Callable[[Any], Any]
 """Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
 
+# How msgspec words its errors; `tests/unit/test_msgspec_messages.py` has each message that is read here.
+_MSGSPEC = ("Expected", "Invalid", "Object", "Number", "Integer")
 _PLACE = " - at `$"
 _EXPECTED = re.compile(r"Expected `(\w++)[^`]*+`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
 _NUL = b"\\u0000"  # as JSON has it
 _EXACT = 2**53  # beyond, a float does not say which integer is meant
-_LONGEST_NAME = 100  # characters of an unknown field for which a similar one is looked for
 _NAMES = {
     int: "a whole number",
     float: "a number",
@@ -90,7 +91,9 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         known = fields_of(cls)
         for name in values:
             if name not in known:
-                raise InvalidInput(called(shorten(name)), "is not a known field", _nearest(name, list(known)))
+                close = nearest(name, known)
+                fix = f"the nearest one is {close}" if close else f"the known ones are {', '.join(known)}"
+                raise InvalidInput(called(shorten(name)), "is not a known field", fix if known else "leave it out")
         for name, field in known.items():
             if field.required and name not in values:
                 raise InvalidInput(called(name), "is missing", f"give {field.accepts}")
@@ -241,16 +244,6 @@ def _with_integers(value: Any, depth: int = 20) -> Any:
     return value
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    if not known:
-        return "leave it out"
-    # A name of megabytes resembles none of ours, and comparing it would take seconds.
-    close = get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
-    return f"the nearest one is {close[0]}" if close else f"the known ones are {', '.join(known)}"
-
-
 def _said(refusal: object) -> tuple[str, str]:
     """Problem and fix, as a check says them: `is too long; write at most ten`."""
     problem, _, fix = str(refusal).rpartition("; ")
@@ -275,7 +268,7 @@ def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool)
     """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
     said, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
     said, place = (said, shorten(place[:-1])) if mark else (error, "")
-    if not said.startswith(("Expected", "Invalid", "Object", "Unable", "Number")):
+    if not said.startswith(_MSGSPEC):
         return InvalidInput(called + place, *_said(said))
     if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:
         return InvalidInput(called + place, "is none of the known ones", f"give {accepts(get_args(field.kind)[0])}")

@@ -5,6 +5,7 @@ themselves.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -12,6 +13,7 @@ import orjson
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
 _LONGEST_SECRET: Final = 4400
+_LONGEST_NAME: Final = 100
 
 # What moves the cursor, ends a line, turns the direction of writing, is invisible, or cannot be encoded. The
 # two joiners of emoji and of several scripts (U+200C, U+200D) change nothing but shape and stay.
@@ -52,6 +54,15 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\g<1>{HIDDEN}",
     ),
 )
+
+
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
+    """Return the known name that is most like this one; None if none is, by difflib's ratio."""
+    from difflib import get_close_matches
+
+    if len(name) > _LONGEST_NAME:  # comparing megabytes would take seconds, and no name of ours is that long
+        return None
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
 
 
 def names_a_secret(name: str) -> bool:

@@ -17,7 +17,7 @@ import click
 
 from shoal import __version__
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
-from shoal.base.text import clean, shorten
+from shoal.base.text import clean, nearest, shorten
 
 INTERRUPTED = 130
 FLAG_OF = {  # settings that a flag may give
@@ -31,7 +31,7 @@ FLAG_OF = {  # settings that a flag may give
 
 HARMFUL = frozenset({"stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"})
 """Commands that end, remove or invalidate something: never suggested for a word that may have meant anything."""
-SHORTEST_SLIP, LONG_WORD, LONGEST_COMMAND = 6, 8, 40  # letters
+SHORTEST_SLIP, LONG_WORD = 6, 8  # letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +206,12 @@ def _to_stderr(text: str) -> None:
 
 
 def _hint(name: str, path: str, known: Iterable[str]) -> str:
-    """Advise on a command that there is not. A command that ends or removes something is named only if hardly anything
-    else can have been meant; then nothing else is, either."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name.lower()[:LONGEST_COMMAND], list(known), n=1, cutoff=0.5)
-    if not close or (close[0] in HARMFUL and not _is_slip(name.lower(), close[0])):
-        return f'see "{path} --help" for all of them'
-    return f'the nearest one is "{path} {close[0]}"'
+    """Return the fix for an unknown command: the nearest one, or the help. A command that ends or removes something is
+    only suggested for an obvious typing mistake."""
+    close = nearest(name.lower(), known)
+    if close is None or (close in HARMFUL and not _is_slip(name.lower(), close)):
+        return f'see "{path} --help" for all commands'
+    return f'the nearest one is "{path} {close}"'
 
 
 def _is_slip(written: str, meant: str) -> bool:

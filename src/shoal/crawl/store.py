@@ -97,8 +97,7 @@ class HostRate(Struct, frozen=True):
 
     def delay_at(self, standing: HostStanding) -> float:
         """Seconds between two requests to a host."""
-        eased = min(standing.latency * self.ease, self.longest_ease.total_seconds())
-        return max(self.delay.total_seconds(), standing.crawl_delay, eased)
+        return standing.delay(self.delay.total_seconds(), self.ease, self.longest_ease.total_seconds())
 
 
 class Admission(Protocol):

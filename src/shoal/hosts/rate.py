@@ -24,6 +24,11 @@ class HostStanding(Struct, frozen=True):
     is_wary: bool = False  # it was held, and gave no good answer since: one URL at a time
     robots_known: bool = False
 
+    def delay(self, own: float, ease: float, longest_ease: float) -> float:
+        """Return the seconds between two requests: our own delay, what robots.txt asks for, or what a slow host gets
+        (`ease` seconds per second of latency), whichever is longest."""
+        return max(own, self.crawl_delay, min(self.latency * ease, longest_ease))
+
     def free_in(self, delay: float) -> float:
         """When it may be asked with this delay: who keeps none waits for no slot, but for the hold."""
         return self.busy_for if delay else self.held_for

@@ -87,7 +87,7 @@ class RateLimiter:
 
     def delay_at(self, standing: HostStanding) -> float:
         """Seconds between two requests to a host."""
-        return max(self._delay, standing.crawl_delay, min(standing.latency * self._ease, self._longest_ease))
+        return standing.delay(self._delay, self._ease, self._longest_ease)
 
     @property
     def ahead(self) -> float:

@@ -9,17 +9,12 @@ not fetched has no page. Nine bytes a link, no header: the keys can be read in p
 
 import sys
 from array import array
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntFlag
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from shoal.base.database import Database, Tx
-
-BATCH: Final = 256  # pages of one reading: at most 10,000 links each, so at most 23 MB
 _SIZE: Final = 9
 
 
@@ -44,14 +39,6 @@ class Links(Struct, frozen=True):
         return [key for key, flags in zip(self.keys, self.flags, strict=True) if flags & 3 == LinkFlag.INTERNAL]
 
 
-class Node(Struct, frozen=True):
-    """A page in the graph of its crawl: `number` is its place in the store, `key` what links to it name it by."""
-
-    number: int
-    key: int
-    links: Links
-
-
 def pack_key(key: int) -> bytes:
     """A key as a blob holds it. Whoever packs many keeps them packed: joining them is all that is left to do."""
     return key.to_bytes(8, "little", signed=True)
@@ -69,27 +56,12 @@ def join(first: bytes, second: bytes) -> bytes:
 
 
 def unpack(blob: bytes) -> Links:
-    """Raises ValueError on what is no blob of links."""
+    """Read a blob; raise ValueError if its length is not a whole number of links."""
     count, rest = divmod(len(blob), _SIZE)
     if rest:
-        raise ValueError(f"{len(blob)} bytes are no whole number of links")
+        raise ValueError(f"{len(blob)} bytes are not a whole number of links")
     keys = array("q")
     keys.frombytes(blob[: 8 * count])
     if sys.byteorder == "big":
         keys.byteswap()
     return Links(keys, blob[8 * count :])
-
-
-class LinkStore(Protocol):
-    async def links_after(self, tx: "Tx", crawl: int, number: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
-        """Number, key and link blob of pages in the order in which they were stored, after the page with that number.
-        Pages that were not parsed have no blob and are not among them. An empty answer is the end."""
-        ...
-
-
-async def walk(database: "Database", store: LinkStore, crawl: int, batch: int = BATCH) -> AsyncIterator[list[Node]]:
-    """The whole graph of a crawl, some pages at a time, whatever its size. What is stored meanwhile comes last."""
-    number = 0
-    while rows := await database.read(partial(store.links_after, crawl=crawl, number=number, limit=batch)):
-        number = rows[-1][0]
-        yield [Node(place, key, unpack(blob)) for place, key, blob in rows]
