@@ -88,7 +88,7 @@ class App:
     listeners: ControllerAddresses  # where controllers are, as far as this process learned of them
 
     def janitor(self) -> Janitor:
-        return Janitor(self.database, self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
+        return Janitor(self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
 
     def clock_watch(self) -> "Chore | None":
         """The chore that checks the store's clock, for processes without a janitor. None for an embedded store: it runs
@@ -438,7 +438,7 @@ async def apart(app: App) -> AsyncIterator[Queue]:
         database = PostgresDatabase(settings.database.but(pool_size=1), single_statements=True)
     await database.open()
     try:
-        heart = Queue(database, app.queue.store, settings.queue, app.signals)
+        heart = app.queue.on(database)
         await heart.extend([Fence(JobId("none"), 0)])  # the statement is prepared before a lease depends on it
         yield heart
     finally:

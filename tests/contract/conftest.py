@@ -114,7 +114,7 @@ class Bench:
         return Bench(self.url, database, self.clock, self.dialect, self.settings, _line=self._line)
 
     def janitor(self) -> Janitor:
-        return Janitor(self.database, self.queue, self.clock)
+        return Janitor(self.queue, self.clock)
 
     def storage(self, **checks: Check) -> StorageWatch:
         """A watch over storage; what has no check has room when it is tried again."""

@@ -64,7 +64,7 @@ class Desk:
         return [job.id for job in jobs]
 
     async def job(self, job_id: JobId) -> Job:
-        found = await self.app.database.read(lambda tx: self.app.queue.store.get(tx, job_id))
+        found = await self.app.database.read(lambda tx: self.app.queue.job(tx, job_id))
         assert found is not None
         return found
 

@@ -461,9 +461,9 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
         await bench.lose()
     lease = await bench.lease()
     await bench.jump(10.5)
-    [seen] = await bench.database.read(lambda tx: bench.jobs.expired(tx, 10))
+    [seen] = await bench.queue.expired(10, bots=True)
     await bench.settle_something(lease.holder)
-    await bench.janitor()._expire(seen)
+    await bench.queue.expire(seen)
     assert (await bench.job(job_id)).state is J.PENDING
 
 
@@ -472,9 +472,9 @@ async def test_a_finish_between_the_sweeps_look_and_its_move_wins(bench: Bench) 
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
-    [seen] = await bench.database.read(lambda tx: bench.jobs.expired(tx, 10))
+    [seen] = await bench.queue.expired(10, bots=True)
     await bench.queue.finish(lease)
-    assert not await bench.janitor()._expire(seen)
+    assert not await bench.queue.expire(seen)
     assert (await bench.job(job_id)).state is J.DONE
 
 
@@ -482,9 +482,9 @@ async def test_a_heartbeat_between_the_sweeps_look_and_its_move_wins(bench: Benc
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
-    [seen] = await bench.database.read(lambda tx: bench.jobs.expired(tx, 10))
+    [seen] = await bench.queue.expired(10, bots=True)
     assert (await bench.queue.extend([lease.holder])).kept == [lease.holder]
-    assert not await bench.janitor()._expire(seen)
+    assert not await bench.queue.expire(seen)
     assert (await bench.job(job_id)).state is J.LOCKED
 
 
@@ -492,10 +492,10 @@ async def test_a_new_grant_between_the_sweeps_look_and_its_move_is_not_touched(b
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
-    [seen] = await bench.database.read(lambda tx: bench.jobs.expired(tx, 10))
+    [seen] = await bench.queue.expired(10, bots=True)
     await bench.queue.release(lease, "slice")
     await bench.lease("w2")
-    assert not await bench.janitor()._expire(seen)
+    assert not await bench.queue.expire(seen)
     assert (await bench.job(job_id)).lease_holder == "w2"
 
 
@@ -561,7 +561,7 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
 
 
 async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_extend(bench: Bench) -> None:
-    janitor = Janitor(bench.database, bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, wary=True)
     kept, lost = await bench.enqueue(), await bench.enqueue()
     leases = [await bench.lease(), await bench.lease()]
     await bench.jump(30)  # nobody could extend, and the controller was restarted meanwhile
@@ -575,7 +575,7 @@ async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_exten
 
 
 async def test_a_janitor_that_came_while_others_extend_their_leases_sweeps_at_once(bench: Bench) -> None:
-    janitor = Janitor(bench.database, bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, wary=True)
     lost, _ = await bench.enqueue(), await bench.enqueue()
     await bench.lease()
     await bench.jump(11)

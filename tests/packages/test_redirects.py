@@ -260,7 +260,7 @@ async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawle
         walking.cancel()
         await asyncio.gather(walking, return_exceptions=True)
         site.late.clear()
-        [job] = await crawler.app.database.read(lambda tx: crawler.app.queue.store.jobs_of_run(tx, crawl.id))
+        [job] = await crawler.app.database.read(lambda tx: crawler.app.queue.jobs_of_run(tx, crawl.id))
         lost = give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "died")
         await crawler.app.database.run(lambda tx: crawler.app.queue.move_in(tx, lost, "crawl", crawl.id))
         await crawler.walk(crawl)

@@ -367,7 +367,7 @@ async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: Served) -> Non
             jobs = await pull(api, wait_seconds=2)
             if [job["job_id"] for job in jobs] == [job_id]:
                 break
-    held = await api.app.database.read(lambda tx: api.app.queue.store.held_by_owner(tx, "bot/local/gone"))
+    held = await api.app.database.read(lambda tx: api.app.queue.held_by_owner(tx, "bot/local/gone"))
     assert held == 0
 
 

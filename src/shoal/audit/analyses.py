@@ -92,7 +92,7 @@ class Analyses:
             return
         analysis = await self.store.get(tx, run_id)
         assert analysis is not None, "it was moved just now"
-        jobs = await self._queue.store.jobs_of_run(tx, run_id)
+        jobs = await self._queue.jobs_of_run(tx, run_id)
         moved = AnalysisMoved(
             run_id=run_id,
             state=analysis.state,

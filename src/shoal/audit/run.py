@@ -87,8 +87,7 @@ class AnalysisRun:
         return analysis
 
     async def _fence(self, tx: Tx) -> None:
-        if not await self._queue.store.fence(tx, self._lease.holder):
-            raise LeaseLost(self._lease.holder.job_id, self._lease.holder.epoch)
+        await self._queue.fence(tx, self._lease.holder)
 
     async def _analyse(self, analysis: Analysis) -> list[Finding] | None:
         """What every analyzer found; None if we have to leave first."""

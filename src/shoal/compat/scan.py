@@ -166,7 +166,7 @@ class Scan:
     async def erase(self) -> None:
         """Remove the scan from the store; refused while another process walks it."""
         await self._give_back_lost()
-        _, walked = await self._app.database.read(lambda tx: self._app.queue.store.live_of_run(tx, self.id))
+        _, walked = await self._app.database.read(lambda tx: self._app.queue.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
             raise StateConflict("scan", self.id, "walked by another process", "be cleaned up", "end that one first")
         await self.leave()
@@ -235,12 +235,11 @@ class Scan:
         report = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
 
         async def commit(tx: Tx) -> tuple[CrawlState, list[FrontierTask]]:
-            if not await app.queue.store.fence(tx, holder):
-                raise LeaseLost(holder.job_id, holder.epoch)
+            await app.queue.fence(tx, holder)
             state, _ = await app.crawls.store.control(tx, self.id)
             if done:
                 await app.frontier.settle(tx, number, holder, report)
-                await app.queue.store.mark_settled(tx, holder)
+                await app.queue.mark_settled(tx, holder)
             if state is not CrawlState.RUNNING or not want:
                 return state, []
             work = await app.frontier.take(tx, number, holder, want, 0, AT_ONCE)
@@ -289,7 +288,7 @@ class Scan:
             if now is None or now.state not in ALREADY:
                 state = "gone" if now is None else now.state
                 raise StateConflict("scan", self.id, state, "give URLs", "resume it, or clean it up and begin again")
-            await app.queue.store.cancel_waiting(tx, self.id, "replaced")
+            await app.queue.cancel_waiting(tx, self.id, "replaced")
             await app.queue.enqueue_in(tx, [job])
             lease = await app.queue.lease_one_in(tx, job.id, holder_name())
             assert lease is not None
@@ -323,7 +322,7 @@ class Scan:
 
     async def _give_back_lost(self) -> list[Job]:
         """Put back the jobs of processes that are gone; those of others, which may or may not live."""
-        jobs = await self._app.database.read(lambda tx: self._app.queue.store.jobs_of_run(tx, self.id))
+        jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
         ours = None if self._hold is None else self._hold.lease.holder.job_id
         locked = [job for job in jobs if job.state is JobState.LOCKED and job.id != ours]
         gone = [job for job in locked if is_gone(job.lease_holder or "")]

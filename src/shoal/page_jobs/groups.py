@@ -95,7 +95,7 @@ class Groups:
         """What each attempt at a page job gave, oldest first; also those that were not its last word."""
 
         async def look(tx: Tx) -> list[StoredResult]:
-            if await self._queue.store.get(tx, JobId(job_id)) is None:
+            if await self._queue.job(tx, JobId(job_id)) is None:
                 raise NotFound("job", job_id)
             return await self._results.of_job(tx, JobId(job_id))
 
@@ -131,7 +131,7 @@ class Groups:
 
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
         """What waits goes first: only then can nobody lease it while we end what is leased."""
-        await self._queue.store.cancel_waiting(tx, group_id, reason)
+        await self._queue.cancel_waiting(tx, group_id, reason)
         held = await self.store.held(tx, group_id)
         moves = [job_states.cancel(holder.job_id, holder.epoch, reason) for holder in held]
         await self._queue.finish_and_lease_in(tx, moves, None)

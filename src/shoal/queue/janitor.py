@@ -6,13 +6,11 @@ from datetime import timedelta
 from functools import partial
 
 from shoal.base.clock import Clock
-from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost, StorageFull, TimeError
+from shoal.base.errors import StorageFull, TimeError
 from shoal.base.service import PassResult
 from shoal.base.store_clock import ClockCheck
-from shoal.queue.job import RUN_KINDS, Fence, LostJob
+from shoal.queue.job import RUN_KINDS, LostJob
 from shoal.queue.queue import Queue
-from shoal.queue.states import GrantEnd, Move
 
 BATCH = 100
 WORTH_TELLING = 1_000_000  # microseconds that a clock went back
@@ -33,14 +31,12 @@ class Janitor:
 
     def __init__(
         self,
-        database: Database,
         queue: Queue,
         clock: Clock,
         *,
         wary: bool = False,
         bot_grace: timedelta = timedelta(0),
     ) -> None:
-        self._database = database
         self._queue = queue
         self._clock = clock
         self._hold_until = 0.0
@@ -55,10 +51,10 @@ class Janitor:
     async def run_once(self) -> PassResult:
         began = self._now()
         try:
-            lost = await self._database.read(self._look)
+            lost = await self._queue.expired(BATCH, bots=self._now() >= self._bots_until)
             self._mind_clocks(await self._store_clock.check())  # after the look: what that found may be a clock's doing
             if self._wary:
-                self._outage = bool(lost) and await self._database.read(self._nobody_extends)
+                self._outage = bool(lost) and await self._nobody_extends()
                 self._wary = False
             tidied = await self._tidy()
             if self._in_grace(began):
@@ -84,18 +80,10 @@ class Janitor:
     async def _tidy(self) -> str:
         """The floor below what others do at once: jobs whose time has come, offers that nobody took, and jobs for which
         there is room again."""
-        store, freed = self._queue.store, 0
-        offers = await self._database.run(self._tidy_in)
-        for scope in await self._database.read(lambda tx: store.parked_in(tx, BATCH)):
-            freed += await self._database.run(partial(store.unpark, scope=scope))
+        offers = await self._queue.tidy(BATCH)
+        freed = await self._queue.unpark(BATCH)
         done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]
         return ", ".join(words.format(count) for count, words in done if count)
-
-    async def _tidy_in(self, tx: Tx) -> int:
-        offers = await self._queue.store.give_up_offers(tx, BATCH)
-        await self._queue.store.mend_seats(tx)
-        await self._queue.store.make_due(tx)
-        return offers
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
         """Jobs of one group, and those of none, together in one commit; the work of a run each with it."""
@@ -103,27 +91,8 @@ class Janitor:
         for job in lost:
             if job.kind not in RUN_KINDS:
                 groups.setdefault((job.kind, job.run_id), []).append(job)
-        sweeps = [partial(self._expire_group, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
-        return await _each([*sweeps, *(partial(self._expire, job) for job in lost if job.kind in RUN_KINDS)])
-
-    async def _expire_group(self, kind: str, run_id: str | None, seen: list[LostJob]) -> int:
-        async def commit(tx: Tx) -> int:
-            await self._queue.lock_run(tx, kind, run_id)
-            lost = await self._queue.store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
-            moves = [await self._verdict(tx, job) for job in lost]
-            await self._queue.finish_and_lease_in(tx, moves, None)
-            for move in moves:
-                await self._queue.job_moved_in(tx, move, kind, run_id)
-            return len(moves)
-
-        return await self._database.run(commit)
-
-    async def _verdict(self, tx: Tx, lost: LostJob) -> Move:
-        error = f"the lease of {lost.lease_holder} ran out"
-        return await self._queue.verdict_in(tx, lost, GrantEnd.EXPIRED, error)
-
-    async def _look(self, tx: Tx) -> list[LostJob]:
-        return await self._queue.store.expired(tx, BATCH, bots=self._now() >= self._bots_until)
+        sweeps = [partial(self._queue.expire_all, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
+        return await _each([*sweeps, *(partial(self._queue.expire, job) for job in lost if job.kind in RUN_KINDS)])
 
     def _now(self) -> float:
         """Seconds that pass while the machine sleeps, too: whoever slept may have been the only one."""
@@ -143,26 +112,10 @@ class Janitor:
             if moved < -WORTH_TELLING:
                 self._store_clock.tell_own_clock(-moved / 1e6)
 
-    async def _nobody_extends(self, tx: Tx) -> bool:
+    async def _nobody_extends(self) -> bool:
         settings = self._queue.settings
-        freshest = await self._queue.store.freshest_lease(tx)
+        freshest = await self._queue.freshest_lease()
         return freshest is None or freshest < settings.lease - 2 * settings.extend_every
-
-    async def _expire(self, lost: LostJob) -> bool:
-        try:
-            await self._database.run(lambda tx: self._expire_in(tx, lost))
-        except LeaseLost:
-            return False  # its worker came back, or another janitor was first
-        return True
-
-    async def _expire_in(self, tx: Tx, seen: LostJob) -> None:
-        holder = Fence(seen.id, seen.epoch)
-        await self._queue.lock_run(tx, seen.kind, seen.run_id)
-        lost = await self._queue.store.lost(tx, holder) if await self._queue.store.still_expired(tx, holder) else None
-        if lost is None:
-            raise LeaseLost(seen.id, seen.epoch)
-        move = await self._verdict(tx, lost)
-        await self._queue.move_in(tx, move, lost.kind, lost.run_id)
 
 
 async def _each(sweeps: Sequence[Callable[[], Awaitable[int]]]) -> int:

@@ -38,7 +38,7 @@ class JobAdmin:
         self._book = book
 
     async def get(self, job_id: str) -> Job:
-        job = await self._database.read(lambda tx: self._queue.store.get(tx, JobId(job_id)))
+        job = await self._database.read(lambda tx: self._queue.job(tx, JobId(job_id)))
         if job is None:
             raise NotFound("job", shorten(job_id))
         return job
@@ -55,13 +55,13 @@ class JobAdmin:
     async def history(self, job_id: str) -> list[Grant]:
         """Every grant of a job, oldest first."""
         job = await self.get(job_id)
-        return await self._database.read(lambda tx: self._queue.store.history(tx, job.id))
+        return await self._database.read(lambda tx: self._queue.history(tx, job.id))
 
     async def explain(self, job_id: str) -> JobExplanation:
         """Why a job is where it is."""
 
         async def look(tx: Tx) -> JobExplanation:
-            job = await self._queue.store.get(tx, JobId(job_id))
+            job = await self._queue.job(tx, JobId(job_id))
             if job is None:
                 raise NotFound("job", shorten(job_id))
             crowd = await self._book.around(tx, job)
@@ -158,7 +158,7 @@ class JobAdmin:
 
     async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
         """Cancel a job as part of a larger commit; None if it has ended, or was moved by somebody else just now."""
-        job = await self._queue.store.get(tx, job_id)
+        job = await self._queue.job(tx, job_id)
         if job is None or job.state in states.TERMINAL:
             return None
         move = states.cancel(job.id, job.lease_epoch, reason)

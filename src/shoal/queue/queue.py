@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from shoal.base.clock import Clock
@@ -23,6 +24,7 @@ from shoal.queue.job import (
     Enqueued,
     Extended,
     Fence,
+    Grant,
     HeartbeatAnswer,
     Job,
     Lease,
@@ -112,7 +114,7 @@ class Queue:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._database = database
-        self.store = store
+        self._store = store
         self.settings = settings
         self._signals = signals
         self._keepers: dict[str, RunListener] = {}
@@ -127,6 +129,10 @@ class Queue:
         self._keepers.update(keepers)
         self._undertakers.update(undertakers or {})
 
+    def on(self, database: Database) -> "Queue":
+        """Return a queue over the same jobs that uses another connection. It has no listeners: only extend leases."""
+        return Queue(database, self._store, self.settings, self._signals)
+
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; what became of each, in their order."""
         # What is known already has to be looked up, and where jobs wait by host has to be noted.
@@ -138,7 +144,7 @@ class Queue:
         """Store jobs in an open transaction."""
         for place, job in enumerate(jobs):
             _check(job, place)
-        enqueued = await self.store.insert(tx, jobs)
+        enqueued = await self._store.insert(tx, jobs)
         if new := [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]:
             tx.on_commit(lambda: self.emit_enqueued(new))
         return enqueued
@@ -184,7 +190,7 @@ class Queue:
 
         A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
         before, calls `job_moved_in` or its own listener after, or has `emit_turn` called on commit."""
-        return await self.store.turn(tx, moves, request, limit, self.settings.lease)
+        return await self._store.turn(tx, moves, request, limit, self.settings.lease)
 
     async def _turn(
         self, moves: Sequence[Move], request: LeaseRequest, limit: int, emit: Callable[[TurnResult], None]
@@ -193,7 +199,7 @@ class Queue:
         enough the last time."""
 
         async def once(tx: Tx) -> TurnResult | None:
-            turned = await self.store.turn_once(tx, moves, request, limit, self.settings.lease)
+            turned = await self._store.turn_once(tx, moves, request, limit, self.settings.lease)
             if turned is not None:
                 tx.on_commit(lambda: emit(turned))
             return turned
@@ -226,33 +232,33 @@ class Queue:
 
     async def lease_one_in(self, tx: Tx, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending, in an open transaction."""
-        lease = await self.store.lease_one(tx, job_id, holder, self.settings.lease)
+        lease = await self._store.lease_one(tx, job_id, holder, self.settings.lease)
         if lease is not None:
             tx.on_commit(lambda: self._emit_leased(lease, holder))
         return lease
 
     async def extend(self, holders: Sequence[Fence]) -> Extended:
         """Those of the leases that are still ours; they last one more term from now. Some may be to be killed."""
-        return await self._database.run(lambda tx: self.store.extend(tx, holders, self.settings.lease))
+        return await self._database.run(lambda tx: self._store.extend(tx, holders, self.settings.lease))
 
     async def beat(self, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer:
         """A bot's sign of life: its lease lasts the job's own term from now, or `ttl`. Raises if it is not its own."""
-        beat = await self._database.run(lambda tx: self.store.beat(tx, owner, holder, ttl))
+        beat = await self._database.run(lambda tx: self._store.beat(tx, owner, holder, ttl))
         if beat is None:
             raise LeaseLost(holder.job_id, holder.epoch)
         return beat
 
     async def began(self, holder: Fence, node: str, pid: int, config: str | None = None) -> bool:
         """Note who works on a grant: the node, its process, its configuration; False if the job moved on."""
-        return await self._database.run(lambda tx: self.store.note(tx, holder, node, pid, config))
+        return await self._database.run(lambda tx: self._store.note(tx, holder, node, pid, config))
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
         """Whether a job of that kind stands in line; somebody may have it before you ask for it."""
-        return await self._database.read(lambda tx: self.store.waits(tx, kind, lanes))
+        return await self._database.read(lambda tx: self._store.waits(tx, kind, lanes))
 
     async def held_by(self, holder: str) -> list[Lease]:
         """What is leased under that very name."""
-        return await self._database.read(lambda tx: self.store.held_by(tx, holder))
+        return await self._database.read(lambda tx: self._store.held_by(tx, holder))
 
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: try again after a pause, or, after the last one, fail for good."""
@@ -282,7 +288,7 @@ class Queue:
 
         async def commit(tx: Tx) -> JobState:
             await self.lock_run(tx, lease.kind, lease.run_id)
-            lost = await self.store.lost(tx, lease.holder)
+            lost = await self._store.lost(tx, lease.holder)
             if lost is None:
                 raise LeaseLost(lease.holder.job_id, lease.holder.epoch)
             move = await self.verdict_in(tx, lost, GrantEnd.CRASHED, error, reason)
@@ -298,7 +304,7 @@ class Queue:
         async def commit(tx: Tx) -> int:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self.lock_run(tx, kind, run_id or None)
-            lost = await self.store.lost_in(tx, [lease.holder for lease in leases], expired=False)
+            lost = await self._store.lost_in(tx, [lease.holder for lease in leases], expired=False)
             moves = [(await self.verdict_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
             for move, job in moves:
@@ -306,6 +312,69 @@ class Queue:
             return len(moves)
 
         return await self._database.run(commit)
+
+    async def expired(self, limit: int, *, bots: bool) -> list[LostJob]:
+        """Return locked jobs whose lease ran out, oldest first, with or without those that bots hold. Candidates for
+        `expire`: their workers may still come back."""
+        return await self._database.read(lambda tx: self._store.expired(tx, limit, bots=bots))
+
+    async def expire(self, seen: LostJob) -> bool:
+        """Take a job from a worker whose lease ran out; False if the worker came back, or somebody else was first."""
+        fence = Fence(seen.id, seen.epoch)
+
+        async def commit(tx: Tx) -> None:
+            await self.lock_run(tx, seen.kind, seen.run_id)
+            lost = await self._store.lost(tx, fence) if await self._store.still_expired(tx, fence) else None
+            if lost is None:
+                raise LeaseLost(fence.job_id, fence.epoch)
+            await self.move_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id)
+
+        try:
+            await self._database.run(commit)
+        except LeaseLost:
+            return False
+        return True
+
+    async def expire_all(self, kind: str, run_id: str | None, seen: Sequence[LostJob]) -> int:
+        """Do the same for jobs of one run, or of none, in one commit; returns how many were still expired."""
+
+        async def commit(tx: Tx) -> int:
+            await self.lock_run(tx, kind, run_id)
+            lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
+            moves = [await self._expiry(tx, job) for job in lost]
+            await self.finish_and_lease_in(tx, moves, None)
+            for move in moves:
+                await self.job_moved_in(tx, move, kind, run_id)
+            return len(moves)
+
+        return await self._database.run(commit)
+
+    async def _expiry(self, tx: Tx, lost: LostJob) -> Move:
+        return await self.verdict_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
+
+    async def freshest_lease(self) -> timedelta | None:
+        """Return how long the node lease that ends last still has; negative if it is over, None if there is none."""
+        return await self._database.read(self._store.freshest_lease)
+
+    async def tidy(self, limit: int) -> int:
+        """Let jobs wait whose time has come, correct the counts of quotas, and return offers that no node took to the
+        shared lane; returns how many offers."""
+
+        async def commit(tx: Tx) -> int:
+            offers = await self._store.give_up_offers(tx, limit)
+            await self._store.mend_seats(tx)
+            await self._store.make_due(tx)
+            return offers
+
+        return await self._database.run(commit)
+
+    async def unpark(self, limit: int) -> int:
+        """Let parked jobs wait again as far as their quotas allow, for the next `limit` quota keys; returns how many.
+        Each key is a commit of its own, because it holds the lock of the key."""
+        freed = 0
+        for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
+            freed += await self._database.run(partial(self._store.unpark, scope=key))
+        return freed
 
     async def verdict_in(
         self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST
@@ -329,7 +398,7 @@ class Queue:
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
         """Carry out a move, and what it means for the run, in an open transaction; raises if the job moved on."""
         await self.lock_run(tx, kind, run_id)
-        if not await self.store.apply(tx, move):
+        if not await self._store.apply(tx, move):
             raise LeaseLost(move.job_id, move.epoch)
         await self.job_moved_in(tx, move, kind, run_id)
 
@@ -347,6 +416,50 @@ class Queue:
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._undertakers:
             await self._undertakers[kind].buried(tx, dead)
+
+    async def fence(self, tx: Tx, fence: Fence) -> None:
+        """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
+        if not await self._store.fence(tx, fence):
+            raise LeaseLost(fence.job_id, fence.epoch)
+
+    async def mark_settled(self, tx: Tx, fence: Fence) -> None:
+        """Record that this grant settled something, so that earlier crashes of the job no longer count."""
+        await self._store.mark_settled(tx, fence)
+
+    async def job(self, tx: Tx, job_id: JobId) -> Job | None:
+        return await self._store.get(tx, job_id)
+
+    async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]:
+        return await self._store.jobs_of_run(tx, run_id)
+
+    async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
+        """Return how many of the run's jobs are pending, and how many are locked."""
+        return await self._store.live_of_run(tx, run_id)
+
+    async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
+        """Return every grant of a job, oldest first."""
+        return await self._store.history(tx, job_id)
+
+    async def held_by_owner(self, tx: Tx, owner: str) -> int:
+        """Return how many jobs an owner holds. Reads every locked job: call it rarely."""
+        return await self._store.held_by_owner(tx, owner)
+
+    async def other_run_waits(self, tx: Tx, job_id: JobId) -> bool:
+        """Return whether a job of another run, as important as this one, has waited in the same lane for longer than a
+        poll of an idle worker takes: then no worker is free for it."""
+        return await self._store.other_run_waits(tx, job_id, self.settings.poll_every)
+
+    async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
+        """Cancel the pending jobs of a run; returns how many."""
+        return await self._store.cancel_waiting(tx, run_id, reason)
+
+    async def kill_run(self, tx: Tx, run_id: str) -> int:
+        """Have the leased jobs of a run killed by their workers once `force_grace` is over; returns how many."""
+        return await self._store.kill_run(tx, run_id, self.settings.force_grace)
+
+    async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
+        """Change the priority of the live jobs of a run."""
+        await self._store.set_priority(tx, run_id, priority)
 
     async def lock_run(self, tx: Tx, kind: str, run_id: str | None) -> None:
         """The first lock of every commit that moves a job: the lock order is run, then job."""
@@ -368,7 +481,7 @@ class Queue:
 
     def clock_watch(self, clock: Clock) -> ClockWatch:
         """The check of the store's clock, by the uptime of this machine."""
-        return ClockWatch(self._database, self.store.clock, clock, self._signals)
+        return ClockWatch(self._database, self._store.clock, clock, self._signals)
 
     def backoff(self, attempts: int) -> timedelta:
         """`WORKER_BACKOFF_MS · 2^(attempts-1)`; the jitter only adds."""

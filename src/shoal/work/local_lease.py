@@ -27,7 +27,7 @@ class LocalLease:
         self._queue = queue
         self._crawls = crawls
         self._clock = clock
-        self._janitor = Janitor(database, queue, clock)
+        self._janitor = Janitor(queue, clock)
 
     async def take(self, crawl: Crawl) -> Lease:
         """The lease of one of the crawl's jobs. Those whose process is gone are taken from it at once; for any other
@@ -53,7 +53,7 @@ class LocalLease:
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "start a new one")
 
     async def _live(self, crawl: Crawl) -> list[Job]:
-        jobs = await self._database.read(lambda tx: self._queue.store.jobs_of_run(tx, crawl.id))
+        jobs = await self._database.read(lambda tx: self._queue.jobs_of_run(tx, crawl.id))
         live = [job for job in jobs if job.finished_at is None]
         if not live:
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "look at it with `shoal crawls show`")

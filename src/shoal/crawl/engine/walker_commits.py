@@ -4,7 +4,6 @@ walker brings, takes what it fetches next, and answers whether to go on."""
 from msgspec import Struct
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS, room
@@ -86,7 +85,7 @@ class WalkerCommits:
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._frontier.recover(tx, self._crawl.number)
             if self._crawl.config.hooks:  # they are loaded: a death from now on is not their loading's
-                await self._queue.store.mark_settled(tx, self.holder)
+                await self._queue.mark_settled(tx, self.holder)
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
@@ -127,7 +126,7 @@ class WalkerCommits:
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, holds)
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
-            await self._queue.store.mark_settled(tx, self.holder)
+            await self._queue.mark_settled(tx, self.holder)
         if not ask.in_flight and not work:
             await self._idle(tx, turn, ask.news)
             turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
@@ -199,8 +198,7 @@ class WalkerCommits:
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
         """What the run wants, and whether it has other options than we know."""
-        if not await self._queue.store.fence(tx, self.holder):
-            raise LeaseLost(self.holder.job_id, self.holder.epoch)
+        await self._queue.fence(tx, self.holder)
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 
@@ -215,7 +213,7 @@ class WalkerCommits:
         walked = report.walked // await self._walkers(tx)
         await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked, leaves=leaves)
         if report.has_tries:
-            await self._queue.store.mark_settled(tx, self.holder)
+            await self._queue.mark_settled(tx, self.holder)
         return holds
 
     async def _respect_releases(self, tx: Tx, report: WalkerBatch) -> None:
@@ -241,7 +239,7 @@ class WalkerCommits:
         """How many walk at this moment: each counts its part of the time, so that the parts make up the clock's."""
         if self._crawl.config.workers == 1:
             return 1
-        _, locked = await self._queue.store.live_of_run(tx, self._crawl.id)
+        _, locked = await self._queue.live_of_run(tx, self._crawl.id)
         return max(1, locked)
 
     async def _affordable(self, tx: Tx, ask: TurnRequest, counts: Counts | None) -> int:
@@ -255,7 +253,7 @@ class WalkerCommits:
     async def _others_wait(self, tx: Tx, ask: TurnRequest) -> bool:
         if not ask.slice_over:
             return False
-        return await self._queue.store.other_run_waits(tx, self.holder.job_id, self._queue.settings.poll_every)
+        return await self._queue.other_run_waits(tx, self.holder.job_id)
 
     async def _spent(self, tx: Tx) -> Counts | None:
         return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None

@@ -213,7 +213,7 @@ class Crawls:
         counts = await self.store.counts(tx, crawl.number)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
             return CrawlStatus(crawl, counts)
-        jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
+        jobs = await self._queue.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
         if crawl.state in states.WALKED and await self._is_left(tx, crawl, jobs):
             return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
@@ -313,7 +313,7 @@ class Crawls:
     async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
         if crawl.state in (CrawlState.STOPPING, CrawlState.STOPPED):
             raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "start a new one")
-        jobs = await self._queue.store.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
+        jobs = await self._queue.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
             # Whoever walks it has told these pages already, and would tell them twice.
             raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "pause it where it runs first")
@@ -336,7 +336,7 @@ class Crawls:
             left = await self._left_for_a_budget(tx, crawl)
             await self.store.change(tx, crawl_id, config)
             if config.priority != crawl.priority:
-                await self._queue.store.set_priority(tx, crawl_id, config.priority)
+                await self._queue.set_priority(tx, crawl_id, config.priority)
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
             tx.on_commit(lambda: self._signals.emit(changed))
             await self._back(tx, crawl, config, left)
@@ -415,7 +415,7 @@ class Crawls:
             await self._move(tx, crawl, verdict)
             await self._follow(tx, crawl, verdict, move.job_id)
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
-            await self._queue.store.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
+            await self._queue.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
     async def _put_back(self, tx: Tx, crawl: Crawl, holder: Fence) -> None:
         """What a walker still had that was handed back for it, say because the store was away or full, waits again. It
@@ -437,7 +437,7 @@ class Crawls:
         """What comes after a completed crawl is for workers: one that a process walks by itself has none."""
         if self._sequel is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
             return
-        job = await self._queue.store.get(tx, job_id)
+        job = await self._queue.job(tx, job_id)
         if job is not None and not is_local(job.lane):
             await self._sequel().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
 
@@ -446,8 +446,8 @@ class Crawls:
             return None
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
             # What waits goes first, as in `_quiet`: a walker leased while we count would be left on a quiet crawl.
-            await self._queue.store.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
-        pending, locked = await self._queue.store.live_of_run(tx, crawl.id)
+            await self._queue.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
+        pending, locked = await self._queue.live_of_run(tx, crawl.id)
         counts = await self.store.counts(tx, crawl.number)
         if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
             return _end_of(counts)
@@ -470,7 +470,7 @@ class Crawls:
 
     async def _left_for_a_budget(self, tx: Tx, crawl: Crawl) -> list[Job]:
         """The walkers that found a budget spent, by the options that the crawl has now."""
-        jobs = await self._queue.store.jobs_of_run(tx, crawl.id)
+        jobs = await self._queue.jobs_of_run(tx, crawl.id)
         return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
 
     async def _quiet(
@@ -487,15 +487,15 @@ class Crawls:
 
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
-            killed = await self._queue.store.kill_run(tx, crawl_id, self._queue.settings.force_grace) if force else 0
+            killed = await self._queue.kill_run(tx, crawl_id) if force else 0
             if killed:
                 await self.journal.write(tx, crawl.number, [messages.forced(self._queue.settings.force_grace)])
             await noting(tx, crawl_id)
             if crawl.state in (ask.to, now.to):
                 return
             # What waits goes first: only then can no worker lease it while we count those that walk.
-            await self._queue.store.cancel_waiting(tx, crawl_id, now.to.value)
-            _, locked = await self._queue.store.live_of_run(tx, crawl_id)
+            await self._queue.cancel_waiting(tx, crawl_id, now.to.value)
+            _, locked = await self._queue.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
                 await self._set_state(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
             if not await self._move(tx, crawl, ask if locked else now):
