@@ -138,13 +138,17 @@ class Rig:
             tasks = await self._commit("turn", len(tasks), partial(self._turn, brought=brought))
 
     async def _add(self, tx: Tx, urls: list[NewUrl]) -> int:
-        return await self._app.frontier.add(tx, self._crowd.crawl.number, self._holder.job_id, urls)
+        return await self._app.crawls.add_urls(tx, self._crowd.crawl.number, urls, self._holder.job_id)
 
     async def _take(self, tx: Tx) -> list[FrontierTask]:
-        return await self._app.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
+        taken = await self._app.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
+        return taken.tasks
 
     async def _settle(self, tx: Tx, brought: Brought) -> None:
-        await self._app.frontier.settle(tx, self._crowd.crawl.number, self._holder, brought)
+        app, number = self._app, self._crowd.crawl.number
+        settlement = await app.frontier.settle(tx, number, self._holder, brought)
+        await app.pages.insert(tx, number, settlement.pages)
+        await app.crawls.store.add_counts(tx, number, self._holder.job_id, settlement.counts())
 
     async def _turn(self, tx: Tx, brought: Brought) -> list[FrontierTask]:
         await self._settle(tx, brought)

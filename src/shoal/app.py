@@ -518,7 +518,7 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     signals.subscribe(announcing(wake))
     pages = SqlPageStore()
     hosts = SqlHostStore()
-    frontier = SqlFrontier(database.dialect, hosts, pages)
+    frontier = SqlFrontier(database.dialect, hosts)
     queue = Queue(database, SqlJobStore(database.dialect, settings.queue.ageing), settings.queue, signals)
     crawl_store = SqlCrawlStore()
     crawls = Crawls(

@@ -83,7 +83,7 @@ class Bench:
         self.signals = signals
         self.jobs = SqlJobStore(self.dialect, self.settings.ageing)
         self.hosts, self.pages = SqlHostStore(), SqlPageStore()
-        self.frontier = SqlFrontier(self.dialect, self.hosts, self.pages)
+        self.frontier = SqlFrontier(self.dialect, self.hosts)
         self.queue = Queue(self.database, self.jobs, self.settings, signals)
         crawls = SqlCrawlStore()
         self.journal = Journal(self.database, SqlJournalStore(), crawls, CrawlSettings().journal_lines)
@@ -247,7 +247,15 @@ class Walker:
         self.held: list[FrontierTask] = []
         self.attached = False
         self.walk = WalkerCommits(
-            bench.database, bench.crawls, bench.frontier, bench.hosts, bench.queue, crawl, lease.holder, pace
+            bench.database,
+            bench.crawls,
+            bench.frontier,
+            bench.hosts,
+            bench.queue,
+            crawl,
+            lease.holder,
+            pace,
+            bench.pages,
         )
 
     async def attach(self) -> None:

@@ -160,8 +160,8 @@ async def test_what_fails_again_meanwhile_is_not_reopened_a_second_time(
 
 async def test_who_died_between_two_batches_is_made_up_for_by_the_next(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
-    page = (await bench.database.read(lambda tx: bench.frontier.failed_after(tx, crawl.number, 0, 10)))[0]
-    await bench.database.run(lambda tx: bench.frontier.reopen(tx, crawl.number, [page]))
+    page = (await bench.database.read(lambda tx: bench.crawls.store.failed_after(tx, crawl.number, 0, 10)))[0]
+    await bench.database.run(lambda tx: bench.crawls.reopen(tx, crawl.number, [page]))
     assert await bench.crawls.retry_these(crawl.id, ALL) == 0
     assert await bench.state(crawl) is S.QUEUED
     await check_ledger(bench, crawl)

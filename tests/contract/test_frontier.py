@@ -61,7 +61,7 @@ async def taken(bench: Bench) -> int:
 
 
 async def add(bench: Bench, crawl: Crawl, *urls: NewUrl) -> int:
-    return await bench.database.run(lambda tx: bench.frontier.add(tx, crawl.number, "", list(urls)))
+    return await bench.database.run(lambda tx: bench.crawls.add_urls(tx, crawl.number, list(urls)))
 
 
 async def grown(bench: Bench, *paths: str, workers: int = 1, depth: int = 1) -> Crawl:
@@ -237,7 +237,7 @@ async def asked_by_a_take(
 
     async def take(tx: Tx) -> list[FrontierTask]:
         tally.asked.clear()  # a commit may be tried twice
-        return await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.holder, want, 0, pace)
+        return (await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.holder, want, 0, pace)).tasks
 
     tasks = await bench.database.run(take)
     return tally.asked, tasks
@@ -658,7 +658,7 @@ async def test_two_walkers_never_share_a_suspect(postgres_bench: Bench) -> None:
     await gate.wait_until_reached()
     quick = await bench.database.run(lambda tx: bench.frontier.take(tx, crawl.number, second.holder, 5, 0, FREE))
     gate.open()
-    assert len(await slow) + len(quick) == 1
+    assert len((await slow).tasks) + len(quick.tasks) == 1
 
 
 async def test_a_suspect_keeps_its_hosts_pace(bench: Bench) -> None:
@@ -849,7 +849,7 @@ async def test_two_crawls_at_once_reserve_no_slot_beyond_two_seconds(postgres_be
     between.cancel()
     quick = await bench.database.run(lambda tx: bench.frontier.take(tx, second, holders[1], 5, 0, SLOW))
     gate.open()
-    tasks = await slow + quick
+    tasks = (await slow).tasks + quick.tasks
     assert max(task.start_in for task in tasks) <= 2.01
 
 
@@ -1002,7 +1002,7 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
     async def measured(tx: Tx) -> list[FrontierTask]:
         tx._connection.set_progress_handler(count, 10)  # type: ignore[attr-defined]
         try:
-            return await bench.frontier.take(tx, crawl.number, walker.holder, 40, 0, FREE)
+            return (await bench.frontier.take(tx, crawl.number, walker.holder, 40, 0, FREE)).tasks
         finally:
             tx._connection.set_progress_handler(None, 0)  # type: ignore[attr-defined]
 

@@ -254,7 +254,7 @@ async def test_a_pattern_in_quarantine_is_released_where_it_was_carried_to(bench
     crawl = await paused(bench)
     await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(crawl.id)).crawl
-    assert await other.database.run(lambda tx: other.frontier.free(tx, there.number, TRAP)) == 2
+    assert await other.crawls.release(there.id, TRAP) == 2
     assert (await archivist_of(other).stats(crawl.id)).settled.get("quarantined") is None
     assert (await other.counts(there)).queued == (await archivist_of(other).stats(crawl.id)).open == 6
 
@@ -398,7 +398,7 @@ async def test_a_long_frontier_is_carried_in_batches(
     monkeypatch.setattr("shoal.crawl.dump.dump.BATCH", 7)
     crawl = await paused(bench)
     urls = [new_url(crawl, f"/{place}", 1, Fate.SKIPPED_SCOPE if place % 3 else Fate.OPEN) for place in range(60)]
-    await bench.database.run(lambda tx: bench.frontier.add(tx, crawl.number, "", urls))
+    await bench.database.run(lambda tx: bench.crawls.add_urls(tx, crawl.number, urls))
     await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(crawl.id)).crawl
     assert await other.fates(there) == await bench.fates(crawl)
@@ -479,7 +479,7 @@ async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, oth
 async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench, other: Bench) -> None:
     crawl = await bench.submit()
     await bench.database.run(
-        lambda tx: bench.frontier.add(tx, crawl.number, "", [new_url(crawl, "/map", kind=UrlKind.SITEMAP)])
+        lambda tx: bench.crawls.add_urls(tx, crawl.number, [new_url(crawl, "/map", kind=UrlKind.SITEMAP)])
     )
     walker = await bench.walker(crawl)
     await walker.take()

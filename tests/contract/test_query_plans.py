@@ -364,7 +364,7 @@ async def trap(bench: Bench, crawl: Crawl, walker: Walker) -> None:
     await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: task.url}))
     await walker.turn(Settled(task, Fate.QUARANTINED), found=[new_url(crawl, "/trap", fate=Fate.QUARANTINED)])
     await bench.database.read(lambda tx: bench.frontier.traps(tx, crawl.number))
-    await bench.database.run(lambda tx: bench.frontier.free(tx, crawl.number, pattern))
+    await bench.crawls.release(crawl.id, pattern)
 
 
 async def redirect(bench: Bench, crawl: Crawl, walker: Walker) -> None:

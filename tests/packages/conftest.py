@@ -14,7 +14,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl, CrawlConfig
-from shoal.crawl.frontier.values import WalkerBatch
+from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.store import FrontierStore
 from shoal.pages.page import Page
@@ -134,11 +134,9 @@ class Weighing:
         self._frontier = frontier
         self.weights: list[int] = []
 
-    async def settle(
-        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int, *, leaves: bool
-    ) -> None:
-        self.weights.append(report.weight)
-        await self._frontier.settle(tx, crawl, holder, report, walked, leaves=leaves)
+    async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool) -> Settlement:
+        self.weights.append(batch.weight)
+        return await self._frontier.settle(tx, crawl, fence, batch, leaves=leaves)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._frontier, name)

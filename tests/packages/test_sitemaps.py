@@ -13,7 +13,7 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.engine import engine, sitemap_reader
 from shoal.crawl.engine.walker import SitemapSettled
 from shoal.crawl.frontier.explain import UrlExplanation
-from shoal.crawl.frontier.values import WalkerBatch
+from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import FrontierStore
 from shoal.fetch.sitemap_fetcher import SMALL_BYTES
@@ -387,12 +387,11 @@ class Fatal(Weighing):
         self._commits = commits
         self.walking: asyncio.Task[str] | None = None
 
-    async def settle(
-        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int, *, leaves: bool
-    ) -> None:
-        await super().settle(tx, crawl, holder, report, walked, leaves=leaves)
+    async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool) -> Settlement:
+        settlement = await super().settle(tx, crawl, fence, batch, leaves=leaves)
         if self.walking is not None and sum(weight >= 50 for weight in self.weights) == self._commits:
             self.walking.get_loop().call_soon_threadsafe(self.walking.cancel)
+        return settlement
 
 
 async def test_a_large_sitemap_goes_into_several_commits_and_a_kill_between_them_loses_nothing(

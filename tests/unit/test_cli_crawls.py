@@ -159,7 +159,7 @@ def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pyt
 
             async def commit(tx: Tx) -> None:
                 await app.frontier.quarantine(tx, crawl.number, {pattern: url})
-                await app.frontier.add(tx, crawl.number, "", [new])
+                await app.crawls.add_urls(tx, crawl.number, [new])
 
             await app.database.run(commit)
 

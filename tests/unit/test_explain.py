@@ -160,8 +160,8 @@ async def _stored() -> Crawl:
         deep = Url(f"{SITE}/deep")
 
         async def add(tx: Any) -> None:
-            await app.frontier.add(
-                tx, crawl.number, "", [NewUrl(*key_of(deep, crawl.key_seed), deep, 2, Fate.SKIPPED_DEPTH)]
+            await app.crawls.add_urls(
+                tx, crawl.number, [NewUrl(*key_of(deep, crawl.key_seed), deep, 2, Fate.SKIPPED_DEPTH)]
             )
 
         await app.database.run(add)

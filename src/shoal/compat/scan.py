@@ -103,7 +103,7 @@ class Scan:
             parent_key = None if parent is None else key_of(parent, crawl.key_seed)[0]
             seed, deep = crawl.key_seed, min(depth, DEEPEST)
             new = [NewUrl(*key_of(url, seed), url, deep, Fate.OPEN, parent_key) for url in urls]
-            return await self._app.frontier.add(tx, crawl.number, "", new)
+            return await self._app.crawls.add_urls(tx, crawl.number, new)
 
         return await self._app.database.run(commit)
 
@@ -238,13 +238,14 @@ class Scan:
             await app.queue.fence(tx, holder)
             state, _ = await app.crawls.store.control(tx, self.id)
             if done:
-                await app.frontier.settle(tx, number, holder, report)
+                settlement = await app.frontier.settle(tx, number, holder, report)
+                await app.crawls.store.add_counts(tx, number, holder.job_id, settlement.counts())
                 await app.queue.mark_settled(tx, holder)
             if state is not CrawlState.RUNNING or not want:
                 return state, []
-            work = await app.frontier.take(tx, number, holder, want, 0, AT_ONCE)
+            taken = await app.frontier.take(tx, number, holder, want, 0, AT_ONCE)
             await app.archive.unclaim(tx, number, holder)  # others may take from the same host
-            return state, work
+            return state, taken.tasks
 
         return await app.database.run(commit)
 
@@ -275,7 +276,9 @@ class Scan:
             await self._app.crawls.resume(self.id, here=True)
         lease = await self._lease(crawl)
         app = self._app
-        walk = WalkerCommits(app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE)
+        walk = WalkerCommits(
+            app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE, app.pages
+        )
         return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
 
     async def _lease(self, crawl: Crawl) -> Lease:

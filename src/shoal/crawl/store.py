@@ -12,11 +12,23 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
-from shoal.crawl.frontier.values import FrontierTask, NewUrl, WalkerBatch
-from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedSeed
+from shoal.crawl.frontier.values import (
+    Added,
+    FrontierChange,
+    FrontierTask,
+    NewUrl,
+    Settlement,
+    SitemapRecord,
+    Taken,
+    WalkerBatch,
+)
+from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.hosts.rate import HeldHost, HostStanding
 from shoal.queue.job import Fence
+
+OUTSIDE = ""
+"""The counter of what did not come from a walker."""
 
 
 class CrawlFilter(Struct, frozen=True):
@@ -80,6 +92,31 @@ class CrawlStore(Protocol):
         """What walkers are told: the crawl's state, and when its options were changed last."""
         ...
 
+    async def add_counts(self, tx: Tx, number: int, counter: str, counts: Counts) -> None:
+        """Add to the counters of a crawl. `counter` is the job of the walker that counts, so that walkers do not wait
+        for each other, or `OUTSIDE`."""
+        ...
+
+    async def keep_sitemaps(self, tx: Tx, number: int, sitemaps: list[tuple[tuple[int, int], SitemapRecord]]) -> int:
+        """Store sitemap records, each under its key and check; return how many were new."""
+        ...
+
+    async def last_page(self, tx: Tx, number: int) -> int:
+        """Return the number of the page that was stored last; 0 if there is none."""
+        ...
+
+    async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
+        """Return the final URLs of those of these pages that redirected and were HTML."""
+        ...
+
+    async def failed_after(self, tx: Tx, number: int, after: int, limit: int) -> list[FailedPage]:
+        """Return pages that gave no good answer, in the order in which they were stored, after the page `after`."""
+        ...
+
+    async def drop_failed(self, tx: Tx, number: int, pages: list[FailedPage]) -> list[DroppedPage]:
+        """Remove the records of these pages; return those that were still there. Call under the crawl's lock."""
+        ...
+
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
         """Give the crawl other options, at a moment that no other change has. Call under its lock."""
         ...
@@ -113,10 +150,14 @@ class Admission(Protocol):
 
 
 class FrontierStore(Protocol):
-    """All calls happen under the fence of their holder, in its transaction. Batches, never single URLs."""
+    """The URLs of crawls: which are known, which wait, and which walker has them.
 
-    async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
-        """Record URLs that were not known; how many. Those with an OPEN fate wait. Repeating it changes nothing."""
+    It stores neither pages nor the crawl's counters: calls return what they changed, and the caller stores the rest in
+    the same transaction. A walker's calls happen under its fence. Batches, never single URLs.
+    """
+
+    async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
+        """Record URLs that were not known. Those with an OPEN fate wait. Repeating it changes nothing."""
         ...
 
     async def take(
@@ -128,18 +169,16 @@ class FrontierStore(Protocol):
         in_flight: int,
         pace: HostRate,
         admission: Admission | None = None,
-    ) -> list[FrontierTask]:
+    ) -> Taken:
         """Up to `want` URLs: of the host that waited longest first, shallow first, none before its time. An empty
         answer does not mean that the frontier is empty. Those with a verdict come on top, and use up no slot."""
         ...
 
-    async def settle(
-        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int = 0, *, leaves: bool = False
-    ) -> None:
-        """Close the report's taken URLs, or put them back to wait, and add what they led to; pages and counters are in
-        the same transaction, among them the microseconds of work. What is not (or no longer) this holder's is left as
-        it is and not counted. `leaves`: the same commit will put back everything else that this holder has. Redirects
-        go on, and nobody else fetches their targets from then on; or they end, and have their record (see `Onward`)."""
+    async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
+        """Close the batch's taken URLs, or put them back to wait, and add the URLs they led to. URLs that are not (or
+        no longer) this walker's are left as they are and are not in the settlement. `leaves`: the same commit will put
+        back everything else that this walker has. A redirect goes on, and nobody else fetches its target from then on;
+        or it ends, and has its page (see `Onward`)."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
@@ -155,20 +194,13 @@ class FrontierStore(Protocol):
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
-        """Release a pattern: what belongs to it waits again; how many URLs. None if it is not in quarantine."""
+        """Release a pattern, so that its URLs wait again; return how many were opened. None if it is not in
+        quarantine."""
         ...
 
-    async def last_page(self, tx: Tx, crawl: int) -> int:
-        """The number of the page that was stored last; 0 if there is none."""
-        ...
-
-    async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
-        """Pages that gave no good answer, in the order in which they were stored, after the page with that number."""
-        ...
-
-    async def reopen(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> int:
-        """Let these URLs wait as if they had never been tried: their records go, and what they counted is taken back;
-        how many. Those that somebody else reopened are left as they are. Call under the crawl's lock."""
+    async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
+        """Let closed URLs wait as if they had never been tried. `answered`: the URLs that gave pages, which no longer
+        count against the page limits of their hosts. Call under the crawl's lock."""
         ...
 
     async def release(self, tx: Tx, crawl: int, holder: Fence) -> int:
@@ -178,10 +210,6 @@ class FrontierStore(Protocol):
     async def holds(self, tx: Tx, crawl: int, holder: Fence) -> bool:
         """Whether this holder has taken URLs that it has neither settled nor put back. Exact only under its job's
         lock."""
-        ...
-
-    async def landed(self, tx: Tx, crawl: int, keys: list[int]) -> list[str]:
-        """Where those of these pages were found in the end that redirected, and were HTML."""
         ...
 
     async def taken(self, tx: Tx, crawl: int) -> int:

@@ -30,7 +30,7 @@ async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Pa
 
 async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
     """The pages that are there now. What is fetched again meanwhile is stored behind them, and is not read twice."""
-    last, upto = 0, await app.database.read(lambda tx: app.frontier.last_page(tx, crawl))
+    last, upto = 0, await app.database.read(lambda tx: app.crawls.store.last_page(tx, crawl))
 
     async def look(tx: Tx) -> list[tuple[int, Page]]:
         return await app.pages.after(tx, crawl, last, PAGES_AT_ONCE)

@@ -144,7 +144,7 @@ class Walker:
         self._watch = ThrottleTracker(
             settings.hosts, clock, ease=self._pace.ease, delay=self._pace.delay.total_seconds()
         )
-        self._walk = WalkerCommits(database, crawls, frontier, hosts, queue, crawl, holder, self._pace)
+        self._walk = WalkerCommits(database, crawls, frontier, hosts, queue, crawl, holder, self._pace, pages)
         self._keeper = _keeper(bodies, crawl) if crawl.config.keep_bodies else None
         self._engine: Engine | None = None
         self._leaving: str | None = None

@@ -19,6 +19,7 @@ from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import Admission, FrontierStore, HostRate
 from shoal.hosts.store import HostStore
+from shoal.pages.store import PageStore
 from shoal.queue import states as job_states
 from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
@@ -51,6 +52,7 @@ class WalkerCommits:
         crawl: Crawl,
         holder: Fence,
         pace: HostRate,
+        pages: PageStore,
     ) -> None:
         self._database = database
         self._crawls = crawls
@@ -61,6 +63,7 @@ class WalkerCommits:
         self._crawl = crawl
         self.holder = holder
         self._pace = pace
+        self._pages = pages
         self.earlier: PreviousCrawl | None = None  # that this one follows
         self.admission: Admission | None = None  # what needs no slot, as far as the walker knows
         self.has_company = crawl.config.workers > 1
@@ -72,7 +75,7 @@ class WalkerCommits:
     async def seeds_landed(self) -> list[Url]:
         """Where seeds redirected to, as far as the crawl has fetched them: whoever fetched one knows it by itself."""
         keys = [key_of(seed, self._crawl.key_seed)[0] for seed in seeds_of(self._crawl.config)]
-        found = await self._database.read(lambda tx: self._frontier.landed(tx, self._crawl.number, keys))
+        found = await self._database.read(lambda tx: self._crawls.store.landed(tx, self._crawl.number, keys))
         urls = [canonical(url, self._crawl.config.url_rules()) for url in found]
         return [url for url in urls if not isinstance(url, UrlRefusal)]
 
@@ -118,9 +121,12 @@ class WalkerCommits:
         """Take more; what that came to is told in the journal, if there is anything to tell."""
         counts = await self._spent(tx)
         want = await self._affordable(tx, ask, counts)
-        work = await self._frontier.take(
+        taken = await self._frontier.take(
             tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace, self.admission
         )
+        work = taken.tasks
+        if taken.settled:
+            await self._crawls.store.add_counts(tx, self._crawl.number, self.holder.job_id, taken.counts())
         if self.earlier is not None and work:
             await self.earlier.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
@@ -211,7 +217,11 @@ class WalkerCommits:
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
         walked = report.walked // await self._walkers(tx)
-        await self._frontier.settle(tx, self._crawl.number, self.holder, report, walked, leaves=leaves)
+        number = self._crawl.number
+        settlement = await self._frontier.settle(tx, number, self.holder, report, leaves=leaves)
+        await self._pages.insert(tx, number, settlement.pages)
+        await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
+        await self._crawls.store.add_counts(tx, number, self.holder.job_id, settlement.counts(walked))
         if report.has_tries:
             await self._queue.mark_settled(tx, self.holder)
         return holds

@@ -1,6 +1,7 @@
 """The values that pass between a walker and the frontier of its crawl."""
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum, IntEnum
 
@@ -14,6 +15,7 @@ from shoal.crawl.frontier.traps import TrapState
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.throttle import HostNews
 from shoal.pages.page import NOT_MODIFIED, Page
+from shoal.pages.response_counts import count_responses
 from shoal.queue.job import Fence
 
 SUSPECT_FROM = 2  # crashes in company
@@ -151,6 +153,64 @@ class Settled(Struct):
     def is_unchanged(self) -> bool:
         """Whether the server said that the page is as the earlier crawl knew it. A 304 that nobody asked for is not."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
+
+
+class FrontierChange(Struct, kw_only=True):
+    """What a call changed in the frontier. Whoever calls adds it to the crawl's counters in the same transaction."""
+
+    opened: int = 0
+    settled: int = 0
+    skips: Counter[Fate] = field(default_factory=Counter)  # negative for URLs that had been skipped and are open again
+
+    def counts(self) -> Counts:
+        skipped = {fate.word: count for fate, count in self.skips.items() if count}
+        return Counts(opened=self.opened, settled=self.settled, skipped=skipped)
+
+
+class Added(FrontierChange, kw_only=True):
+    """What became of URLs that were added."""
+
+    new: int = 0  # URLs that were not known, skipped ones included
+
+
+class Taken(FrontierChange, kw_only=True):
+    """What a take gave, and what it closed because a host has given all the pages it may."""
+
+    tasks: list[FrontierTask] = field(default_factory=list)
+
+
+class Settlement(FrontierChange, kw_only=True):
+    """What a walker's batch came to. `closed`: the URLs that were still the walker's and that this commit closed; their
+    pages and sitemap records are to be stored beside it."""
+
+    closed: list[Settled] = field(default_factory=list)
+
+    @property
+    def pages(self) -> list[tuple[int, int, Page]]:
+        """The pages to store, each with its key and check."""
+        return [(done.task.key, done.task.chk, done.page) for done in self.closed if done.page is not None]
+
+    @property
+    def sitemaps(self) -> list[tuple[tuple[int, int], SitemapRecord]]:
+        """The sitemap records to store, each with its key and check."""
+        return [((done.task.key, done.task.chk), done.sitemap) for done in self.closed if done.sitemap is not None]
+
+    def counts(self, walked: int = 0) -> Counts:
+        """What the crawl's counters go up by; `walked`: microseconds of work."""
+        pages = [done.page for done in self.closed if done.page is not None]
+        return Counts(
+            opened=self.opened,
+            settled=self.settled,
+            pages=sum(page.status is not None for page in pages),
+            errors=sum(page.error_code is not None for page in pages),
+            responses=count_responses(page.status for page in pages),
+            bytes=sum(page.received for page in pages),
+            not_modified=sum(done.is_unchanged for done in self.closed),
+            bytes_saved=sum(page.saved for page in pages),
+            depth_reached=max((page.depth for page in pages if page.status is not None), default=0),
+            walked=walked,
+            skipped={fate.word: count for fate, count in self.skips.items() if count},
+        )
 
 
 class Control(Enum):

@@ -18,16 +18,16 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
-from shoal.crawl.frontier.values import key_of
+from shoal.crawl.frontier.values import NewUrl, key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedSeed, FailedUrls, in_words
+from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed, FailedUrls, in_words
 from shoal.crawl.lifecycle.on_completed import OnCompleted
 from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.store import CrawlFilter, CrawlStore, FrontierStore
+from shoal.crawl.store import OUTSIDE, CrawlFilter, CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule
 from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
@@ -152,7 +152,7 @@ class Crawls:
             crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
-            await self._frontier.add(tx, crawl.number, "", first_urls(seeds, crawl.key_seed, config))
+            await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
             self._emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
             await self.journal.write(tx, crawl.number, [messages.submitted(crawl, here=here)])
@@ -275,7 +275,7 @@ class Crawls:
         """Let failed URLs be fetched again, in batches; how many. The last batch queues a crawl that had ended. What
         fails again meanwhile is left alone."""
         number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
-        upto = await self._database.read(lambda tx: self._frontier.last_page(tx, number))
+        upto = await self._database.read(lambda tx: self.store.last_page(tx, number))
         while True:
             found = [page for page in await self._failed_after(number, after) if page.number <= upto]
             chosen = [page for page in found if page in which]
@@ -289,8 +289,24 @@ class Crawls:
                 return reopened
             after = found[-1].number
 
+    async def add_urls(self, tx: Tx, number: int, urls: list[NewUrl], counter: str = OUTSIDE) -> int:
+        """Add URLs to the frontier and count them; return how many were new."""
+        added = await self._frontier.add(tx, number, urls)
+        await self.store.add_counts(tx, number, counter, added.counts())
+        return added.new
+
+    async def reopen(self, tx: Tx, number: int, pages: list[FailedPage]) -> int:
+        """Let the URLs of failed pages wait as if they had never been tried; return how many. Their records go, and
+        what they counted is taken back. Pages that somebody else reopened are left out. Call under the crawl's lock."""
+        dropped = await self.store.drop_failed(tx, number, pages)
+        answered = [page.final_url for page in dropped if page.status is not None]
+        change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
+        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=change.opened)
+        await self.store.add_counts(tx, number, OUTSIDE, counts)
+        return len(dropped)
+
     async def _failed_after(self, crawl: int, number: int) -> list[FailedPage]:
-        return await self._database.read(lambda tx: self._frontier.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
+        return await self._database.read(lambda tx: self.store.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
 
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
         """One batch. `before`: it is the last one, after so many URLs of others."""
@@ -298,7 +314,7 @@ class Crawls:
         async def commit(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id)
             await self._check_retry(tx, crawl)
-            reopened = await self._frontier.reopen(tx, crawl.number, pages) if pages else 0
+            reopened = await self.reopen(tx, crawl.number, pages) if pages else 0
             if reopened:
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
             ended = crawl.state in states.TERMINAL
@@ -381,6 +397,7 @@ class Crawls:
             freed = await self._frontier.free(tx, crawl.number, pattern)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
+            await self.store.add_counts(tx, crawl.number, OUTSIDE, Counts(opened=freed))
             await self.journal.write(tx, crawl.number, [messages.released(pattern, freed)])
             return freed
 

@@ -10,9 +10,11 @@ from msgspec import Meta, field
 from shoal.base.request_form import Check, Form, describe
 from shoal.base.text import shorten
 from shoal.base.url import Url
-from shoal.crawl.crawl import Count
+from shoal.crawl.crawl import Count, Counts
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import NewUrl
 from shoal.fetch.error_codes import PAGE_ERRORS
+from shoal.pages.response_counts import count_responses
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -28,6 +30,28 @@ class FailedPage:
     url: Url
     status: int | None
     error_code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPage:
+    """A failed page whose record was removed, so that its URL can be fetched again."""
+
+    url: NewUrl
+    status: int | None
+    error_code: str | None
+    bytes: int
+    final_url: Url
+
+    @staticmethod
+    def taken_back(dropped: Sequence["DroppedPage"]) -> Counts:
+        """Return what these pages no longer count for, as negative numbers."""
+        responses = count_responses(page.status for page in dropped)
+        return Counts(
+            pages=-sum(page.status is not None for page in dropped),
+            errors=-sum(page.error_code is not None for page in dropped),
+            bytes=-sum(page.bytes for page in dropped),
+            responses={kind: -count for kind, count in responses.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,34 @@
-"""The counters of a crawl on SQL: what was opened, settled, skipped and held in traps, one row for each who counts."""
+"""The counters of a crawl on SQL: one row for each walker, so that walkers do not wait for each other."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
-from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.crawl import Counts
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.pages.response_counts import CLASSES, ResponseClass
 
-OUTSIDE = ""  # the counter of what no walker brought
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
 """The column of each class."""
-NOTHING = dict.fromkeys(
-    (
-        *("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth", "walked"),
-        *RESPONSES.values(),
-    ),
-    0,
-)
 
 
-def response_columns(responses: Mapping[ResponseClass, int]) -> dict[str, int]:
-    return {RESPONSES[kind]: count for kind, count in responses.items()}
-
-
-async def count(tx: Tx, crawl: int, holder: str, skips: Counter[Fate] | None = None, **counts: int) -> None:
-    words = sorted((fate.word, more) for fate, more in (skips or {}).items() if more)
-    await tx.many("add_skips", [(crawl, holder, word, more) for word, more in words])
-    if any(counts.values()):
-        await tx.execute("add_counts", crawl=crawl, holder=holder, **(NOTHING | counts))
+async def add_counts(tx: Tx, crawl: int, counter: str, counts: Counts) -> None:
+    skips = [(crawl, counter, word, more) for word, more in sorted(counts.skipped.items()) if more]
+    await tx.many("add_skips", skips)
+    sums = {
+        "opened": counts.opened,
+        "settled": counts.settled,
+        "pages": counts.pages,
+        "errors": counts.errors,
+        "bytes": counts.bytes,
+        "not_modified": counts.not_modified,
+        "bytes_saved": counts.bytes_saved,
+        "depth": counts.depth_reached,
+        "walked": counts.walked,
+        **{RESPONSES[kind]: more for kind, more in counts.responses.items()},
+    }
+    if any(sums.values()):
+        await tx.execute("add_counts", crawl=crawl, holder=counter, **sums)
 
 
 async def count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:

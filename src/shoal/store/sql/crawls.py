@@ -4,16 +4,19 @@ import secrets
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.lifecycle.failed_urls import FailedSeed
+from shoal.crawl.frontier.values import SitemapRecord
+from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter
-from shoal.store.sql.counters import RESPONSES
+from shoal.store.sql import failed_pages
+from shoal.store.sql.counters import RESPONSES, add_counts
 
 SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "walked")
 
@@ -95,6 +98,28 @@ class SqlCrawlStore:
         row = await tx.one("crawl_control", id=crawl_id)
         assert row is not None
         return CrawlState(row["state"]), row["changed_at"]
+
+    async def add_counts(self, tx: Tx, number: int, counter: str, counts: Counts) -> None:
+        await add_counts(tx, number, counter, counts)
+
+    async def keep_sitemaps(self, tx: Tx, number: int, sitemaps: list[tuple[tuple[int, int], SitemapRecord]]) -> int:
+        new = 0
+        for (key, chk), record in sitemaps:
+            new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **to_builtins(record))
+        return new
+
+    async def last_page(self, tx: Tx, number: int) -> int:
+        last: int = await tx.value("last_page_number", crawl=number)
+        return last
+
+    async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
+        return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
+
+    async def failed_after(self, tx: Tx, number: int, after: int, limit: int) -> list[FailedPage]:
+        return await failed_pages.failed_after(tx, number, after, limit)
+
+    async def drop_failed(self, tx: Tx, number: int, pages: list[FailedPage]) -> list[DroppedPage]:
+        return await failed_pages.drop_failed(tx, number, pages)
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
         await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)

@@ -1,5 +1,4 @@
-"""Failed pages on SQL: read in order, and dropped with what they counted. How their URLs wait again is the frontier's
-business."""
+"""Failed pages of a crawl on SQL: read in order, and removed so that their URLs can be fetched again."""
 
 from typing import Any
 
@@ -7,54 +6,30 @@ from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, UrlKind, key_of
-from shoal.crawl.lifecycle.failed_urls import FailedPage
-from shoal.pages.response_counts import count_responses
-from shoal.store.sql.counters import OUTSIDE, count, response_columns
+from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage
 
 
-async def last_page(tx: Tx, crawl: int) -> int:
-    number: int = await tx.value("last_page_number", crawl=crawl)
-    return number
-
-
-async def failed_after(tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
-    rows = await tx.all("failed_pages_after", crawl=crawl, number=number, limit=limit)
+async def failed_after(tx: Tx, crawl: int, after: int, limit: int) -> list[FailedPage]:
+    rows = await tx.all("failed_pages_after", crawl=crawl, number=after, limit=limit)
     return [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]
 
 
-async def reopen(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[tuple[NewUrl, str | None]]:
-    """Drop the records and take back what they counted; their URLs, each with the URL that was answered, if one was."""
+async def drop_failed(tx: Tx, crawl: int, pages: list[FailedPage]) -> list[DroppedPage]:
     numbers = [page.number for page in pages]
     await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
     rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
-    await tx.many("set_fates", sorted((row["key"], row["chk"], crawl, int(Fate.OPEN)) for row in rows))
-    responses = count_responses(row["status"] for row in rows)
-    await count(
-        tx,
-        crawl,
-        OUTSIDE,
-        None,
-        opened=len(rows),
-        pages=-sum(row["status"] is not None for row in rows),
-        errors=-sum(row["error_code"] is not None for row in rows),
-        bytes=-sum(row["bytes"] for row in rows),
-        **response_columns({kind: -number for kind, number in responses.items()}),
-    )
     parents = await _parents(tx, crawl, rows)
-    return [(_new_url(row, parents), _answered(row)) for row in rows]
-
-
-def _answered(row: Any) -> str | None:
-    return None if row["status"] is None else row["final_url"] or row["url"]
-
-
-def _new_url(row: Any, parents: dict[str, int]) -> NewUrl:
-    parent = parents[row["parent"]] if row["parent"] else None
-    return NewUrl(row["key"], row["chk"], Url(row["url"]), row["depth"], Fate.OPEN, parent)
+    dropped = []
+    for row in rows:
+        parent = parents[row["parent"]] if row["parent"] else None
+        url = NewUrl(row["key"], row["chk"], Url(row["url"]), row["depth"], Fate.OPEN, parent)
+        final_url = Url(row["final_url"] or row["url"])
+        dropped.append(DroppedPage(url, row["status"], row["error_code"], row["bytes"], final_url))
+    return dropped
 
 
 async def _parents(tx: Tx, crawl: int, rows: list[Any]) -> dict[str, int]:
-    """The keys of what led to these pages: of a sitemap, or else of a page."""
+    """Return the keys of the sitemaps, or else of the pages, that led to these pages, by their URLs."""
     seed = await tx.value("key_seed", crawl=crawl)
     maps = {row["parent"]: key_of(Url(row["parent"]), seed, UrlKind.SITEMAP)[0] for row in rows if row["parent"]}
     known = {row["key"] for row in await tx.all("sitemaps_among", crawl=crawl, keys=sorted(maps.values()))}

@@ -4,23 +4,31 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 from msgspec.msgpack import encode
 
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
 from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
-from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, NewUrl, Settled, SkippedUrl, WalkerBatch, key_of
-from shoal.crawl.lifecycle.failed_urls import FailedPage
+from shoal.crawl.frontier.values import (
+    SUSPECT_FROM,
+    Added,
+    FrontierChange,
+    FrontierTask,
+    NewUrl,
+    Settled,
+    Settlement,
+    SkippedUrl,
+    Taken,
+    WalkerBatch,
+    key_of,
+)
 from shoal.crawl.store import Admission, HostRate
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
-from shoal.pages.response_counts import count_responses
-from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
-from shoal.store.sql import failed_pages
-from shoal.store.sql.counters import OUTSIDE, count, count_traps, response_columns
+from shoal.store.sql.counters import count_traps
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 from shoal.store.sql.take import KINDS, Take
 
@@ -28,16 +36,6 @@ Key = tuple[int, int]
 
 CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
 """Why a URL may have been skipped that a redirect leads to after all: scopes widen by where seeds redirect."""
-
-
-class Added(Struct):
-    """What an addition came to."""
-
-    new: int
-    opened: int
-    hosts: set[int]  # at which something waits now
-    skips: Counter[Fate]
-    settled: int = 0  # of what was opened: it belongs to the crawl, and needs no request of its own
 
 
 class Claims(Struct):
@@ -51,19 +49,17 @@ class Claims(Struct):
 class SqlFrontier:
     """Answers `crawl.store.FrontierStore`."""
 
-    def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
+    def __init__(self, dialect: str, hosts: HostStore) -> None:
         embedded = dialect == "sqlite"
         self._fresh = _fresh_by_reading if embedded else _fresh_by_inserting
         self._places = QueuePositions(dialect)
         self._hosts = hosts
-        self._pages = pages
 
-    async def add(self, tx: Tx, crawl: int, holder: str, urls: list[NewUrl]) -> int:
+    async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
         waiting = _waiting(urls)
-        added = await self._add(tx, crawl, waiting, _skipped(urls), await self._numbers(tx, waiting))
-        await count(tx, crawl, holder, added.skips, opened=added.opened, settled=added.settled)
-        await self._wake(tx, crawl, added.hosts)
-        return added.new
+        added, hosts = await self._add(tx, crawl, waiting, _skipped(urls), await self._numbers(tx, waiting))
+        await self._wake(tx, crawl, hosts)
+        return added
 
     async def take(
         self,
@@ -74,42 +70,45 @@ class SqlFrontier:
         in_flight: int,
         pace: HostRate,
         admission: Admission | None = None,
-    ) -> list[FrontierTask]:
+    ) -> Taken:
         if want <= 0:
-            return []
+            return Taken()
         taking = Take(tx, crawl, holder, pace, self._hosts, admission)
         suspect = await tx.one("suspect_waiting", crawl=crawl)
         alone = None if suspect is None else await taking.take_suspect(suspect, in_flight)
         return await taking.take(want) if alone is None else alone
 
-    async def settle(
-        self, tx: Tx, crawl: int, holder: Fence, report: WalkerBatch, walked: int = 0, *, leaves: bool = False
-    ) -> None:
-        redirects = [done for done in report.settled if done.onward is not None]
+    async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
+        redirects = [done for done in batch.settled if done.onward is not None]
         for done in redirects:  # decided anew each time that this commit is tried
             done.fate, done.page = Fate.OPEN, None
-        later = [done for done in report.settled if done.fate is Fate.OPEN and done.onward is None]
-        retries = [(*_held(crawl, holder, done.task), done.retry_in, int(not done.untried)) for done in later]
+        later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
+        retries = [(*_held(crawl, fence, done.task), done.retry_in, int(not done.untried)) for done in later]
         put_back = await tx.batch("put_back_later", retries)
-        waiting = _waiting(report.found)
+        waiting = _waiting(batch.found)
         numbers = await self._numbers(tx, waiting)
         if redirects:
             numbers |= await self._prepare_targets(tx, crawl, redirects)
-        leaving = await self._hosts_of(tx, crawl, holder) if leaves else []
-        settled = (done.task.host for done in report.settled)
+        leaving = await self._hosts_of(tx, crawl, fence) if leaves else []
+        settled = (done.task.host for done in batch.settled)
         await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
-        claims = await self._lead_on(tx, crawl, holder, redirects, numbers) if redirects else Claims()
-        closed, skipped = await self._close(tx, crawl, holder, report.settled)
-        added = await self._add(tx, crawl, waiting, report.skipped + _skipped(report.found), numbers)
-        added.skips.update(skipped)
-        added.skips.subtract(claims.reopened)
-        added.opened += claims.opened
-        added.settled += claims.opened
+        claims = await self._lead_on(tx, crawl, fence, redirects, numbers) if redirects else Claims()
+        closed, skipped = await self._close(tx, crawl, fence, batch.settled)
+        added, woken = await self._add(tx, crawl, waiting, batch.skipped + _skipped(batch.found), numbers)
+        skips = added.skips
+        skips.update(skipped)
+        skips.update(done.fate for done in closed if done.fate.skipped)
+        skips.subtract(claims.reopened)
         onward = [done.onward.url for done in redirects if done.onward is not None and done.fate is Fate.OPEN]
-        added.hosts.update(numbers[origin(url)] for url in onward)
-        await self._count_settled(tx, crawl, holder, closed, added, walked)
-        answered = (done.task.host for done in report.settled if done.task.is_wary)
-        await self._wake(tx, crawl, [*added.hosts, *answered, *(row["host"] for row in put_back)])
+        woken.update(numbers[origin(url)] for url in onward)
+        answered = (done.task.host for done in batch.settled if done.task.is_wary)
+        await self._wake(tx, crawl, [*woken, *answered, *(row["host"] for row in put_back)])
+        return Settlement(
+            closed=closed,
+            opened=added.opened + claims.opened,
+            settled=len(closed) + added.settled + claims.opened,
+            skips=skips,
+        )
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
         for pattern, sample in sorted(traps.items()):
@@ -135,27 +134,19 @@ class SqlFrontier:
         seed = await tx.value("key_seed", crawl=crawl)
         keys = [key_of(Url(home + row["path"]), seed, KINDS[row["kind"]]) for row in ours]
         await tx.many("set_fates", sorted((*key, crawl, int(Fate.OPEN)) for key in keys))
-        await count(tx, crawl, OUTSIDE, opened=len(ours))
         await self._wake(tx, crawl, [host] if ours else [])
         return len(ours)
 
-    async def last_page(self, tx: Tx, crawl: int) -> int:
-        return await failed_pages.last_page(tx, crawl)
-
-    async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
-        return await failed_pages.failed_after(tx, crawl, number, limit)
-
-    async def reopen(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> int:
-        numbers = await self._hosts.numbers(tx, sorted({origin(page.url) for page in pages}))
+    async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
+        homes = [origin(url) for url in answered]
+        numbers = await self._hosts.numbers(tx, sorted({*homes, *(origin(url.url) for url in urls)}))
         await self._lock_hosts(tx, crawl, numbers.values())
-        reopened = await failed_pages.reopen(tx, crawl, pages)
-        hosts = await self._line_up(tx, crawl, [url for url, _ in reopened], numbers)
-        answered = [origin(Url(answered)) for _, answered in reopened if answered is not None]
-        numbers |= await self._hosts.numbers(tx, sorted(set(answered)))
-        given = Counter(numbers[home] for home in answered)
+        await tx.many("set_fates", sorted((url.key, url.chk, crawl, int(Fate.OPEN)) for url in urls))
+        hosts = await self._line_up(tx, crawl, urls, numbers)
+        given = Counter(numbers[home] for home in homes)
         await tx.many("count_host_pages", [(crawl, host, -pages) for host, pages in sorted(given.items())])
         await self._wake(tx, crawl, hosts)
-        return len(reopened)
+        return FrontierChange(opened=len(urls))
 
     async def release(self, tx: Tx, crawl: int, holder: Fence) -> int:
         await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, holder))
@@ -178,9 +169,6 @@ class SqlFrontier:
         await tx.many("put_back_lost", lost)
         await self._wake(tx, crawl, (row["host"] for row in rows))
         return len(rows)
-
-    async def landed(self, tx: Tx, crawl: int, keys: list[int]) -> list[str]:
-        return [row["final_url"] for row in await tx.all("landed", crawl=crawl, keys=keys)]
 
     async def taken(self, tx: Tx, crawl: int) -> int:
         return int(await tx.value("taken_count", crawl=crawl))
@@ -207,8 +195,9 @@ class SqlFrontier:
         waiting: dict[Key, NewUrl],
         skipped: list[SkippedUrl],
         numbers: dict[str, int],
-    ) -> Added:
-        """Record URLs that were not known. What waits is told apart one by one; what is skipped is only counted."""
+    ) -> tuple[Added, set[int]]:
+        """Record URLs that were not known; return also the hosts at which something waits now. What waits is told apart
+        one by one; what is skipped is only counted."""
         new, reopened = await self._fresh(tx, crawl, waiting)
         fresh = [waiting[key] for key in reversed(waiting) if key in new] if new else []
         opened = await self._line_up(tx, crawl, fresh, numbers)
@@ -216,9 +205,10 @@ class SqlFrontier:
             await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = await _skip(tx, crawl, skipped)
         denied = skips[Fate.SKIPPED_ROBOTS]
-        added = Added(len(new) + skips.total(), len(opened) + denied, set(opened), skips, denied)
+        # A URL that robots.txt forbids belongs to the crawl without a request of its own: opened and settled at once.
+        added = Added(new=len(new) + skips.total(), opened=len(opened) + denied, settled=denied, skips=skips)
         skips.subtract(reopened)
-        return added
+        return added, set(opened)
 
     async def _line_up(self, tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[int]:
         """Let new URLs wait, each behind those of its depth, and say at which hosts. What is in quarantine stands in no
@@ -253,10 +243,9 @@ class SqlFrontier:
             await tx.many("end_targets", targets)
             rows = await tx.batch("set_settled_fates", targets)
             skipped.update(fate for row in rows if (fate := Fate(row["fate"])).skipped)
-        pages = [(done.task.key, done.task.chk, done.page) for done in done_now if done.page is not None]
-        await self._pages.insert(tx, crawl, pages)
-        for (key, chk), record in [(_key(done), done.sitemap) for done in done_now if done.sitemap is not None]:
-            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
+        await count_traps(tx, crawl, [done.task.url for done in done_now if done.fate is Fate.QUARANTINED])
+        given = Counter(done.task.host for done in done_now if done.page is not None and done.page.status is not None)
+        await tx.many("count_host_pages", [(crawl, host, pages) for host, pages in sorted(given.items())])
         return done_now, skipped
 
     async def _prepare_targets(self, tx: Tx, crawl: int, redirects: list[Settled]) -> dict[str, int]:
@@ -349,31 +338,6 @@ class SqlFrontier:
 
     async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         await tx.many("wake_hosts", [(crawl, host) for host in sorted(set(hosts))])
-
-    async def _count_settled(
-        self, tx: Tx, crawl: int, holder: Fence, final: list[Settled], added: Added, walked: int
-    ) -> None:
-        pages = [done.page for done in final if done.page is not None]
-        added.skips.update(done.fate for done in final if done.fate.skipped)
-        await count(
-            tx,
-            crawl,
-            holder.job_id,
-            added.skips,
-            opened=added.opened,
-            settled=len(final) + added.settled,
-            pages=sum(page.status is not None for page in pages),
-            errors=sum(page.error_code is not None for page in pages),
-            bytes=sum(page.received for page in pages),
-            not_modified=sum(done.is_unchanged for done in final),
-            bytes_saved=sum(page.saved for page in pages),
-            depth=max((page.depth for page in pages if page.status is not None), default=0),
-            walked=walked,
-            **response_columns(count_responses(page.status for page in pages)),
-        )
-        await count_traps(tx, crawl, [done.task.url for done in final if done.fate is Fate.QUARANTINED])
-        per_host = Counter(done.task.host for done in final if done.page is not None and done.page.status is not None)
-        await tx.many("count_host_pages", [(crawl, host, count) for host, count in sorted(per_host.items())])
 
 
 async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:

@@ -26,12 +26,13 @@ from shoal.crawl.frontier.admin_store import (
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
+from shoal.crawl.store import OUTSIDE
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
-from shoal.store.sql.counters import NOTHING, OUTSIDE, response_columns
+from shoal.store.sql.counters import add_counts
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 from shoal.store.sql.take import CHAIN, KINDS
 
@@ -149,11 +150,7 @@ class SqlFrontierAdmin:
         await tx.many("keep_host_pages", rows)
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
-        sums = asdict(counts)
-        skips = sorted(sums.pop("skipped").items())
-        sums |= response_columns(sums.pop("responses")) | {"depth": sums.pop("depth_reached")}
-        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | sums))
-        await tx.many("add_skips", [(crawl, OUTSIDE, word, count) for word, count in skips])
+        await add_counts(tx, crawl, OUTSIDE, counts)
 
     async def admit(self, tx: Tx, crawl: int, standing: FrontierPosition) -> bool:
         values = {name: getattr(standing, name) for name in FrontierPosition.__slots__}
@@ -223,7 +220,7 @@ class SqlFrontierAdmin:
         keys = [key_of(url, seed, kind) for url, kind in urls]
         await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
         opened = sum(row["due"] != NEVER for _, row in kept)  # what is in quarantine was settled when it went there
-        await tx.execute("add_counts", crawl=crawl, holder=OUTSIDE, **(NOTHING | {"settled": opened}))
+        await add_counts(tx, crawl, OUTSIDE, Counts(settled=opened))
         return dropped
 
 

@@ -10,12 +10,11 @@ from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandidate, Rotation, share_hosts
-from shoal.crawl.frontier.values import FrontierTask, UrlKind, key_of
+from shoal.crawl.frontier.values import FrontierTask, Taken, UrlKind, key_of
 from shoal.crawl.store import Admission, HostRate
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
-from shoal.store.sql.counters import count
 from shoal.store.sql.hosts import standing
 from shoal.store.sql.queue_position import depth_at
 
@@ -38,9 +37,10 @@ class Take:
         self._admission = admission
         self._key_seed = 0
         self._now_at = 0  # when the hosts were read, by the store's clock
+        self._closed = 0  # URLs of hosts that have given all their pages
         self._has_targets = False  # whether any URL of the crawl redirects to another one
 
-    async def take_suspect(self, row: Any, in_flight: int) -> list[FrontierTask] | None:
+    async def take_suspect(self, row: Any, in_flight: int) -> Taken | None:
         """Take the one URL that must be alone in flight, once nothing else is. Return None if its host may not be asked
         soon: then it holds nobody back."""
         host = row["host"]
@@ -53,14 +53,14 @@ class Take:
         if batch.room <= 0:
             return None
         if in_flight:
-            return []
+            return self._taken([])
         batch.add_tried(self._tasks(batch, [row], tried=True))
         await self._exclude(rotation, batch.tasks)
         await self._reserve(rotation)
         await self._hold(rotation.batches)
-        return rotation.tasks
+        return self._taken(rotation.tasks)
 
-    async def take(self, want: int) -> list[FrontierTask]:
+    async def take(self, want: int) -> Taken:
         """Take up to so many URLs, shared out evenly over the hosts that may be asked."""
         rotation = Rotation(await self._candidates(min(want, HOSTS_PER_TAKE)), self._rate, want, self._admission)
         await self._limit(rotation)
@@ -68,7 +68,11 @@ class Take:
         await self._reserve(rotation)
         await self._hold(rotation.batches)
         await self._line_up(rotation.batches)
-        return rotation.tasks
+        return self._taken(rotation.tasks)
+
+    def _taken(self, tasks: list[FrontierTask]) -> Taken:
+        skips = Counter({Fate.SKIPPED_HOST_BUDGET: self._closed})
+        return Taken(tasks=tasks, settled=self._closed, skips=skips)
 
     async def _candidates(self, most: int) -> list[HostCandidate]:
         """The hosts to ask: those that this walker or nobody has claimed. Several walkers leave each other an equal
@@ -123,7 +127,7 @@ class Take:
         await self._tx.batch("set_settled_fates", targets)
         await self._tx.many("end_targets", targets)
         await self._tx.many("set_fates", sorted((*key, self._crawl, int(fate)) for key in keys))
-        await count(self._tx, self._crawl, self._fence.job_id, Counter({fate: len(keys)}), settled=len(keys))
+        self._closed += len(keys)
 
     async def _read(self, rotation: Rotation) -> None:
         """Read what waits: URLs that were tried before, then the next in line."""
