@@ -131,22 +131,24 @@ async def working(app: App) -> AsyncIterator[None]:
     def trouble(doing: str, error: Exception) -> None:
         print(f"{doing}: {error}")
 
-    desk = PageJobLoop(work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble)
+    page_loop = PageJobLoop(
+        work, app.queue, slots, "bench/pages/1", app.clock, lambda: None, lambda alone: None, trouble
+    )
 
     async def extend() -> None:
         while True:
             await asyncio.sleep(EXTEND_EVERY)
-            held: list[Fence] = desk.held
+            held: list[Fence] = page_loop.held
             if held:
                 await app.queue.extend(held)
-            desk.renewed()
+            page_loop.renewed()
 
-    desking, extending = asyncio.create_task(desk.run()), asyncio.create_task(extend())
+    looping, extending = asyncio.create_task(page_loop.run()), asyncio.create_task(extend())
     try:
         yield
     finally:
-        desk.leave(patient=False)
-        await desking
+        page_loop.leave(patient=False)
+        await looping
         extending.cancel()
         await asyncio.gather(extending, return_exceptions=True)
         work.close()

@@ -34,7 +34,7 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
-    place = WorkerContext(
+    context = WorkerContext(
         node_id="here",
         holder=holder_name(),
         lanes=(local_lane(crawl.id),),
@@ -43,10 +43,10 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
         settings=settings,
         clock=app.clock,
         signals=app.signals,
-        nursery=ChildSpawner(app.clock, app.signals, environment),
+        spawner=ChildSpawner(app.clock, app.signals, environment),
         storage=storage,
     )
-    return Worker(place, app.wake, with_pages=False)
+    return Worker(context, app.wake, with_pages=False)
 
 
 def storage_of(app: App) -> "StorageWatch":

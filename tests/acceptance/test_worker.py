@@ -376,7 +376,7 @@ def test_a_worker_under_a_name_that_is_taken_says_so_and_ends(store_url: str, tm
         wait_for((tmp_path / ".local/share/shoal/workers/same").exists, "the first worker")
         rival = fleet.worker("same")
         assert rival.wait() == 4
-        assert 'names "same", under which another worker of this machine runs' in rival.said()
+        assert 'is "same", the name of another worker that runs on this machine' in rival.said()
 
 
 def test_a_stop_by_force_kills_the_child_that_does_not_leave_and_ends_the_crawl(store_url: str, tmp_path: Path) -> None:

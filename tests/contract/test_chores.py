@@ -148,7 +148,7 @@ async def test_what_is_kept_for_ever_is_not_looked_at(bench: Bench) -> None:
 
 
 async def test_pruners_and_takers_at_once_remove_only_what_has_ended(bench: Bench) -> None:
-    """F59."""
+    """F59: finished jobs are pruned while workers lease others."""
     for number in range(60):
         await bench.enqueue(key=f"k{number}")
     for lease in await bench.queue.lease("w1", ["page"], ["shared"], 30):

@@ -16,7 +16,7 @@ from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.sqlite import SqliteDatabase
 from shoal.work.child_process import ChildSpawner
 from shoal.work.run_children import RunChildren
-from shoal.work.storage_watch import BODIES, LONGEST_PAUSE, STORE, StorageFilled, StorageFreed, StorageWatch
+from shoal.work.storage_watch import BODIES, LONGEST_PAUSE_SECONDS, STORE, StorageFilled, StorageFreed, StorageWatch
 from shoal.work.worker_context import StoreOutOfReach, WorkerContext
 from tests.contract.conftest import PATIENCE, Bench, Severed
 from tests.support.full_disk import stuff
@@ -44,17 +44,17 @@ class Disk:
 
 def says_full(storage: str) -> list[str]:
     """The command of a child that finds no room for its first job, and never ends the next."""
-    done = f'{{"say": "Done", "ending": "storage_full", "error": "no room", "storage": "{storage}"}}'
+    done = f'{{"type": "Done", "ending": "storage_full", "error": "no room", "storage": "{storage}"}}'
     return ["/bin/sh", "-c", f"read job; echo '{done}'; cat > /dev/null"]
 
 
 def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: asyncio.Event) -> RunChildren:
     clock, kinds = SystemClock(), ["crawl", "analysis"]
-    nursery = ChildSpawner(clock, bench.signals, {}, command=child)
-    place = WorkerContext(
-        "n", "n/1", ["shared"], kinds, bench.queue, WorkSettings(), clock, bench.signals, nursery, storage
+    spawner = ChildSpawner(clock, bench.signals, {}, command=child)
+    context = WorkerContext(
+        "n", "n/1", ["shared"], kinds, bench.queue, WorkSettings(), clock, bench.signals, spawner, storage
     )
-    return RunChildren(place, freed.set)
+    return RunChildren(context, freed.set)
 
 
 @pytest.mark.parametrize(("storage", "others"), [(BODIES, 1), (STORE, 0)])
@@ -128,7 +128,7 @@ async def test_a_worker_tells_of_a_full_store_once_however_often_it_meets_it(sql
     full.writes = False
     for _ in range(3):
         await slots.lease_more()
-    slots._place.tell_unreachable("extending leases", StorageFull("the store"))
+    slots._context.report_error("extending leases", StorageFull("the store"))
     [told] = [signal for signal in bench.told if isinstance(signal, StorageFilled | StoreOutOfReach)]
     assert isinstance(told, StorageFilled)
     assert "has no room left to write" in told.error
@@ -146,17 +146,17 @@ async def test_full_storage_is_tried_less_and_less_often_until_it_has_room_for_g
     await clock.advance(60)
     assert disk.tries < 10
     disk.has_room = True
-    await clock.advance(LONGEST_PAUSE)
+    await clock.advance(LONGEST_PAUSE_SECONDS)
     assert watch.allows(KIND)
     tries, disk.has_room = disk.tries, False
     watch.filled(BODIES, "full again at once")
     await clock.advance(0)
-    await clock.advance(LONGEST_PAUSE - 1)
+    await clock.advance(LONGEST_PAUSE_SECONDS - 1)
     assert disk.tries == tries
     disk.has_room = True
     await clock.advance(2)
     assert watch.allows(KIND)
-    await clock.advance(3 * LONGEST_PAUSE)
+    await clock.advance(3 * LONGEST_PAUSE_SECONDS)
     watch.filled(BODIES, "another day")
     await clock.advance(0)
     await clock.advance(0.6)

@@ -219,7 +219,7 @@ async def test_an_ended_job_is_not_cancelled(bench: Bench) -> None:
 
 
 async def test_a_cancel_that_races_a_finish_has_one_winner(bench: Bench) -> None:
-    """F8."""
+    """F8: a cancel and a finish of the same job race."""
     for _ in range(5):
         job_id = await bench.enqueue()
         lease = await bench.lease()
@@ -280,7 +280,7 @@ async def test_a_purge_spares_the_jobs_of_runs(bench: Bench) -> None:
 
 
 async def test_a_purge_that_races_a_replay_never_removes_a_live_job(bench: Bench) -> None:
-    """F59."""
+    """F59: dead letters are purged while somebody replays them."""
     made = [await dead_letter(bench) for _ in range(10)]
     await bench.jump(1)
     purged, *_ = await asyncio.gather(

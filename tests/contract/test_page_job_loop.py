@@ -24,12 +24,12 @@ HOLDER = "node/1/pages/2"
 
 
 @dataclass
-class Desk:
-    """A desk at work on a real store."""
+class Bench:
+    """A page job loop on a real store."""
 
     app: App
     work: PlainPages
-    desk: PageJobLoop[object] = field(init=False)
+    loop: PageJobLoop[object] = field(init=False)
     alone: list[Fence | None] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     most: int = 0
@@ -38,11 +38,11 @@ class Desk:
         run = self.work.run
 
         async def counted(lease: object) -> object:
-            self.most = max(self.most, len(self.desk._running))
+            self.most = max(self.most, len(self.loop._running))
             return await run(lease)  # type: ignore[arg-type]
 
         self.work.run = counted  # type: ignore[method-assign, assignment]
-        self.desk = PageJobLoop(
+        self.loop = PageJobLoop(
             self.work,  # type: ignore[arg-type]
             self.app.queue,
             4,
@@ -53,14 +53,14 @@ class Desk:
             lambda doing, error: self.troubles.append(f"{doing}: {error}"),
         )
 
-    async def enqueue(self, *wishes: dict[str, object], count: int = 1) -> list[JobId]:
+    async def enqueue(self, *payloads: dict[str, object], count: int = 1) -> list[JobId]:
         jobs = [
-            NewJob(JobId(new_id("job")), "page", None, payload=orjson.dumps(wish).decode())
-            for wish in wishes
+            NewJob(JobId(new_id("job")), "page", None, payload=orjson.dumps(payload).decode())
+            for payload in payloads
             for _ in range(count)
         ]
         await self.app.queue.enqueue(jobs)
-        self.desk.nudge()
+        self.loop.nudge()
         return [job.id for job in jobs]
 
     async def job(self, job_id: JobId) -> Job:
@@ -82,11 +82,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def at_work(app: App) -> AsyncIterator[Desk]:
-    desk = Desk(app, PlainPages(app.queue))
-    task = asyncio.create_task(desk.desk.run())
+async def at_work(app: App) -> AsyncIterator[Bench]:
+    bench = Bench(app, PlainPages(app.queue))
+    task = asyncio.create_task(bench.loop.run())
     try:
-        yield desk
+        yield bench
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -100,16 +100,16 @@ async def app(store_url: str) -> AsyncIterator[App]:
 
 
 async def test_many_jobs_need_few_commits_and_never_more_than_the_slots(app: App) -> None:
-    async with at_work(app) as desk:
-        ids = await desk.enqueue({}, count=300)
-        await desk.until_state(JobState.DONE, *ids)
-        assert desk.most <= 4
-        assert len([count for count in desk.work.commits if count]) < 60
+    async with at_work(app) as bench:
+        ids = await bench.enqueue({}, count=300)
+        await bench.until_state(JobState.DONE, *ids)
+        assert bench.most <= 4
+        assert len([count for count in bench.work.commits if count]) < 60
 
 
 async def test_a_job_that_waits_for_its_host_keeps_no_slot_from_others(app: App) -> None:
-    async with at_work(app) as desk:
-        settle = desk.work.settle
+    async with at_work(app) as bench:
+        settle = bench.work.settle
 
         async def settled(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
             leases = await settle(results, holder, want)
@@ -117,151 +117,151 @@ async def test_a_job_that_waits_for_its_host_keeps_no_slot_from_others(app: App)
                 lease.start_in = orjson.loads(lease.payload).get("start_in", 0.0)
             return leases
 
-        desk.work.settle = settled  # type: ignore[method-assign]
-        waiting = await desk.enqueue({"start_in": 3600.0}, count=4)
-        await desk.until_state(JobState.LOCKED, *waiting)
-        await desk.until_state(JobState.DONE, *await desk.enqueue({}, count=8))
-        soon = await desk.enqueue({"start_in": 0.05})
-        await desk.until_state(JobState.DONE, *soon)
-        desk.desk.leave(patient=False)
-        returned = await desk.until_state(JobState.PENDING, *waiting)
+        bench.work.settle = settled  # type: ignore[method-assign]
+        waiting = await bench.enqueue({"start_in": 3600.0}, count=4)
+        await bench.until_state(JobState.LOCKED, *waiting)
+        await bench.until_state(JobState.DONE, *await bench.enqueue({}, count=8))
+        soon = await bench.enqueue({"start_in": 0.05})
+        await bench.until_state(JobState.DONE, *soon)
+        bench.loop.leave(patient=False)
+        returned = await bench.until_state(JobState.PENDING, *waiting)
         assert [job.attempts for job in returned] == [0] * 4
 
 
 async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: App) -> None:
-    async with at_work(app) as desk:
-        [broken] = await desk.enqueue({"raise": "no such thing"})
-        good = await desk.enqueue({}, count=5)
-        await desk.until_state(JobState.DONE, *good)
-        [job] = await desk.until_state(JobState.PENDING, broken)
+    async with at_work(app) as bench:
+        [broken] = await bench.enqueue({"raise": "no such thing"})
+        good = await bench.enqueue({}, count=5)
+        await bench.until_state(JobState.DONE, *good)
+        [job] = await bench.until_state(JobState.PENDING, broken)
         assert (job.attempts, job.crash_count, job.error) == (1, 0, "RuntimeError: no such thing")
 
 
 async def test_a_job_that_finds_no_room_is_handed_back_and_done_when_there_is(app: App, tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.touch()
-    async with at_work(app) as desk:
-        [job_id] = await desk.enqueue({"full": str(full), "sleep": 0.05})
+    async with at_work(app) as bench:
+        [job_id] = await bench.enqueue({"full": str(full), "sleep": 0.05})
 
         async def tried_thrice() -> bool:
-            return (await desk.job(job_id)).lease_epoch > 2
+            return (await bench.job(job_id)).lease_epoch > 2
 
-        await desk.until(tried_thrice)
+        await bench.until(tried_thrice)
         full.unlink()
-        [job] = await desk.until_state(JobState.DONE, job_id)
+        [job] = await bench.until_state(JobState.DONE, job_id)
         assert (job.attempts, job.crash_count) == (0, 0)
 
 
 async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) -> None:
-    first = Desk(app, PlainPages(app.queue))
+    first = Bench(app, PlainPages(app.queue))
     [suspect] = await first.enqueue({"sleep": 0.05})
     [lease] = await app.queue.lease("other", ["page"], ["shared"], 1)
     await app.queue.lose(lease, "its child died")
-    async with at_work(app) as desk:
-        others = await desk.enqueue({"sleep": 0.02}, count=8)
+    async with at_work(app) as bench:
+        others = await bench.enqueue({"sleep": 0.02}, count=8)
         running: list[int] = []
-        tell = desk.desk._alone
+        record = bench.loop._on_alone
 
         def alone(holder: Fence | None) -> None:
-            running.append(len(desk.desk._running))
-            tell(holder)
+            running.append(len(bench.loop._running))
+            record(holder)
 
-        desk.desk._alone = alone
-        await desk.until_state(JobState.DONE, suspect, *others)
-        assert [holder and holder.job_id for holder in desk.alone] == [suspect, None]
+        bench.loop._on_alone = alone
+        await bench.until_state(JobState.DONE, suspect, *others)
+        assert [holder and holder.job_id for holder in bench.alone] == [suspect, None]
         assert running == [0, 0]
 
 
 async def test_a_job_that_does_not_end_is_given_up_and_the_others_go_on(app: App) -> None:
     app.queue.settings = app.queue.settings.but(stall_deadline=timedelta(seconds=1))
-    async with at_work(app) as desk:
-        [hanging] = await desk.enqueue({"hang": True})
-        good = await desk.enqueue({}, count=5)
-        await desk.until_state(JobState.DONE, *good)
+    async with at_work(app) as bench:
+        [hanging] = await bench.enqueue({"hang": True})
+        good = await bench.enqueue({}, count=5)
+        await bench.until_state(JobState.DONE, *good)
 
         async def given_up() -> bool:
-            return (await desk.job(hanging)).crash_count == 1
+            return (await bench.job(hanging)).crash_count == 1
 
-        await desk.until(given_up)
-        job = await desk.job(hanging)
+        await bench.until(given_up)
+        job = await bench.job(hanging)
         assert job.error == "it did not end within 1s"
         assert job.state_reason == "stalled"
 
 
 async def test_what_nobody_has_begun_is_handed_back_without_penalty(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_job_loop, "AHEAD_SECONDS", 0.1)
-    async with at_work(app) as desk:
-        quick = await desk.enqueue({}, count=60)  # so that it leases far ahead
-        slow = await desk.enqueue({"sleep": 0.7}, count=30)
-        await desk.until_state(JobState.DONE, *quick)
+    async with at_work(app) as bench:
+        quick = await bench.enqueue({}, count=60)  # so that it leases far ahead
+        slow = await bench.enqueue({"sleep": 0.7}, count=30)
+        await bench.until_state(JobState.DONE, *quick)
 
         async def handed_back() -> bool:
-            jobs = [await desk.job(job_id) for job_id in slow]
+            jobs = [await bench.job(job_id) for job_id in slow]
             return any(job.state is JobState.PENDING and job.state_reason == "no_slot" for job in jobs)
 
-        await desk.until(handed_back)
-        done = await desk.until_state(JobState.DONE, *slow)
+        await bench.until(handed_back)
+        done = await bench.until_state(JobState.DONE, *slow)
         assert [(job.attempts, job.crash_count) for job in done] == [(0, 0)] * 30
 
 
 async def test_whoever_leaves_hands_back_what_does_not_finish(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_job_loop, "LEAVE_SECONDS", 0.2)
-    async with at_work(app) as desk:
-        [hanging] = await desk.enqueue({"hang": True})
-        await desk.until_state(JobState.LOCKED, hanging)
-        desk.desk.leave(patient=False)
-        [job] = await desk.until_state(JobState.PENDING, hanging)
+    async with at_work(app) as bench:
+        [hanging] = await bench.enqueue({"hang": True})
+        await bench.until_state(JobState.LOCKED, hanging)
+        bench.loop.leave(patient=False)
+        [job] = await bench.until_state(JobState.PENDING, hanging)
         assert (job.state_reason, job.attempts, job.crash_count) == ("shutdown", 0, 0)
 
 
 async def test_whoever_leaves_with_patience_finishes(app: App) -> None:
-    async with at_work(app) as desk:
-        ids = await desk.enqueue({"sleep": 0.2}, count=4)
-        await desk.until_state(JobState.LOCKED, *ids)
-        desk.desk.leave(patient=True)
-        later = await desk.enqueue({})
-        await desk.until_state(JobState.DONE, *ids)
-        assert (await desk.job(later[0])).state is JobState.PENDING
+    async with at_work(app) as bench:
+        ids = await bench.enqueue({"sleep": 0.2}, count=4)
+        await bench.until_state(JobState.LOCKED, *ids)
+        bench.loop.leave(patient=True)
+        later = await bench.enqueue({})
+        await bench.until_state(JobState.DONE, *ids)
+        assert (await bench.job(later[0])).state is JobState.PENDING
 
 
 async def test_a_job_that_is_no_longer_ours_is_let_go(app: App) -> None:
-    async with at_work(app) as desk:
-        [hanging] = await desk.enqueue({"hang": True})
-        await desk.until_state(JobState.LOCKED, hanging)
+    async with at_work(app) as bench:
+        [hanging] = await bench.enqueue({"hang": True})
+        await bench.until_state(JobState.LOCKED, hanging)
         [lease] = await app.queue.held_by(HOLDER)
         await app.queue.finish(lease)
-        desk.desk.drop([lease.holder])
+        bench.loop.drop([lease.holder])
 
         async def let_go() -> bool:
-            return desk.desk.held == []
+            return bench.loop.held == []
 
-        await desk.until(let_go)
-        assert desk.troubles == []
+        await bench.until(let_go)
+        assert bench.troubles == []
 
 
 async def test_leases_that_nobody_extends_are_not_trusted_however_many_are_granted(app: App) -> None:
     app.queue.settings = app.queue.settings.but(lease=timedelta(seconds=1))
-    async with at_work(app) as desk:
-        await desk.enqueue({"hang": True})
+    async with at_work(app) as bench:
+        await bench.enqueue({"hang": True})
 
         async def trusted_no_more() -> bool:
-            [job] = await desk.enqueue({})
-            while desk.desk._trust.holds():
-                if (await desk.job(job)).state is JobState.DONE:
+            [job] = await bench.enqueue({})
+            while bench.loop._validity.holds():
+                if (await bench.job(job)).state is JobState.DONE:
                     return False
             return True
 
-        await desk.until(trusted_no_more)
-        [waiting] = await desk.enqueue({})
-        desk.desk.renewed()
-        await desk.until_state(JobState.DONE, waiting)
+        await bench.until(trusted_no_more)
+        [waiting] = await bench.enqueue({})
+        bench.loop.renewed()
+        await bench.until_state(JobState.DONE, waiting)
 
 
 async def test_a_hint_that_comes_while_the_store_is_asked_is_not_lost(app: App) -> None:
     app.queue.settings = app.queue.settings.but(poll_every=timedelta(hours=1))
     asked, answer = asyncio.Event(), asyncio.Event()
-    desk = Desk(app, PlainPages(app.queue))
-    settle = desk.work.settle
+    bench = Bench(app, PlainPages(app.queue))
+    settle = bench.work.settle
 
     async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
         leases = await settle(results, holder, want)
@@ -269,37 +269,37 @@ async def test_a_hint_that_comes_while_the_store_is_asked_is_not_lost(app: App) 
         await answer.wait()
         return leases
 
-    desk.work.settle = slowly  # type: ignore[method-assign]
-    working = asyncio.create_task(desk.desk.run())
+    bench.work.settle = slowly  # type: ignore[method-assign]
+    working = asyncio.create_task(bench.loop.run())
     await asked.wait()
-    [job] = await desk.enqueue({})
+    [job] = await bench.enqueue({})
     answer.set()
-    await desk.until_state(JobState.DONE, job)
+    await bench.until_state(JobState.DONE, job)
     working.cancel()
 
 
 async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
     stored = asyncio.Event()
-    async with at_work(app) as desk:
-        settle = desk.work.settle
+    async with at_work(app) as bench:
+        settle = bench.work.settle
 
         async def slowly(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
             if results:
                 await stored.wait()
             return await settle(results, holder, want)
 
-        desk.work.settle = slowly  # type: ignore[method-assign]
-        [done] = await desk.enqueue({})
+        bench.work.settle = slowly  # type: ignore[method-assign]
+        [done] = await bench.enqueue({})
 
         async def finished() -> bool:
-            return bool(desk.desk.held) and not desk.desk._running
+            return bool(bench.loop.held) and not bench.loop._running
 
-        await desk.until(finished)
-        assert [holder.job_id for holder in desk.desk.held] == [done]
+        await bench.until(finished)
+        assert [holder.job_id for holder in bench.loop.held] == [done]
         stored.set()
-        await desk.until_state(JobState.DONE, done)
+        await bench.until_state(JobState.DONE, done)
 
         async def let_go() -> bool:
-            return desk.desk.held == []
+            return bench.loop.held == []
 
-        await desk.until(let_go)
+        await bench.until(let_go)

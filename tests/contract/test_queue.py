@@ -740,7 +740,7 @@ async def test_many_enqueues_of_one_key_at_once_make_one_job(bench: Bench) -> No
 
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_workers_clock_says_nothing_about_its_lease(postgres_bench: Bench, hours: int) -> None:
-    """F9."""
+    """F9: the clock of a worker is an hour off."""
     await postgres_bench.enqueue()
     postgres_bench.clock.step(3600 * hours)
     lease = await postgres_bench.lease()

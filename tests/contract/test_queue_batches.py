@@ -66,7 +66,7 @@ async def test_a_live_job_answers_for_its_key_whatever_it_waits_for(bench: Bench
 
 
 async def test_64_enqueues_of_one_key_at_once_are_all_answered_with_one_id(bench: Bench) -> None:
-    """F48."""
+    """F48: many concurrent enqueues with one dedupe key."""
     answers = await asyncio.gather(*[bench.queue.enqueue([new("k"), new()]) for _ in range(64)])
     assert len({answer[0].id for answer in answers}) == 1
     assert sum(not answer[0].duplicate for answer in answers) == 1
@@ -136,7 +136,7 @@ async def test_a_job_is_not_granted_before_its_time(bench: Bench) -> None:
 
 
 async def test_jobs_of_the_same_moment_are_all_granted_once(bench: Bench) -> None:
-    """F43."""
+    """F43: thousands of jobs become due at the same moment."""
     at = await bench.number("SELECT shoal_now() AS now") + 1_000_000
     jobs = [new(not_before=at) for _ in range(5_000)]
     await bench.queue.enqueue(jobs)

@@ -1,10 +1,12 @@
-"""A page child whose jobs do what their payload says: nothing, sleep, raise, hang, block the loop, or die."""
+"""A child whose jobs do what their payload says: nothing, sleep, wait for a file, raise, hang, block the loop, or die.
+
+Its runs (kind `plain`) are handed back when they are asked to leave."""
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +44,21 @@ class PlainPages:
         """There is nothing to let go of."""
 
 
+def is_there(sign: str) -> bool:
+    return Path(sign).exists()
+
+
 def find_room(sign: str) -> None:
     """There is none while this file is there."""
-    if Path(sign).exists():
+    if is_there(sign):
         raise StorageFull("the disk")
 
 
 async def obey(wish: dict[str, Any]) -> None:
     if "sleep" in wish:
         await CLOCK.sleep(wish["sleep"])
+    while "until" in wish and not is_there(wish["until"]):
+        await CLOCK.sleep(0.02)
     if "raise" in wish:
         raise RuntimeError(wish["raise"])
     if "full" in wish:
@@ -68,11 +76,43 @@ def block(seconds: float) -> None:
     time.sleep(seconds)
 
 
+class PlainRun:
+    """A run that does what its payload says."""
+
+    def __init__(self, queue: Queue, lease: Lease) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> str:
+        working = asyncio.create_task(obey(orjson.loads(self._lease.payload)))
+        working.add_done_callback(lambda task: self.leave("done"))
+        reason = await self._reason
+        if working.done():
+            await self._queue.finish(self._lease)
+            return "done"
+        working.cancel()
+        await self._queue.release(self._lease, reason)
+        return "handed_back"
+
+    def leave(self, reason: str) -> None:
+        if not self._reason.done():
+            self._reason.set_result(reason)
+
+    def stalled_for(self) -> float:
+        return 0.0
+
+
+async def plain_run(app: App, lease: Lease, alive: Callable[[], bool]) -> PlainRun:
+    return PlainRun(app.queue, lease)
+
+
 def pages(app: App, lanes: Sequence[str]) -> PlainPages:
     return PlainPages(app.queue, lanes)
 
 
 if __name__ == "__main__":
     from shoal.cli.child import main
+    from shoal.runners import RUNNERS
 
-    main(pages=pages)
+    main({**RUNNERS, "plain": plain_run}, pages)

@@ -1,4 +1,4 @@
-"""The slots of runs: a machine that has no room for a child is told of, and ends no worker."""
+"""The slots of runs: a machine that has no room for a child is emitted of, and ends no worker."""
 
 from typing import Any, cast
 
@@ -11,17 +11,17 @@ from shoal.work.storage_watch import StorageWatch
 from shoal.work.worker_context import ChildGone, WorkerContext
 
 
-async def test_a_first_child_that_cannot_be_started_is_told_of_at_once() -> None:
-    told: list[Signal] = []
+async def test_a_first_child_that_cannot_be_started_is_reported_at_once() -> None:
+    emitted: list[Signal] = []
     signals = Signals()
-    signals.subscribe(told.append)
-    nursery = ChildSpawner(SystemClock(), signals, {}, command=["/nowhere/shoal"])
+    signals.subscribe(emitted.append)
+    spawner = ChildSpawner(SystemClock(), signals, {}, command=["/nowhere/shoal"])
     clock = SystemClock()
     storage = StorageWatch({}, clock, signals)
-    place = WorkerContext(
-        "n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), clock, signals, nursery, storage
+    context = WorkerContext(
+        "n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), clock, signals, spawner, storage
     )
-    await RunChildren(place, freed=lambda: None).warm_up()
-    [signal] = told
+    await RunChildren(context, on_free=lambda: None).warm_up()
+    [signal] = emitted
     assert isinstance(signal, ChildGone)
     assert ("No such file" in signal.how, signal.had_begun) == (True, False)

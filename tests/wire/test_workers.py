@@ -72,8 +72,8 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
     def team(app: App) -> list[Worker]:
         app.signals.subscribe(hear)
         queue = Stumbling(app.database, app.queue._store, app.settings.queue, app.signals)
-        nursery = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
-        place = WorkerContext(
+        spawner = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
+        context = WorkerContext(
             node_id="n",
             holder="n/1",
             lanes=["shared"],
@@ -82,10 +82,10 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
             settings=app.settings.work,
             clock=app.clock,
             signals=app.signals,
-            nursery=nursery,
+            spawner=spawner,
             storage=storage_of(app),
         )
-        return [Worker(place, app.wake)]
+        return [Worker(context, app.wake)]
 
     async with served(sqlite_url, team=team) as shop:
         await asyncio.wait_for(replaced.wait(), PATIENCE)
@@ -156,7 +156,7 @@ async def test_a_child_that_finds_no_room_says_so_and_does_not_fail_its_job(
     error: Exception, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[Message] = []
-    monkeypatch.setattr(work_child, "_say", said.append)
+    monkeypatch.setattr(work_child, "_send", said.append)
 
     async def runner(lease: Lease, alive: Callable[[], bool]) -> Run:
         raise error
@@ -201,7 +201,7 @@ async def test_what_happens_in_a_child_is_counted_by_its_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[bytes] = []
-    monkeypatch.setattr(work_child, "_say", lambda message: said.append(encode(message)))
+    monkeypatch.setattr(work_child, "_send", lambda message: said.append(encode(message)))
     relay = Signals()
     Child(load(env={}).settings, cast(Any, None), SystemClock(), relay)
     job = {"job_id": "job_1", "run_id": "crl_1", "to": JobState.DONE, "reason": None, "error": None}
@@ -212,10 +212,10 @@ async def test_what_happens_in_a_child_is_counted_by_its_worker(
 
     metrics, signals = Metrics(), Signals()
     signals.subscribe(metrics.listen)
-    nursery = ChildSpawner(SystemClock(), signals, {}, command=["/bin/sh", "-c", f"cat {tmp_path}/said"])
-    process = await nursery.spawn()
-    await process.hear()
-    await process.end()
+    spawner = ChildSpawner(SystemClock(), signals, {}, command=["/bin/sh", "-c", f"cat {tmp_path}/said"])
+    process = await spawner.spawn()
+    await process.result()
+    await process.wait()
     shown = metrics.render().decode()
     assert 'shoal_jobs_done_total{kind="crawl"} 1.0' in shown
     assert 'shoal_crawls_total{state="completed"} 1.0' in shown

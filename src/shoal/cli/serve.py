@@ -118,7 +118,7 @@ class Controller:
                 return
             except Exception as error:
                 pause = FIRST_PAUSE if self._app.clock.monotonic() - began > LONGEST_PAUSE else pause
-                worker.tell_failed(error, pause)
+                worker.report_failed(error, pause)
             if await self._ends_within(pause):
                 return
             self._workers[place] = worker.successor()

@@ -67,14 +67,16 @@ async def workers_of(
     settings = app.settings
     name, given = settings.grpc.node_id, loaded.sources["GRPC_NODE_ID"] != "default"
     async with AsyncExitStack() as stack:
-        heart = await stack.enter_async_context(apart(app)) if count else app.queue
+        heartbeat_queue = await stack.enter_async_context(apart(app)) if count else app.queue
         storage = storage_of(app)
         stack.callback(storage.close)
-        books = []
-        for place in range(count):
-            books.append(await claim_name(name, settings.database.data_dir, app.clock, given=given and place == 0))
-            stack.callback(books[-1].close)
-        yield [_worker(app, flags, book, heart, storage, config_of(loaded), command) for book in books]
+        pidfiles = []
+        for number in range(count):
+            pidfiles.append(await claim_name(name, settings.database.data_dir, app.clock, given=given and number == 0))
+            stack.callback(pidfiles[-1].close)
+        yield [
+            _worker(app, flags, pidfile, heartbeat_queue, storage, config_of(loaded), command) for pidfile in pidfiles
+        ]
 
 
 def config_of(loaded: Loaded) -> str:
@@ -86,26 +88,27 @@ def config_of(loaded: Loaded) -> str:
 def _worker(
     app: App,
     flags: Mapping[str, str | None],
-    book: PidFile,
-    heart: Queue,
+    pidfile: PidFile,
+    heartbeat_queue: Queue,
     storage: StorageWatch,
     config: str,
     command: Sequence[str],
 ) -> Worker:
     """A worker whose children come to the same settings as we did: by the environment, and what our flags changed."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
-    place = WorkerContext(
-        node_id=book.node_id,
-        holder=f"{book.node_id}/{os.getpid()}",
+    context = WorkerContext(
+        node_id=pidfile.node_id,
+        holder=f"{pidfile.node_id}/{os.getpid()}",
         lanes=(SHARED_LANE,),
         kinds=tuple(RUNNERS),
         queue=app.queue,
         settings=app.settings.work,
         clock=app.clock,
         signals=app.signals,
-        nursery=ChildSpawner(app.clock, app.signals, environment, book, command),
+        spawner=ChildSpawner(app.clock, app.signals, environment, pidfile, command),
         storage=storage,
         config=config,
+        page_slots=app.settings.crawl.max_concurrent_curl,
     )
-    book.reap()
-    return Worker(place, app.wake, heart=heart)
+    pidfile.reap()
+    return Worker(context, app.wake, heartbeat_queue=heartbeat_queue)

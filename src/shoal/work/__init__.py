@@ -1,1 +1,1 @@
-"""The worker process: leases jobs, runs each in a child, keeps the leases alive, and stops in good order."""
+"""The worker process: leases, children, heartbeats, control while it runs, shutdown."""

@@ -1,4 +1,4 @@
-"""The child's side: one job at a time, told by its parent over stdin. It dies with its parent."""
+"""The child process of a worker: gets its work over stdin, reports over stdout, and dies with its parent."""
 
 import asyncio
 import ctypes
@@ -27,10 +27,12 @@ from shoal.work.ipc import (
     STORAGE_FULL,
     STORE_AWAY,
     Alone,
+    Configure,
     Done,
     Drop,
     Ended,
     Full,
+    HandBack,
     Held,
     Holding,
     Leased,
@@ -45,8 +47,8 @@ from shoal.work.ipc import (
     Work,
     decode,
     encode,
-    holders,
-    pairs,
+    fences_of,
+    pairs_of,
 )
 from shoal.work.lease_validity import LeaseValidity
 from shoal.work.page_job_loop import PageJobHandler, PageJobLoop
@@ -60,25 +62,25 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRefused(Signal):
-    """A child that cannot do its work says why and ends; its parent starts another after a while."""
+    """A child that cannot work reports why and exits; its parent starts another after a while."""
 
     pid: int
     error: str
 
 
 class Run(Protocol):
-    """One job under way in this child."""
+    """One job that runs in this child."""
 
     async def run(self) -> str:
-        """Work until the job has left our hands; how it ended."""
+        """Work until the job is settled or handed back, and return how it ended."""
         ...
 
     def leave(self, reason: str) -> None:
-        """Settle and hand the job back soon."""
+        """Settle and hand back the job soon."""
         ...
 
     def stalled_for(self) -> float:
-        """Seconds in which nothing was settled although work was due."""
+        """Return for how many seconds nothing was settled although work was due."""
         ...
 
 
@@ -86,23 +88,23 @@ Runner = Callable[[Lease, Callable[[], bool]], Awaitable[Run]]
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill us when the parent goes, however it goes."""
+    """Ask the kernel to kill this process when the parent ends, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before we asked
+    if os.getppid() != parent:  # it ended before we asked
         os._exit(1)
 
 
 class Child:
-    """A child for runs: reads the parent's words, runs the job, answers. The end of stdin is the end of the child."""
+    """A child for runs: works on one job at a time, as the parent sends them, and exits at the end of stdin."""
 
     def __init__(self, settings: Settings, runner: Runner, clock: Clock, signals: Signals) -> None:
         signals.subscribe(_relay)
         self._runner = runner
         self._clock = clock
         self._run: Run | None = None
-        self._leaving: str | None = None
-        self._trust = LeaseValidity(settings.queue.lease, clock)
+        self._leave_reason: str | None = None
+        self._validity = LeaseValidity(settings.queue.lease, clock)
         self._job: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
@@ -110,22 +112,22 @@ class Child:
         ticking = asyncio.create_task(self._tick())
         try:
             while line := await reader.readline():
-                self._hear(decode(line))
+                self._receive(decode(line))
         finally:
             ticking.cancel()
             if self._job is not None:
                 self._job.cancel()
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         match message:
             case Work(lease):
-                self._leaving = None
-                self._trust.renew()
+                self._leave_reason = None
+                self._validity.renew()
                 self._job = asyncio.create_task(self._work(lease))
             case Renewed():
-                self._trust.renew()
+                self._validity.renew()
             case Leave(reason):
-                self._leaving = reason
+                self._leave_reason = reason
                 if self._run is not None:
                     self._run.leave(reason)
             case _:
@@ -133,119 +135,132 @@ class Child:
 
     async def _work(self, lease: Lease) -> None:
         try:
-            self._run = await self._runner(lease, self._trust.holds)
-            if self._leaving is not None:
-                self._run.leave(self._leaving)
+            self._run = await self._runner(lease, self._validity.holds)
+            if self._leave_reason is not None:
+                self._run.leave(self._leave_reason)
             done = Done(await self._run.run())
         except LeaseLost:
             done = Done(LEASE_LOST)
-        except BackendUnavailable as error:  # for longer than the lease is trusted: nobody's failure
+        except BackendUnavailable as error:  # for longer than the lease is valid, but no fault of the job
             done = Done(STORE_AWAY, error=error.message)
-        except StorageFull as error:  # the operator's to mend, and no failure of the job
+        except StorageFull as error:  # for the operator to fix, but no fault of the job
             done = Done(STORAGE_FULL, error=error.message, storage=error.storage)
         except ShoalError as error:
             done = Done("failed", error=f"{error.code}: {error.message}")
-        except Exception as error:  # the parent counts the attempt; the child is replaced
+        except Exception as error:  # the parent counts the attempt
             done = Done("failed", error=f"{type(error).__name__}: {error}")
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 done = Done(STORAGE_FULL, error=str(error), storage="store")
         self._run = None
-        _say(replace(done, memory=_memory()))
+        _send(replace(done, memory=_memory()))
 
     async def _tick(self) -> None:
         while True:
-            _say(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
+            _send(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
             await self._clock.sleep(TICK_SECONDS)
 
 
 class PageChild(Generic[R]):
-    """A child for page jobs: it leases and settles them itself, and tells its parent what to extend."""
+    """A child for page jobs: leases and settles them itself, and tells its parent which leases to extend."""
 
     def __init__(
-        self, settings: Settings, work: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
+        self, settings: Settings, handler: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
     ) -> None:
         signals.subscribe(_relay)
         self._clock = clock
         self._signals = signals
         self._holder = holder
-        self._tick_every = min(TICK_SECONDS, settings.queue.extend_every.total_seconds() / 2)
+        self._tick_seconds = min(TICK_SECONDS, settings.queue.extend_every.total_seconds() / 2)
+        self._version = 0
+        self._working: asyncio.Task[None] | None = None
         slots = settings.crawl.max_concurrent_curl
-        self._desk = PageJobLoop(work, queue, slots, holder, clock, self._say_holding, _say_alone, self._tell)
+        self._loop = PageJobLoop(
+            handler, queue, slots, holder, clock, self._send_holding, _send_alone, self._report_error
+        )
 
     async def serve(self) -> None:
         reader = await _stdin()
-        ticking, working = asyncio.create_task(self._tick()), asyncio.create_task(self._work())
+        ticking = asyncio.create_task(self._tick())
         try:
             while line := await reader.readline():
-                self._hear(decode(line))
+                self._receive(decode(line))
         finally:
             ticking.cancel()
-            working.cancel()
+            if self._working is not None:
+                self._working.cancel()
 
     def nudge(self) -> None:
-        """A job may wait."""
-        self._desk.nudge()
+        """Ask for jobs now: one may be waiting."""
+        self._loop.nudge()
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         match message:
             case Nudge():
                 self.nudge()
             case Renewed():
-                self._desk.renewed()
+                self._loop.renewed()
             case Drop(leases):
-                self._desk.drop(holders(leases))
+                self._loop.drop(fences_of(leases))
+            case Configure(version, slots, leasing):
+                self._version = version
+                self._loop.configure(slots, leasing=leasing)
+                if self._working is None:
+                    self._working = asyncio.create_task(self._work())
+            case HandBack(reason):
+                self._loop.hand_back(reason)
             case Leave(_, patient):
-                self._desk.leave(patient=patient)
+                self._loop.leave(patient=patient)
             case _:
                 raise AssertionError(message)
 
     async def _work(self) -> None:
         try:
-            await self._desk.run()
+            await self._loop.run()
         except Exception:
             traceback.print_exc()
-            os._exit(1)  # the parent gives back what we held, and starts another
-        _say(Done("left"))
+            os._exit(1)  # the parent returns the jobs we held and starts another child
+        _send(Done("left"))
 
     async def _tick(self) -> None:
         while True:
-            self._say_holding()
-            await self._clock.sleep(self._tick_every)
+            self._send_holding()
+            await self._clock.sleep(self._tick_seconds)
 
-    def _say_holding(self) -> None:
-        _say(Holding(pairs(self._desk.held), _memory()))
+    def _send_holding(self) -> None:
+        version = 0 if self._loop.is_changing else self._version
+        _send(Holding(pairs_of(self._loop.held), _memory(), version))
 
-    def _tell(self, doing: str, error: Exception) -> None:
+    def _report_error(self, doing: str, error: Exception) -> None:
         if isinstance(error, StorageFull):
-            _say(Full(error.storage, error.message))
+            _send(Full(error.storage, error.message))
             return
         node = node_of(self._holder)
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
 
 
-def _say_alone(holder: Fence | None) -> None:
-    _say(Alone(None if holder is None else (holder.job_id, holder.epoch)))
+def _send_alone(fence: Fence | None) -> None:
+    _send(Alone(None if fence is None else (fence.job_id, fence.epoch)))
 
 
 def _relay(signal: Signal) -> None:
-    """Pages, holds, jobs and crawls are counted where metrics are asked for: in the parent."""
+    """Send the signals that metrics are made from to the parent, where metrics are read."""
     if isinstance(signal, PagesSettled):
-        _say(StoredMessage(signal.pages, signal.bytes))
+        _send(StoredMessage(signal.pages, signal.bytes))
     elif isinstance(signal, JobsMoved):
-        _say(Moved(signal.kind, signal.how, signal.count))
+        _send(Moved(signal.kind, signal.how, signal.count))
     elif isinstance(signal, JobMoved):
-        _say(Moved(signal.kind, signal.how, 1))
+        _send(Moved(signal.kind, signal.how, 1))
     elif isinstance(signal, CrawlMoved) and signal.state in TERMINAL:
-        _say(Ended(signal.state, signal.seconds))
+        _send(Ended(signal.state, signal.seconds))
     elif isinstance(signal, ResultsTaken):
-        _say(Taken(signal.kind, signal.count, signal.timed, signal.seconds))
+        _send(Taken(signal.kind, signal.count, signal.timed, signal.seconds))
     elif isinstance(signal, JobsLeased):
-        _say(Leased(signal.kind, signal.count, signal.waited_seconds))
+        _send(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):
-        _say(Held(signal.holds))
+        _send(Held(signal.holds))
 
 
-def _say(message: Message) -> None:
+def _send(message: Message) -> None:
     sys.stdout.buffer.write(encode(message))
     sys.stdout.buffer.flush()
 

@@ -1,4 +1,4 @@
-"""The parent's side of one child: start it, talk to it, notice its silence and its death."""
+"""One child as its worker sees it: starts it, exchanges messages, and notices its silence and its death."""
 
 import asyncio
 import os
@@ -6,6 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
@@ -31,68 +32,77 @@ from shoal.work.ipc import (
     Tick,
     decode,
     encode,
-    holders,
+    fences_of,
 )
 from shoal.work.pidfile import PidFile
 
 COMMAND = (sys.executable, "-m", "shoal.cli.child")
+START_TIMEOUT = timedelta(seconds=30)  # for the first message of a child
 
-
-START_SECONDS = 30.0  # for the first word of a child
+Listener = Callable[[Message], None]
 
 
 class ChildSpawner:
-    """Where the children of a worker come from: all of one command and one environment, known to the worker's book."""
+    """Starts the children of a worker, all with one command and one environment, and records them in its pid file."""
 
     def __init__(
         self,
         clock: Clock,
         signals: Signals,
         environment: Mapping[str, str],
-        book: PidFile | None = None,
+        pidfile: PidFile | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._clock = clock
         self._signals = signals
         self._environment = environment
-        self._book = book
+        self._pidfile = pidfile
         self._command = command
 
-    async def spawn(self, *words: str) -> "ChildProcess":
-        """A child of our own session, so that a Ctrl-C meant for us does not reach it."""
+    async def spawn(self, *arguments: str, listener: Listener | None = None) -> "ChildProcess":
+        """Start a child in a session of its own, so that a Ctrl-C meant for the worker does not reach it. `listener`
+        gets what a page child says about its leases and storage."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             str(os.getpid()),
-            *words,
+            *arguments,
             stdin=PIPE,
             stdout=PIPE,
             env=self._environment,
             start_new_session=True,
             limit=1 << 20,
         )
-        if self._book is not None:
-            self._book.add(process.pid)
-        return ChildProcess(process, self._clock, self._signals, self._book)
+        if self._pidfile is not None:
+            self._pidfile.add(process.pid)
+        return ChildProcess(process, self._clock, self._signals, self._pidfile, listener)
 
 
 class ChildProcess:
-    """One spawned child. It is warm once it has ticked, and is replaced when it is worn."""
+    """A child that was started. It is warm once it has sent a message."""
 
-    def __init__(self, process: Process, clock: Clock, signals: Signals, book: PidFile | None = None) -> None:
+    def __init__(
+        self,
+        process: Process,
+        clock: Clock,
+        signals: Signals,
+        pidfile: PidFile | None = None,
+        listener: Listener | None = None,
+    ) -> None:
         self._process = process
-        self._book = book
+        self._pidfile = pidfile
         self._signals = signals
         self._clock = clock
-        self._heard_at = clock.monotonic()
-        self._words: asyncio.Queue[Done | None] = asyncio.Queue()
+        self._listener = listener
+        self._last_message_at = clock.monotonic()
+        self._results: asyncio.Queue[Done | None] = asyncio.Queue()
         self._listening = asyncio.create_task(self._listen())
-        self.warm = False  # it has spoken: its code is read and its store open
-        self.stalled_seconds = 0.0  # in which its job settled nothing although work was due, as it says itself
+        self.warm = False  # it has loaded its code and opened its store
+        self.stalled_seconds = 0.0  # how long its job has settled nothing although work was due
         self.runs = 0
         self.memory = 0
         self._holding: list[Pair] = []
-        self.alone: Fence | None = None  # of a page child: the only job that it works on
-        self.found_full: Callable[[str, str], None] = lambda storage, error: None  # is told of storage without room
+        self.version = 0  # of a page child: the configuration in effect
+        self.alone: Fence | None = None  # of a page child: the suspect that runs by itself
 
     @property
     def pid(self) -> int:
@@ -102,70 +112,77 @@ class ChildProcess:
     def gone(self) -> bool:
         return self._process.returncode is not None
 
-    def is_silent(self, longest: float) -> bool:
-        """Whether it said nothing for too long. One that has never spoken is still reading its code."""
-        return self._clock.monotonic() - self._heard_at > (longest if self.warm else max(longest, START_SECONDS))
+    def is_silent(self, longest: timedelta) -> bool:
+        """Whether the child has sent nothing for too long. Before its first message it may still be starting."""
+        allowed = longest if self.warm else max(longest, START_TIMEOUT)
+        return self._clock.monotonic() - self._last_message_at > allowed.total_seconds()
 
     @property
     def holding(self) -> list[Fence]:
-        """Of a page child: what it said last that it holds."""
-        return holders(self._holding)
+        """The leases that a page child last said it holds."""
+        return fences_of(self._holding)
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(encode(message))
 
-    async def hear(self) -> Done | None:
-        """The child's next word that matters; None when it is gone."""
-        return await self._words.get()
+    async def result(self) -> Done | None:
+        """Wait for the end of the job; None if the child died."""
+        return await self._results.get()
 
     async def _listen(self) -> None:
         stream = self._process.stdout
         try:
             while stream is not None and (line := await stream.readline()):
-                self._heard_at = self._clock.monotonic()
+                self._last_message_at = self._clock.monotonic()
                 self.warm = True
-                self._take_in(decode(line))
+                self._receive(decode(line))
         except (ValueError, KeyError, TypeError):
-            self.kill()  # it does not speak our language: whatever it has is better started again
+            self.kill()  # its output is not a message, so nothing else that it does can be relied on
         finally:
-            self._words.put_nowait(None)
+            self._results.put_nowait(None)
 
-    def _take_in(self, message: Message) -> None:
-        if isinstance(message, Tick):
-            self.stalled_seconds = message.stalled_seconds
-        elif isinstance(message, Done):
-            self.runs += 1
-            self.stalled_seconds = 0.0
-            self.memory = message.memory
-            self._words.put_nowait(message)
-        elif isinstance(message, Holding):
-            self._holding = message.leases
-            self.memory = message.memory
-        elif isinstance(message, Full):
-            self.found_full(message.storage, message.error)
-        elif isinstance(message, Alone):
-            self.alone = None if message.lease is None else holders([message.lease])[0]
-        elif (told := _signal_of(message, self.pid)) is not None:
-            self._signals.emit(told)
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Tick(stalled_seconds):
+                self.stalled_seconds = stalled_seconds
+            case Done():
+                self.runs += 1
+                self.stalled_seconds = 0.0
+                self.memory = message.memory
+                self._results.put_nowait(message)
+            case Holding(leases, memory, version):
+                self._holding, self.memory, self.version = leases, memory, version
+                self._notify(message)
+            case Full():
+                self._notify(message)
+            case Alone(lease):
+                self.alone = None if lease is None else fences_of([lease])[0]
+            case _:
+                if (emitted := _signal_of(message, self.pid)) is not None:
+                    self._signals.emit(emitted)
+
+    def _notify(self, message: Message) -> None:
+        if self._listener is not None:
+            self._listener(message)
 
     def kill(self) -> None:
         if not self.gone:
             self._process.kill()
 
-    async def end(self) -> str:
-        """Wait until it is gone; how it went, in words."""
+    async def wait(self) -> str:
+        """Close its stdin, wait for its exit, and return how it ended in words."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         code = await self._process.wait()
         await self._listening
-        if self._book is not None:
-            self._book.remove(self.pid)
+        if self._pidfile is not None:
+            self._pidfile.remove(self.pid)
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _signal_of(message: Message, pid: int) -> Signal | None:
-    """What happened in a child, for those who count in this process."""
+    """Translate a message into the signal that it relays; metrics are counted in the worker's process."""
     match message:
         case StoredMessage(pages, sizes):
             return PagesSettled(pages=pages, bytes=sizes)

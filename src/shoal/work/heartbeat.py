@@ -1,7 +1,7 @@
-"""The heart: extends every lease that a worker has in hand, and tells the hands which they keep. Waits for nobody else.
+"""The heartbeat of a worker: extends all its leases, and tells their holders which of them were extended.
 
-It has a connection to the store of its own, so that no other work of the process is before it, and a deadline for each
-beat, so that one that is stuck does not keep the next from being tried.
+It has its own connection to the store, so that it never queues behind other work of the process. Each extension has a
+deadline, so that one that hangs does not prevent the next.
 """
 
 import asyncio
@@ -12,51 +12,54 @@ from shoal.base.clock import Clock
 from shoal.queue.job import Extended, Fence
 from shoal.queue.queue import Queue
 
-BEAT_PART = 0.5  # of a lease's term: how long one beat may take
+DEADLINE_PART = 0.5  # of a lease's term: how long one extension may take
 
 
 class LeaseHolders(Protocol):
-    """Who holds leases."""
+    """A part of a worker that holds leases."""
 
-    def holders(self) -> list[Fence]: ...
+    def fences(self) -> list[Fence]:
+        """The leases to extend."""
+        ...
 
-    def extended(self, asked: Sequence[Fence], answer: Extended) -> None:
-        """The leases that were asked for were extended, as far as the answer says; the others are lost."""
+    def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
+        """Learn which of the requested leases were extended; the others are lost."""
         ...
 
 
 class LeaseHeartbeat:
-    """Beats until it is cancelled."""
+    """Extends the leases of all holders at regular intervals until it is cancelled."""
 
     def __init__(
-        self, queue: Queue, clock: Clock, hands: Sequence[LeaseHolders], tell: Callable[[str, Exception], None]
+        self,
+        queue: Queue,
+        clock: Clock,
+        lease_holders: Sequence[LeaseHolders],
+        on_error: Callable[[str, Exception], None],
     ) -> None:
         self._queue = queue
         self._clock = clock
-        self._hands = hands
-        self._tell = tell
+        self._lease_holders = lease_holders
+        self._on_error = on_error
 
-    async def beat(self) -> None:
-        every = self._queue.settings.extend_every.total_seconds()
-        due = self._clock.monotonic() + every
+    async def run(self) -> None:
+        every_seconds = self._queue.settings.extend_every.total_seconds()
+        due_at = self._clock.monotonic() + every_seconds
         while True:
-            await self._clock.sleep(due - self._clock.monotonic())
-            due = self._clock.monotonic() + every  # a slow beat does not put off the next one
-            await self._extend()
+            await self._clock.sleep(due_at - self._clock.monotonic())
+            due_at = self._clock.monotonic() + every_seconds  # a slow extension does not delay the next one
+            for lease_holder in self._lease_holders:
+                # Each by itself: a lease that cannot be extended just now must not cost the others theirs.
+                if fences := lease_holder.fences():
+                    await self._extend(lease_holder, fences)
 
-    async def _extend(self) -> None:
-        """Each hand by itself: a lease that cannot be extended just now must not cost the others theirs."""
-        for hand in self._hands:
-            if holders := hand.holders():
-                await self._extend_those(hand, holders)
-
-    async def _extend_those(self, hand: LeaseHolders, holders: list[Fence]) -> None:
+    async def _extend(self, lease_holder: LeaseHolders, fences: list[Fence]) -> None:
         try:
-            async with asyncio.timeout(self._queue.settings.lease.total_seconds() * BEAT_PART):
-                answer = await self._queue.extend(holders)
+            async with asyncio.timeout(self._queue.settings.lease.total_seconds() * DEADLINE_PART):
+                result = await self._queue.extend(fences)
         except TimeoutError:
-            self._tell("extending leases", TimeoutError("it takes too long; trying again"))
-        except Exception as error:  # whatever it is: a heart must outlive any single beat
-            self._tell("extending leases", error)
+            self._on_error("extending leases", TimeoutError("it takes too long; trying again"))
+        except Exception as error:  # the heartbeat must survive any single failure
+            self._on_error("extending leases", error)
         else:
-            hand.extended(holders, answer)
+            lease_holder.on_extended(fences, result)

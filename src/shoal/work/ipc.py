@@ -1,4 +1,4 @@
-"""What parent and child say to each other: one JSON object a line over the child's own pipes."""
+"""Messages between a worker and its children: one JSON object per line over the child's stdin and stdout."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,52 +11,76 @@ from shoal.base.errors import StorageFull
 from shoal.base.ids import JobId
 from shoal.queue.job import Fence, Lease
 
-Pair = tuple[str, int]  # a holder on the wire: job and epoch
+Pair = tuple[str, int]  # a fence on the wire: job id and epoch
 
 
-def pairs(holders: Iterable[Fence]) -> list[Pair]:
-    return [(holder.job_id, holder.epoch) for holder in holders]
+def pairs_of(fences: Iterable[Fence]) -> list[Pair]:
+    return [(fence.job_id, fence.epoch) for fence in fences]
 
 
-def holders(told: Iterable[Pair]) -> list[Fence]:
-    return [Fence(JobId(job_id), epoch) for job_id, epoch in told]
+def fences_of(pairs: Iterable[Pair]) -> list[Fence]:
+    return [Fence(JobId(job_id), epoch) for job_id, epoch in pairs]
+
+
+# From the worker to a child
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Parent to child: run this job."""
+    """Run this job."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """Parent to child: the lease was extended; it is good for its whole term from now."""
+    """The leases were extended; they are valid for their whole term from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Parent to child: settle, hand back what is in hand, and come home. A patient parent lets it be finished."""
+    """Hand back the job and wait for the next one. A page child settles, hands back the rest and exits; with `patient`
+    it first finishes the jobs it holds."""
 
     reason: str
     patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class Configure:
+    """For a page child: run up to `slots` jobs at once, and lease new ones only if `leasing`. A page child does nothing
+    before the first of these. `version` rises with each; the child returns it in `Holding`."""
+
+    version: int
+    slots: int
+    leasing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """For a page child: hand back the jobs that have not started."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Nudge:
-    """Parent to page child: a job may wait."""
+    """For a page child: a job may be waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Parent to page child: these leases are no longer ours; let go of their jobs."""
+    """For a page child: these leases are lost; cancel their jobs."""
 
     leases: list[Pair]
 
 
+# From a child to its worker
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Child to parent: my loop turns; and for how long my job has settled nothing although work was due."""
+    """The event loop is alive. `stalled_seconds`: how long the job has settled nothing although work was due."""
 
     stalled_seconds: float = 0.0
 
@@ -68,10 +92,11 @@ LEASE_LOST = "lease_lost"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Child to parent: the job has left my hands. `error` is set if it failed and the parent must say so; one that
-    ended as `STORE_AWAY`, or as `STORAGE_FULL` with the name of that storage, did not fail, and is handed back; so is
-    one that ended as `LEASE_LOST`, which may only mean that nobody told the child in time that it still has its
-    lease."""
+    """The job has ended in this child. With an `error`, the worker records a failed attempt.
+
+    Three endings are not failures, and the worker hands the job back: `STORE_AWAY`; `STORAGE_FULL`, with the name of
+    the storage; and `LEASE_LOST`, which may only mean that the child did not hear of a renewal in time.
+    """
 
     ending: str
     error: str | None = None
@@ -81,7 +106,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """Child to parent: what one commit stored, by class of HTTP status."""
+    """What one commit stored, by class of HTTP status."""
 
     pages: dict[str, int]
     bytes: dict[str, int]
@@ -89,14 +114,14 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Child to parent: how many hosts one commit found held, by what decides."""
+    """How many hosts one commit put on hold, by cause."""
 
     holds: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Child to parent: a crawl ended so, after so many seconds."""
+    """A crawl reached a final state, and how long it took."""
 
     state: str
     seconds: float | None = None
@@ -104,7 +129,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Child to parent: so many jobs of a kind ended, or went back, in the same way."""
+    """A number of jobs of one kind ended or went back in the same way."""
 
     kind: str
     how: str
@@ -113,7 +138,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Page child to parent: so many results were taken; the fetches of `timed` of them took so many seconds in all."""
+    """A number of page results were stored; `timed` of them took `seconds` to fetch in total."""
 
     kind: str
     count: int
@@ -123,7 +148,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Page child to parent: so many jobs of a kind were leased; the longest had waited so long."""
+    """A number of jobs of one kind were leased; the longest wait of them was `waited_seconds`."""
 
     kind: str
     count: int
@@ -132,15 +157,17 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Page child to parent: what I hold now, to be extended. What comes and goes between two of these is not told."""
+    """The leases a page child holds now, for the worker to extend. `version` is that of the `Configure` in effect; it
+    is 0 while leases are being granted or handed back."""
 
     leases: list[Pair]
     memory: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Page child to parent: this storage has no room. What I have waits for it; take nothing that needs it."""
+    """A storage has no space left. Jobs in hand wait for it; lease no more that need it."""
 
     storage: str
     error: str
@@ -148,7 +175,7 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Page child to parent: this job, which lost a worker before, runs now with nothing beside it; None: it is over."""
+    """This page job lost a worker before and now runs by itself; None when it has ended."""
 
     lease: Pair | None = None
 
@@ -157,6 +184,8 @@ Message = (
     Work
     | Renewed
     | Leave
+    | Configure
+    | HandBack
     | Nudge
     | Drop
     | Tick
@@ -171,20 +200,20 @@ Message = (
     | Full
     | Alone
 )
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
     if isinstance(message, Work):
         values = {"lease": to_builtins(message.lease)}
-    else:  # flat, and often long
+    else:  # flat and sometimes long: a plain copy of its fields is the fastest
         values = {name: getattr(message, name) for name in message.__slots__}
-    return orjson.dumps({"say": type(message).__name__, **values}) + b"\n"
+    return orjson.dumps({"type": type(message).__name__, **values}) + b"\n"
 
 
 def decode(line: bytes) -> Message:
     values = orjson.loads(line)
-    kind = _KINDS[values.pop("say")]
+    kind = _TYPES[values.pop("type")]
     if kind is Work:
         return Work(convert(values["lease"], Lease))
     message: Message = kind(**values)

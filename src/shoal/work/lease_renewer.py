@@ -1,4 +1,4 @@
-"""Keeps one lease alive from the process that works on it, and knows how far it can be trusted."""
+"""Renews one lease from the process that works under it."""
 
 import asyncio
 from contextlib import suppress
@@ -12,30 +12,30 @@ from shoal.work.lease_validity import LeaseValidity
 
 
 class LeaseRenewer:
-    """Extends a lease again and again while the block runs."""
+    """Extends a lease at regular intervals while the `async with` block runs."""
 
     def __init__(self, queue: Queue, lease: Lease, clock: Clock) -> None:
         self._queue = queue
         self._lease = lease
         self._clock = clock
-        self._trust = LeaseValidity(queue.settings.lease, clock)
+        self._validity = LeaseValidity(queue.settings.lease, clock)
         self._task: asyncio.Task[None] | None = None
 
     def trusted(self) -> bool:
-        """Whether the lease surely still holds, by our own clock."""
-        return self._trust.holds()
+        """Whether the lease is certain to hold, by our own clock."""
+        return self._validity.holds()
 
     async def renew(self) -> bool:
-        """Make sure of the lease now: whoever slept through its term, as a laptop does, may have it still. Whether it
-        is ours."""
-        asked_at = self._clock.monotonic()
+        """Extend the lease now and return whether it is still ours. A process that was suspended for longer than the
+        term, such as on a sleeping laptop, may still have it."""
+        requested_at = self._clock.monotonic()
         if not (await self._queue.extend([self._lease.holder])).kept:
             return False
-        self._trust.renew(asked_at)
+        self._validity.renew(requested_at)
         return True
 
     async def __aenter__(self) -> "LeaseRenewer":
-        self._task = asyncio.create_task(self._keep())
+        self._task = asyncio.create_task(self._renew_regularly())
         return self
 
     async def __aexit__(
@@ -44,9 +44,9 @@ class LeaseRenewer:
         if self._task is not None:
             self._task.cancel()
 
-    async def _keep(self) -> None:
+    async def _renew_regularly(self) -> None:
         while True:
             await self._clock.sleep(self._queue.settings.extend_every.total_seconds())
-            with suppress(ShoalError):  # away or full: the lease is trusted less and less, and tried again
+            with suppress(ShoalError):  # the store is down or full: try again; meanwhile the lease stops being valid
                 if not await self.renew():
-                    return  # lost: it will not be trusted for long, and the fence refuses us anyway
+                    return  # lost: it stops being valid soon, and the fence rejects our commits anyway

@@ -1,23 +1,23 @@
-"""How far a lease can be trusted by the clock of whoever works under it."""
+"""How long a lease can be relied on, by the clock of the process that works under it."""
 
 from datetime import timedelta
 
 from shoal.base.clock import Clock
 
-TRUSTED_PART = 0.8  # of a lease's term: after that nothing more is taken until it is renewed
+VALID_PART = 0.8  # of a lease's term; after that nothing more is taken until the lease is renewed
 
 
 class LeaseValidity:
-    """Counts from the last renewal that is known to have happened."""
+    """The time since the last renewal that is known to have happened."""
 
     def __init__(self, term: timedelta, clock: Clock) -> None:
-        self._seconds = term.total_seconds() * TRUSTED_PART
+        self._valid_seconds = term.total_seconds() * VALID_PART
         self._clock = clock
         self._renewed_at = clock.monotonic()
 
-    def renew(self, asked_at: float | None = None) -> None:
-        """The lease was extended, as far as we know no earlier than when it was asked for."""
-        self._renewed_at = self._clock.monotonic() if asked_at is None else asked_at
+    def renew(self, requested_at: float | None = None) -> None:
+        """Record a renewal. It happened no earlier than it was requested; without a time, it happened just now."""
+        self._renewed_at = self._clock.monotonic() if requested_at is None else requested_at
 
     def holds(self) -> bool:
-        return self._clock.monotonic() - self._renewed_at < self._seconds
+        return self._clock.monotonic() - self._renewed_at < self._valid_seconds

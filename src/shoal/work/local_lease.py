@@ -1,4 +1,4 @@
-"""A crawl in this very process: `shoal crawl`. The same rows as anywhere, the job leased from a lane of its own."""
+"""Leases the job of a crawl that runs in the current process, as for `shoal crawl`."""
 
 import os
 import socket
@@ -16,11 +16,11 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
 from shoal.work.process import started
 
-LOOK_AGAIN = 0.2  # seconds
+POLL_SECONDS = 0.2
 
 
 class LocalLease:
-    """Gets hold of a crawl's job for this process, from whoever had it."""
+    """Leases a crawl's job for this process, also from a process that has died."""
 
     def __init__(self, database: Database, queue: Queue, crawls: Crawls, clock: Clock) -> None:
         self._database = database
@@ -30,72 +30,72 @@ class LocalLease:
         self._janitor = Janitor(queue, clock)
 
     async def take(self, crawl: Crawl) -> Lease:
-        """The lease of one of the crawl's jobs. Those whose process is gone are taken from it at once; for any other
-        holder we wait until its lease ends, and give up when it is extended."""
-        jobs = await self._live(crawl)
+        """Lease one of the crawl's jobs. A job whose process has died is taken over at once. For any other holder, wait
+        until the lease expires, and give up if the holder extends it."""
+        jobs = await self._live_jobs(crawl)
         while all(job.state is JobState.LOCKED for job in jobs):
-            await self._free(jobs)
-            before, jobs = jobs, await self._live(crawl)
+            await self._release_dead(jobs)
+            before, jobs = jobs, await self._live_jobs(crawl)
             if _extended(before, jobs):
-                raise _held(crawl)
-        await self._free(jobs)
+                raise _already_running(crawl)
+        await self._release_dead(jobs)
         waiting = next(job for job in jobs if job.state is JobState.PENDING)
         lease = await self._queue.lease_one(waiting.id, holder_name())
         if lease is None:
-            raise _held(crawl)
+            raise _already_running(crawl)
         return lease
 
     async def reopen(self, crawl: Crawl) -> None:
-        """Make sure that the crawl has a job to take."""
+        """Make sure that the crawl has a job to lease."""
         if crawl.state is CrawlState.PAUSED:
             await self._crawls.resume(crawl.id, here=True)
         elif crawl.state in (CrawlState.STOPPED, CrawlState.STOPPING, CrawlState.PENDING, CrawlState.FAILED):
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "start a new one")
 
-    async def _live(self, crawl: Crawl) -> list[Job]:
+    async def _live_jobs(self, crawl: Crawl) -> list[Job]:
         jobs = await self._database.read(lambda tx: self._queue.jobs_of_run(tx, crawl.id))
         live = [job for job in jobs if job.finished_at is None]
         if not live:
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "look at it with `shoal crawls show`")
         return live
 
-    async def _free(self, jobs: list[Job]) -> None:
-        """Put back the jobs of processes that are gone; if none was, wait a little for a lease to run out."""
+    async def _release_dead(self, jobs: list[Job]) -> None:
+        """Put back the jobs of processes that have died; if there were none, wait a moment for a lease to expire."""
         gone = [job for job in jobs if job.state is JobState.LOCKED and is_gone(job.lease_holder or "")]
         for job in gone:
             with suppress(LeaseLost):
                 await self._queue.lose(_lease_of(job), "its process is gone")
         if not gone and all(job.state is JobState.LOCKED for job in jobs):
-            await self._clock.sleep(LOOK_AGAIN)
+            await self._clock.sleep(POLL_SECONDS)
             await self._janitor.run_once()
 
 
 def _extended(before: list[Job], after: list[Job]) -> bool:
-    """Whether a holder showed that it lives."""
+    """Whether any holder has extended its lease, and so is alive."""
     until = {(job.id, job.lease_epoch): job.lease_until for job in before if job.state is JobState.LOCKED}
     held = [job for job in after if job.state is JobState.LOCKED]
     return any(until.get((job.id, job.lease_epoch), job.lease_until) != job.lease_until for job in held)
 
 
 def holder_name() -> str:
-    """Who we are, so that others on this machine can tell whether we still live."""
+    """Return the name of this process as a lease holder, from which others on this machine can tell whether it runs."""
     return f"local/{socket.gethostname()}/{os.getpid()}/{started(os.getpid())}"
 
 
 def is_gone(holder: str) -> bool:
-    """Whether the name is that of a process of this machine that no longer runs."""
+    """Whether the holder was a process of this machine that no longer runs."""
     kind, _, rest = holder.partition("/")
     host, _, process = rest.partition("/")
     if kind != "local" or host != socket.gethostname():
         return False
-    pid, _, began = process.partition("/")
-    return started(int(pid)) != began if pid.isdecimal() else False
+    pid, _, started_at = process.partition("/")
+    return started(int(pid)) != started_at if pid.isdecimal() else False
 
 
 def _lease_of(job: Job) -> Lease:
-    holder = Fence(job.id, job.lease_epoch)
-    return Lease(holder, job.kind, job.run_id, "{}", job.attempts, job.max_attempts, job.crash_count, 0.0)
+    fence = Fence(job.id, job.lease_epoch)
+    return Lease(fence, job.kind, job.run_id, "{}", job.attempts, job.max_attempts, job.crash_count, 0.0)
 
 
-def _held(crawl: Crawl) -> NotAllowed:
+def _already_running(crawl: Crawl) -> NotAllowed:
     return NotAllowed(f'crawl "{crawl.id}" is being crawled by another process', "pause it there first, or wait")

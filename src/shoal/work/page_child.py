@@ -1,4 +1,4 @@
-"""Page slots, the parent's side: one child that leases and settles page jobs itself; leases and life of it are ours."""
+"""Page jobs of a worker: one child leases, runs and settles them; the worker extends its leases and watches it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from contextlib import suppress
 
 from shoal.base.errors import ShoalError
 from shoal.base.parsing import show_duration
-from shoal.queue.job import Extended, Fence, Lease
+from shoal.queue.job import Extended, Fence
 from shoal.work.child_process import ChildProcess
-from shoal.work.ipc import Drop, Leave, Nudge, Renewed, pairs
+from shoal.work.ipc import Configure, Drop, Full, HandBack, Leave, Message, Nudge, Renewed, pairs_of
 from shoal.work.page_job_loop import holder_of
-from shoal.work.run_children import CHILD_PAUSE, KillReason
+from shoal.work.run_children import RETRY_AFTER, KillReason
 from shoal.work.worker_context import WorkerContext
 
 ROLE = "pages"
@@ -18,61 +18,112 @@ KIND = "page"
 
 
 class PageChildProcess:
-    """One page child at a time: none before the first page job, another one when it died or is worn."""
+    """The page child of a worker. It is started for the first page job, and replaced when it dies or grows too big."""
 
-    def __init__(self, place: WorkerContext) -> None:
-        self._place = place
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._slots = context.page_slots
         self._child: ChildProcess | None = None
         self._killed: KillReason | None = None
         self._nudged = asyncio.Event()
         self._gone = asyncio.Event()
         self._gone.set()
-        self._leaving = False
+        self._changed = asyncio.Event()  # what the child holds, whether there is one, or whether it may lease
+        self._version = 0  # of the configuration that the child was sent last
+        self._paused = False
+        self._stopping = False
         self._patient = False
 
     async def run(self) -> None:
-        """Until it is to leave and nothing is in hand."""
+        """Keep a child running while there are page jobs, until `leave`."""
         while True:
-            await self._until_wanted()
-            if self._leaving:
+            await self._wait_for_job()
+            if self._stopping:
                 return
-            await self._attend()
+            await self._run_child()
 
     async def watch(self) -> None:
-        """Kill a child that fell silent; ask one that has grown too much to come home."""
-        longest = self._place.settings.child_silence.total_seconds()
+        """Kill the child if it is silent; ask it to finish and exit if it has grown too big."""
+        longest_silence = self._context.settings.child_silence
         while True:
-            await self._place.clock.sleep(longest / 4)
+            await self._context.clock.sleep(longest_silence.total_seconds() / 4)
             if self._child is None:
                 continue
-            if self._child.is_silent(longest):
+            if self._child.is_silent(longest_silence):
                 self._kill(KillReason.SILENT)
-            elif self._child.memory >= self._place.settings.child_memory and not self._leaving:
-                self._child.say(Leave("worn", patient=True))
+            elif self._child.memory >= self._context.settings.child_memory and not self._stopping:
+                self._child.send(Leave("worn", patient=True))
 
     def nudge(self, *, pass_on: bool) -> None:
-        """A job may wait: if there is no child, it is time for one. A child hears of jobs by itself, maybe later."""
+        """Note that a job may be waiting. The child has its own notifications; `pass_on` if they may be slower."""
         self._nudged.set()
         if pass_on and self._child is not None:
-            self._child.say(Nudge())
+            self._child.send(Nudge())
 
-    def holders(self) -> list[Fence]:
+    @property
+    def active(self) -> int:
+        """How many page jobs the child holds, running or not."""
+        return len(self.fences())
+
+    @property
+    def capacity(self) -> int:
+        return self._slots
+
+    def fences(self) -> list[Fence]:
         return [] if self._child is None else self._child.holding
 
-    def extended(self, asked: Sequence[Fence], answer: Extended) -> None:
+    def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
         if self._child is None:
             return
-        lost = (set(asked) - set(answer.kept)) | answer.to_kill
-        self._child.say(Renewed())
+        lost = (set(requested) - set(result.kept)) | result.to_kill
+        self._child.send(Renewed())
         if lost:
-            self._child.say(Drop(pairs(lost)))
+            self._child.send(Drop(pairs_of(lost)))
+
+    def pause(self) -> None:
+        """Lease nothing more until `resume`; the jobs in hand continue."""
+        self._paused = True
+        self._configure()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._configure()
+        self._changed.set()
+        self._nudged.set()
+
+    def resize(self, slots: int, *, hand_back: bool = False) -> None:
+        """Change how many jobs run at once. Running jobs always finish; with `hand_back`, others are handed back now
+        rather than when they have waited too long for a slot."""
+        self._slots = slots
+        self._configure()
+        if hand_back and self._child is not None:
+            self._child.send(HandBack("resized"))
+
+    def drain(self) -> None:
+        """Lease nothing more, hand back the jobs that have not started, and let the others finish."""
+        self.pause()
+        if self._child is not None:
+            self._child.send(HandBack("draining"))
+
+    @property
+    def is_drained(self) -> bool:
+        child = self._child
+        is_quiet = child is not None and child.version == self._version and not child.holding
+        return self._paused and (is_quiet or self._gone.is_set())
+
+    async def drained(self) -> None:
+        """Wait until no job is in hand, or leasing has been resumed."""
+        while self._paused and not self.is_drained:
+            self._changed.clear()
+            await self._changed.wait()
 
     def leave(self, *, patient: bool) -> None:
-        self._leaving = True
+        """Lease nothing more, and let the child exit: at once, or after its jobs have finished if `patient`."""
+        self._stopping = True
         self._patient = patient
         self._nudged.set()
         if self._child is not None:
-            self._child.say(Leave("shutdown", patient))
+            self._child.send(Leave("shutdown", patient))
 
     def kill(self) -> None:
         self._kill(KillReason.SHUTDOWN)
@@ -83,74 +134,89 @@ class PageChildProcess:
     async def end(self) -> None:
         if self._child is not None:
             self._child.kill()
-            await self._child.end()
+            await self._child.wait()
 
-    def _kill(self, why: KillReason) -> None:
+    def _kill(self, reason: KillReason) -> None:
         if self._child is not None:
-            self._killed = self._killed or why
+            self._killed = self._killed or reason
             self._child.kill()
 
-    async def _until_wanted(self) -> None:
-        """Until a page job waits: most workers never see one, and a child is not free."""
-        place = self._place
-        while not self._leaving:
+    def _configure(self) -> None:
+        self._version += 1
+        if self._child is not None:
+            self._child.send(Configure(self._version, self._slots, leasing=not self._paused))
+
+    async def _wait_for_job(self) -> None:
+        """Wait until a page job is due: most workers never see one, and a child costs memory."""
+        context = self._context
+        while not self._stopping:
             self._nudged.clear()
             try:
-                if await place.queue.waits(KIND, place.lanes):
+                if not self._paused and await context.queue.waits(KIND, context.lanes) and not self._paused:
                     return
             except ShoalError as error:
-                place.tell_unreachable("looking for page jobs", error)
+                context.report_error("looking for page jobs", error)
             with suppress(TimeoutError):
-                async with asyncio.timeout(place.queue.settings.poll_every.total_seconds()):
+                async with asyncio.timeout(context.queue.settings.poll_every.total_seconds()):
                     await self._nudged.wait()
 
-    async def _attend(self) -> None:
-        place = self._place
+    async def _run_child(self) -> None:
+        context = self._context
         self._gone.clear()
         try:
-            child = await place.nursery.spawn(ROLE, place.holder, *place.lanes)
+            child = await context.spawner.spawn(ROLE, context.holder, *context.lanes, listener=self._on_message)
         except OSError as error:
-            place.tell_gone(str(error))
-            self._gone.set()
-            await place.clock.sleep(CHILD_PAUSE)
+            context.report_gone(str(error))
+            self._set_gone()
+            await context.clock.sleep(RETRY_AFTER.total_seconds())
             return
         self._child, self._killed = child, None
-        child.found_full = place.storage.filled
-        holder = holder_of(place.holder, child.pid)
-        if self._leaving:
-            child.say(Leave("shutdown", self._patient))
+        self._configure()
+        if self._stopping:
+            child.send(Leave("shutdown", self._patient))
         try:
-            done = await child.hear()
-            how = await child.end()
+            done = await child.result()
+            how = await child.wait()
             self._child = None
             if done is None:
-                await self._bury(child, holder, how)
+                await self._settle_dead(child, how)
         finally:
+            child.kill()  # if we were cancelled, it is still there
             self._child = None
-            self._gone.set()
+            self._set_gone()
 
-    async def _bury(self, child: ChildProcess, holder: str, how: str) -> None:
-        """Give back what the dead child had. If it worked on one job alone, the others are innocent."""
-        place = self._place
+    def _on_message(self, message: Message) -> None:
+        if isinstance(message, Full):
+            self._context.storage.filled(message.storage, message.error)
+        else:
+            self._changed.set()
+
+    def _set_gone(self) -> None:
+        self._gone.set()
+        self._changed.set()
+
+    async def _settle_dead(self, child: ChildProcess, how: str) -> None:
+        """Return the jobs of a child that died. If it ran one job by itself, only that one counts a crash."""
+        context = self._context
         try:
-            held = await place.queue.held_by(holder)
+            held = await context.queue.held_by(holder_of(context.holder, child.pid))
         except ShoalError as error:
-            place.tell_unreachable("giving back page jobs", error)  # their leases run out
+            context.report_error("giving back page jobs", error)  # their leases expire
             held = []
-        await self._give_back(child, held, how)
+        if self._killed is KillReason.SHUTDOWN:
+            blamed, reason = [], "shutdown"
+        else:
+            blamed, reason = [lease for lease in held if child.alone in (None, lease.holder)], "not_begun"
+        for lease in held:
+            if lease not in blamed:
+                await context.settle(context.queue.release(lease, reason))
+        if blamed:
+            why = how
+            if self._killed is KillReason.SILENT:
+                why = f"said nothing for {show_duration(context.settings.child_silence)}, and {how}"
+            for lease in blamed:
+                context.report_lost(child.pid, lease, why)
+            await context.settle(context.queue.lose_all(blamed, f"its child {why}"))
         if not child.warm or not held:
-            place.tell_gone(f"it {how}", had_begun=child.warm)
-            await place.clock.sleep(CHILD_PAUSE)
-
-    async def _give_back(self, child: ChildProcess, held: list[Lease], how: str) -> None:
-        place, shutdown = self._place, self._killed is KillReason.SHUTDOWN
-        blamed = [] if shutdown else [lease for lease in held if child.alone in (None, lease.holder)]
-        for lease in held if shutdown else [lease for lease in held if lease not in blamed]:
-            await place.settle(place.queue.release(lease, "shutdown" if shutdown else "not_begun"))
-        if not blamed:
-            return
-        if self._killed is KillReason.SILENT:
-            how = f"said nothing for {show_duration(place.settings.child_silence)}, and {how}"
-        for lease in blamed:
-            place.tell_lost(child.pid, lease, how)
-        await place.settle(place.queue.lose_all(blamed, f"its child {how}"))
+            context.report_gone(f"it {how}", had_begun=child.warm)
+            await context.clock.sleep(RETRY_AFTER.total_seconds())

@@ -1,5 +1,7 @@
-"""Page jobs in one process: leased in batches, many at once, settled together. Their leases are kept from outside, and
-what a page job is, the craft that they are given knows."""
+"""The page jobs of one process: leased in batches, run concurrently, settled together.
+
+The parent process extends the leases. A `PageJobHandler` runs and stores the jobs.
+"""
 
 import asyncio
 from collections import deque
@@ -18,154 +20,178 @@ from shoal.work.lease_validity import LeaseValidity
 
 R = TypeVar("R")
 
-BATCH = 100  # results that are settled at once, however short ago the last ones were
-BATCH_SECONDS = 0.05  # the longest that a result waits for company, while other jobs run
-MOST_AHEAD = 500  # jobs that are held beyond the slots
-AHEAD_SECONDS = 2.0  # what nobody has begun so long after it could be is handed back: another worker may be free
-STORE_PAUSE = 0.5  # after a commit that did not reach the store
-LEAVE_SECONDS = 2.0  # for what runs when it is time to leave
+BATCH = 100  # results that are settled at once, however recent the last commit was
+BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
+AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
+AHEAD_SECONDS = 2.0  # a job that could not start for so long is handed back: another worker may have a free slot
+STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
+LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
+CHECK_SECONDS = 1.0  # the longest time between two checks for overdue jobs
 
 
 def holder_of(worker: str, pid: int) -> str:
-    """How the leases of a page child name it: known to its parent, also when the child has died."""
+    """The name under which a page child holds its leases. Its parent can compute it even after the child has died."""
     return f"{worker}/pages/{pid}"
 
 
 class PageJobHandler(Protocol[R]):
-    """What a page child is given: it runs single jobs, and settles many at once. Both are called from one loop."""
+    """Runs single page jobs and settles many at once. Both methods are called from one event loop."""
 
     async def run(self, lease: Lease) -> R:
-        """Work on one job; the result carries its lease. What is wrong with the page is part of the result; what is
-        raised counts as a failed attempt of the job. May be cancelled at any time, and then leaves nothing behind."""
+        """Run one job; the result carries its lease. A problem with the page is part of the result; an exception counts
+        as a failed attempt. May be cancelled at any time, and then leaves nothing behind."""
         ...
 
     async def settle(self, results: Sequence[R], holder: str, want: int) -> list[Lease]:
-        """In one commit: store the results, end or return their jobs, and lease up to `want` further ones for
-        `holder`. A result whose lease was lost is dropped, the others count. If the store fails, nothing is stored and
-        the same results come again. With no results it only leases, with `want` 0 it only settles."""
+        """In one commit: store the results, end or return their jobs, and lease up to `want` more for `holder`. A
+        result whose lease was lost is dropped; the others count. If the store fails, nothing is stored and the same
+        results are passed again. Without results it only leases; with `want` 0 it only settles."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
 class PageJobLoop(Generic[R]):
-    """Keeps the slots full. What finishes quickly is leased further ahead, so that a commit covers more of it.
+    """Keeps the slots full. The faster jobs finish, the more are leased ahead, so that each commit covers more of them.
 
-    `holds` is called whenever there is more in hand. A job that lost a worker before runs alone, with nothing begun
-    beside it: if it takes this process with it, `alone` has named it, and nothing else is blamed.
+    `on_leased` is called after every lease. A job that lost a worker before (a suspect) runs by itself, and `on_alone`
+    is called with its fence before and with None after: if it kills the process, no other job is blamed.
     """
 
     def __init__(
         self,
-        work: PageJobHandler[R],
+        handler: PageJobHandler[R],
         queue: Queue,
         slots: int,
         holder: str,
         clock: Clock,
-        holds: Callable[[], None],
-        alone: Callable[[Fence | None], None],
-        trouble: Callable[[str, Exception], None],
+        on_leased: Callable[[], None],
+        on_alone: Callable[[Fence | None], None],
+        on_error: Callable[[str, Exception], None],
     ) -> None:
-        self._work = work
+        self._handler = handler
         self._queue = queue
         self._slots = slots
         self._holder = holder
         self._clock = clock
-        self._holds = holds
-        self._alone = alone
-        self._trouble = trouble
+        self._on_leased = on_leased
+        self._on_alone = on_alone
+        self._on_error = on_error
         self._running: dict[Fence, asyncio.Task[None]] = {}
-        self._since: dict[Fence, float] = {}  # when it was begun
-        self._ahead: deque[tuple[float, Lease]] = deque()  # with since when it may be begun
-        self._waiting: list[tuple[float, Lease]] = []  # with when it may be begun, the next one first
+        self._started_at: dict[Fence, float] = {}
+        self._ahead: deque[tuple[float, Lease]] = deque()  # with the time since when each could start
+        self._waiting: list[tuple[float, Lease]] = []  # with the time at which each may start, earliest first
         self._suspects: deque[Lease] = deque()
-        self._suspect: Fence | None = None
+        self._suspect: Fence | None = None  # the one that is running
         self._results: list[tuple[Fence, R]] = []
-        self._settling: list[tuple[Fence, R]] = []  # in the commit under way
+        self._settling: list[tuple[Fence, R]] = []  # in the commit that is under way
         self._first_result_at = 0.0
-        self._stirred = asyncio.Event()
-        self._trust = LeaseValidity(queue.settings.lease, clock)
-        self._batch = 0  # how many the last commit settled
-        self._look_at = 0.0  # when it is time to ask for jobs, told or not
-        self._nudged = False  # since we asked last
+        self._changed = asyncio.Event()
+        self._validity = LeaseValidity(queue.settings.lease, clock)
+        self._batch = 0  # how many results the last commit settled
+        self._poll_at = 0.0  # when to ask for jobs even without a nudge
+        self._nudged = False  # since the last request for jobs
+        self._paused = False
+        self._is_leasing = False  # a commit that may lease is under way
         self._leave_at: float | None = None
         self._patient = False
-        self._verbs: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[None]] = set()  # of single jobs, such as a failed attempt
         self._stalled: set[Fence] = set()
 
     async def run(self) -> None:
-        """Until it is to leave and nothing is in hand."""
+        """Work until `leave` was called and nothing is in hand."""
         while True:
             await self._turn()
             self._fill()
-            self._look_after()
-            if self._leave_at is not None and not (self.held or self._verbs):
+            self._check_deadlines()
+            if self._leave_at is not None and not (self.held or self._changes):
                 return
             await self._rest()
 
     @property
     def held(self) -> list[Fence]:
-        """What is leased to us, also what has finished and is not stored yet: a slow commit must not cost it."""
-        unsettled = [holder for holder, _ in (*self._settling, *self._results)]
-        unbegun = [lease.holder for _, lease in (*self._ahead, *self._waiting)]
-        return [*unsettled, *self._running, *unbegun, *(lease.holder for lease in self._suspects)]
+        """All jobs leased to us, including finished ones that are not stored yet: a slow commit must not cost them
+        their leases."""
+        unsettled = [fence for fence, _ in (*self._settling, *self._results)]
+        unstarted = [lease.holder for _, lease in (*self._ahead, *self._waiting)]
+        return [*unsettled, *self._running, *unstarted, *(lease.holder for lease in self._suspects)]
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a commit is under way that may lease jobs or hand them back."""
+        return self._is_leasing or bool(self._changes)
 
     def nudge(self) -> None:
-        """A job may wait."""
-        self._look_at = 0.0
+        """Ask for jobs now: one may be waiting."""
+        self._poll_at = 0.0
         self._nudged = True
-        self._stirred.set()
+        self._changed.set()
+
+    def configure(self, slots: int, *, leasing: bool) -> None:
+        """Run up to `slots` jobs at once, and lease more only if `leasing`. Jobs that are running always finish."""
+        self._slots = slots
+        self._paused = not leasing
+        self.nudge()
 
     def renewed(self) -> None:
-        self._trust.renew()
+        self._validity.renew()
 
     def drop(self, lost: Sequence[Fence]) -> None:
-        """These are no longer ours."""
+        """Cancel and forget these jobs: their leases are lost."""
         gone = set(lost)
-        for holder in gone & self._running.keys():
-            self._running[holder].cancel()
-        self._ahead = deque(one for one in self._ahead if one[1].holder not in gone)
-        self._waiting = [one for one in self._waiting if one[1].holder not in gone]
+        for fence in gone & self._running.keys():
+            self._running[fence].cancel()
+        self._ahead = deque(entry for entry in self._ahead if entry[1].holder not in gone)
+        self._waiting = [entry for entry in self._waiting if entry[1].holder not in gone]
         self._suspects = deque(lease for lease in self._suspects if lease.holder not in gone)
 
+    def hand_back(self, reason: str) -> None:
+        """Hand back the jobs that have not started."""
+        unstarted = [lease for _, lease in (*self._ahead, *self._waiting)]
+        self._release([*unstarted, *self._suspects], reason)
+        self._ahead.clear()
+        self._waiting.clear()
+        self._suspects.clear()
+        self._changed.set()
+
     def leave(self, *, patient: bool) -> None:
-        """Take nothing more. What runs may finish, for a moment or as long as it takes; the rest is handed back."""
+        """Lease nothing more and end. If `patient`, all jobs in hand finish first; otherwise running jobs have a moment
+        to finish, and the rest are handed back."""
         self._patient = patient
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
         if not patient:
-            unbegun = [lease for _, lease in (*self._ahead, *self._waiting)]
-            self._hand_back(unbegun + list(self._suspects), "shutdown")
-            self._ahead.clear()
-            self._waiting.clear()
-            self._suspects.clear()
-        self._stirred.set()
+            self.hand_back("shutdown")
+        self._changed.set()
 
     async def _turn(self) -> None:
-        """Settle what has finished and lease as much as there is room for, in one commit."""
-        if min(self._settle_in(), self._ask_in()) > 0:
+        """Settle what has finished and lease as many jobs as there is space for, in one commit."""
+        if min(self._settle_in(), self._lease_in()) > 0:
             return
         want = self._want()
         self._settling, self._results = self._results, []
         settled = len(self._settling)
         self._nudged = False
+        self._is_leasing = want > 0
         try:
-            leases = await self._work.settle([result for _, result in self._settling], self._holder, want)
+            leases = await self._handler.settle([result for _, result in self._settling], self._holder, want)
         except ShoalError as error:
+            self._is_leasing = False
             self._results = self._settling + self._results
             self._settling = []
-            self._trouble("settling page jobs", error)
-            await self._clock.sleep(STORE_PAUSE)
+            self._on_error("settling page jobs", error)
+            await self._clock.sleep(STORE_RETRY_SECONDS)
             return
+        self._is_leasing = False
         self._settling = []
         now = self._clock.monotonic()
         if not self.held:
-            self._trust.renew(now)  # what we have was leased just now; of anything else only our parent knows
+            self._validity.renew(now)  # these leases are new; only our parent knows about older ones
         self._batch = max(settled, self._batch // 2)
-        empty = len(leases) < want and not self._nudged  # a job may have come after the store looked
-        self._look_at = now + self._queue.settings.poll_every.total_seconds() if empty else 0.0
+        empty = len(leases) < want and not self._nudged  # a job may have been added after the store was asked
+        self._poll_at = now + self._queue.settings.poll_every.total_seconds() if empty else 0.0
         for lease in leases:
             if lease.crash_count:
                 self._suspects.append(lease)
@@ -175,135 +201,136 @@ class PageJobLoop(Generic[R]):
                 self._ahead.append((now, lease))
         self._waiting.sort(key=itemgetter(0))
         if leases:
-            self._holds()  # before any of them is begun: one that blocks this loop must not cost them their leases
+            self._on_leased()  # before any of them starts: one that blocks this loop must not cost them their leases
 
     def _want(self) -> int:
-        if self._leave_at is not None or self._suspects or self._suspect is not None:
+        """How many jobs to lease now."""
+        if self._paused or self._leave_at is not None or self._suspects or self._suspect is not None:
             return 0
-        if not self._trust.holds() and self.held:
+        if not self._validity.holds() and self.held:
             return 0
-        room = self._slots + min(MOST_AHEAD, 2 * self._batch)
-        late = max(0, len(self._waiting) - room)  # as many again may wait for their hosts: they hold no slot meanwhile
-        return max(0, room - len(self._running) - len(self._ahead) - late)
+        space = self._slots + min(AHEAD_LIMIT, 2 * self._batch)
+        # As many again may wait for their hosts, because they occupy no slot meanwhile.
+        late = max(0, len(self._waiting) - space)
+        return max(0, space - len(self._running) - len(self._ahead) - late)
 
     def _settle_in(self) -> float:
-        """Seconds until what has finished is to be settled."""
+        """Seconds until the results must be settled."""
         if not self._results:
             return float("inf")
         settle_at = self._first_result_at + BATCH_SECONDS
-        coming = bool(self._waiting) and self._waiting[0][0] < settle_at
-        idle = not (self._running or self._ahead or self._suspects or coming)
+        starts_soon = bool(self._waiting) and self._waiting[0][0] < settle_at
+        idle = not (self._running or self._ahead or self._suspects or starts_soon)
         if idle or len(self._results) >= BATCH:
             return 0.0
         return settle_at - self._clock.monotonic()
 
-    def _ask_in(self) -> float:
-        """Seconds until it is time to ask for jobs: not while there are some for every slot."""
+    def _lease_in(self) -> float:
+        """Seconds until it is time to ask for jobs; never while every slot has one."""
         if self._ahead or len(self._running) >= self._slots or not self._want():
             return float("inf")
-        return self._look_at - self._clock.monotonic()
+        return self._poll_at - self._clock.monotonic()
 
     def _fill(self) -> None:
+        """Start jobs in the free slots."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             self._ahead.append(self._waiting.pop(0))
-        if self._suspect is not None or not self._trust.holds():
+        if self._suspect is not None or not self._validity.holds():
             return
         if self._suspects:
             if not self._running:
                 lease = self._suspects.popleft()
                 self._suspect = lease.holder
-                self._alone(lease.holder)
-                self._begin(lease)
+                self._on_alone(lease.holder)
+                self._start(lease)
             return
         while self._ahead and len(self._running) < self._slots:
-            self._begin(self._ahead.popleft()[1])
+            self._start(self._ahead.popleft()[1])
 
-    def _begin(self, lease: Lease) -> None:
-        self._running[lease.holder] = asyncio.create_task(self._carry_out(lease))
-        self._since[lease.holder] = self._clock.monotonic()
+    def _start(self, lease: Lease) -> None:
+        self._running[lease.holder] = asyncio.create_task(self._run_job(lease))
+        self._started_at[lease.holder] = self._clock.monotonic()
 
-    async def _carry_out(self, lease: Lease) -> None:
+    async def _run_job(self, lease: Lease) -> None:
         try:
-            result = await self._work.run(lease)
+            result = await self._handler.run(lease)
         except asyncio.CancelledError:
-            self._cancelled(lease)
-        except (BackendUnavailable, StorageFull) as error:  # the store's trouble, not the job's
-            self._trouble("working on a page job", error)
-            self._hand_back([lease], error.code)
+            if lease.holder in self._stalled:
+                self._stalled.discard(lease.holder)
+                deadline = show_duration(self._queue.settings.stall_deadline)
+                self._change_soon(self._queue.lose(lease, f"it did not end within {deadline}", STALLED))
+            elif self._leave_at is not None:
+                self._release([lease], "shutdown")
+        except (BackendUnavailable, StorageFull) as error:  # trouble of the store, not of the job
+            self._on_error("working on a page job", error)
+            self._release([lease], error.code)
         except Exception as error:
-            why = (
+            reason = (
                 f"{error.code}: {error.message}"
                 if isinstance(error, ShoalError)
                 else f"{type(error).__name__}: {error}"
             )
-            self._soon(self._queue.fail(lease, why))
+            self._change_soon(self._queue.fail(lease, reason))
         else:
             if not self._results:
                 self._first_result_at = self._clock.monotonic()
             self._results.append((lease.holder, result))
         self._running.pop(lease.holder, None)
-        self._since.pop(lease.holder, None)
+        self._started_at.pop(lease.holder, None)
         if self._suspect == lease.holder:
             self._suspect = None
-            self._alone(None)
+            self._on_alone(None)
         self._fill()
-        self._stirred.set()
+        self._changed.set()
 
-    def _cancelled(self, lease: Lease) -> None:
-        if lease.holder in self._stalled:
-            self._stalled.discard(lease.holder)
-            deadline = show_duration(self._queue.settings.stall_deadline)
-            self._soon(self._queue.lose(lease, f"it did not end within {deadline}", STALLED))
-        elif self._leave_at is not None:
-            self._hand_back([lease], "shutdown")
-
-    def _look_after(self) -> None:
-        """Whoever took too long: a job that runs, one that waits for a slot, and all when it is time to go."""
+    def _check_deadlines(self) -> None:
+        """Cancel jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
-        deadline = self._queue.settings.stall_deadline.total_seconds()
-        for holder, since in self._since.items():
-            if now - since > deadline:
-                self._stalled.add(holder)
-                self._running[holder].cancel()
+        stall_deadline = self._queue.settings.stall_deadline.total_seconds()
+        for fence, started_at in self._started_at.items():
+            if now - started_at > stall_deadline:
+                self._stalled.add(fence)
+                self._running[fence].cancel()
         stale: list[Lease] = []
         while self._ahead and now - self._ahead[0][0] > AHEAD_SECONDS and not self._patient:
             stale.append(self._ahead.popleft()[1])
-        self._hand_back(stale, "no_slot")
+        self._release(stale, "no_slot")
         if self._leave_at is not None and not self._patient and now > self._leave_at:
             for task in list(self._running.values()):
                 task.cancel()
 
-    def _hand_back(self, leases: Sequence[Lease], reason: str) -> None:
+    def _release(self, leases: Sequence[Lease], reason: str) -> None:
         for lease in leases:
-            self._soon(self._queue.release(lease, reason))
+            self._change_soon(self._queue.release(lease, reason))
 
-    def _soon(self, verb: Awaitable[object]) -> None:
-        async def carry_out() -> None:
+    def _change_soon(self, change: Awaitable[object]) -> None:
+        """Change a job in the background."""
+
+        async def apply() -> None:
             try:
-                await verb
+                await change
             except LeaseLost:
                 return
             except ShoalError as error:
-                self._trouble("settling a page job", error)  # its lease runs out
+                self._on_error("settling a page job", error)  # its lease expires
 
-        task = asyncio.create_task(carry_out())
-        self._verbs.add(task)
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._changes.discard(task)
+            self._changed.set()
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._verbs.discard(task)
-            self._stirred.set()
-
-        task.add_done_callback(ended)
+        task = asyncio.create_task(apply())
+        self._changes.add(task)
+        task.add_done_callback(on_done)
 
     async def _rest(self) -> None:
-        """Until something finishes, or it is time to settle, to ask, to begin, or to look after those who take long."""
-        begin_in = self._waiting[0][0] - self._clock.monotonic() if self._waiting else 1.0
-        seconds = min(self._settle_in(), self._ask_in(), begin_in, 1.0)
+        """Wait until something finishes, or it is time to settle, lease, start a job or check the deadlines."""
+        start_in = self._waiting[0][0] - self._clock.monotonic() if self._waiting else CHECK_SECONDS
+        seconds = min(self._settle_in(), self._lease_in(), start_in, CHECK_SECONDS)
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._stirred.wait()
+                    await self._changed.wait()
         else:
-            await self._clock.sleep(0)  # whoever is ready comes first
-        self._stirred.clear()
+            await self._clock.sleep(0)  # let tasks that are ready run first
+        self._changed.clear()

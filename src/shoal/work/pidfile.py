@@ -1,6 +1,7 @@
-"""The name of a worker on its machine, and the book of its children: whoever has the name next ends what is left.
+"""The pid file of a worker: reserves its name on this machine and lists its children.
 
-A child asks the kernel to be killed with its parent, so there is rarely anything to end; but not every kernel does it.
+The next worker of that name kills the children that are left. There are rarely any, because a child asks the kernel to
+be killed with its parent, but not every kernel supports that.
 """
 
 import fcntl
@@ -16,13 +17,13 @@ from shoal.base.errors import BadConfig
 from shoal.work.process import started
 
 FOLDER = "workers"
-MOST_WORKERS = 1000  # of one machine
-DYING_SECONDS = 2.0  # for the last worker of a name that was given: it may be about to end
-LOOK_AGAIN = 0.1
+MAX_WORKERS = 1000  # on one machine
+EXIT_SECONDS = 2.0  # how long to wait for a configured name: its previous worker may be about to exit
+RETRY_SECONDS = 0.1
 
 
 class PidFile:
-    """One worker's file: locked while it lives, with one line for each child. Without a file it keeps nothing."""
+    """The file of one worker: locked while the worker runs, one line per child. Without a file nothing is recorded."""
 
     def __init__(self, node_id: str, file: int | None = None) -> None:
         self.node_id = node_id
@@ -38,7 +39,7 @@ class PidFile:
         self._write()
 
     def reap(self) -> list[int]:
-        """Kill the children that the last worker of this name left behind; which they were."""
+        """Kill the children that the previous worker of this name left behind, and return their pids."""
         left = [pid for pid, began in self._read() if began not in ("", "?") and started(pid) == began]
         for pid in left:
             with suppress(ProcessLookupError):
@@ -62,41 +63,41 @@ class PidFile:
         if self._file is None:
             return
         lines = "".join(f"{pid} {began}\n" for pid, began in self._children.items())
-        with suppress(OSError):  # a full disk: only what is left behind would not be ended
+        with suppress(OSError):  # the disk is full: at worst, children that are left behind are not killed
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, lines.encode(), 0)
 
 
 async def claim_name(name: str, folder: Path, clock: Clock, *, given: bool) -> PidFile:
-    """The book of a worker. A name that was `given` must be free; else a further worker of this machine is called
-    `name-2`, `name-3` and so on."""
+    """Reserve a name for a worker and return its pid file. A `given` name must be free; otherwise the next workers of
+    this machine are called `name-2`, `name-3` and so on."""
     try:
         make_private(folder / FOLDER)
-        names = [name] if given else [name, *(f"{name}-{place}" for place in range(2, MOST_WORKERS))]
-        file = await _taken(folder / FOLDER, names, clock, patient=given)
-    except OSError:  # no folder of its own, as in a container that may write nothing: then nobody else is here either
+        names = [name] if given else [name, *(f"{name}-{number}" for number in range(2, MAX_WORKERS))]
+        pidfile = await _claim_first(folder / FOLDER, names, clock, patient=given)
+    except OSError:  # no folder to write to, as in a read-only container: then there is no other worker either
         return PidFile(name)
-    if file is None:
+    if pidfile is None:
         raise BadConfig(
             "GRPC_NODE_ID",
-            f'names "{name}", under which another worker of this machine runs',
-            "give each worker a name of its own, or none",
+            f'is "{name}", the name of another worker that runs on this machine',
+            "give each worker a different name, or unset it",
         )
-    return file
+    return pidfile
 
 
-async def _taken(folder: Path, names: list[str], clock: Clock, *, patient: bool) -> PidFile | None:
-    deadline = clock.monotonic() + DYING_SECONDS
+async def _claim_first(folder: Path, names: list[str], clock: Clock, *, patient: bool) -> PidFile | None:
+    deadline = clock.monotonic() + EXIT_SECONDS
     while True:
         for name in names:
-            if (file := _locked(folder / name)) is not None:
+            if (file := _lock(folder / name)) is not None:
                 return PidFile(name, file)
         if not patient or clock.monotonic() > deadline:
             return None
-        await clock.sleep(LOOK_AGAIN)
+        await clock.sleep(RETRY_SECONDS)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,23 +1,20 @@
-"""Which process is which: a pid alone may be another's by now."""
+"""Identifies processes beyond their pid, which the kernel may give to another process later."""
 
 import os
 from pathlib import Path
 
 
 def started(pid: int) -> str:
-    """When a process began, in the kernel's count; empty if there is none, `?` where the kernel does not say."""
+    """Return when a process started, in clock ticks since boot; empty if there is none, `?` if the system does not
+    tell."""
     try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if facts[0] == "Z" else facts[19]  # a zombie has ended, even if nobody has looked
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]  # a zombie has ended, although its parent has not collected it
     except (OSError, IndexError):
-        return "?" if _exists(pid) else ""
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except PermissionError:
+            return "?"
+        return "?"

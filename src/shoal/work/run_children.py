@@ -1,8 +1,9 @@
-"""Run slots: crawls and analyses, each in a warm child of its own that is told one job at a time."""
+"""Crawls and analyses of a worker: each runs in a child of its own, which is reused for the next job."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum, auto
 
 from shoal.base.errors import LeaseLost, ShoalError
@@ -13,228 +14,296 @@ from shoal.work.child_process import ChildProcess
 from shoal.work.ipc import LEASE_LOST, STORAGE_FULL, STORE_AWAY, Leave, Renewed, Work
 from shoal.work.worker_context import WorkerContext
 
-CHILD_PAUSE = 1.0  # seconds before another child is started after one that could not
+RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
 ROLE = "runs"
 
 
 class KillReason(Enum):
-    """Why we killed a child ourselves."""
+    """Why the worker itself killed a child."""
 
-    SILENT = auto()  # its loop does not turn
+    SILENT = auto()  # its event loop is blocked
     STALLED = auto()  # its job settles nothing although work is due
-    TAKEN = auto()  # the job is somebody else's
-    FORCED = auto()  # somebody who stopped the run would not wait for it
-    SHUTDOWN = auto()  # the worker ends, and it took too long
+    TAKEN = auto()  # another worker has the job
+    FORCED = auto()  # the run was stopped with force
+    SHUTDOWN = auto()  # the worker is stopping, and the child took too long
 
 
 @dataclass(slots=True)
 class RunChild:
-    """A job in the hands of a child."""
+    """A leased job and the child that runs it."""
 
     lease: Lease
     child: ChildProcess
-    doubted: bool = False
+    lease_in_doubt: bool = False
+    leaving: bool = False
     killed: KillReason | None = None
 
-    def kill(self, why: KillReason) -> None:
-        self.killed = self.killed or why
+    def kill(self, reason: KillReason) -> None:
+        self.killed = self.killed or reason
         self.child.kill()
+
+    def hand_back(self, reason: str) -> None:
+        """Ask the child to hand back the job."""
+        self.leaving = True
+        self.child.send(Leave(reason))
 
 
 class RunChildren:
-    """As many runs at once as there are slots."""
+    """Leases runs up to the concurrency and attends to their children. `on_free` is called when a job has ended."""
 
-    def __init__(self, place: WorkerContext, freed: Callable[[], None]) -> None:
-        self._place = place
-        self._freed = freed
-        self._slots: dict[Fence, RunChild] = {}  # by grant: a job may be ours again before its last child is buried
+    def __init__(self, context: WorkerContext, on_free: Callable[[], None]) -> None:
+        self._context = context
+        self._on_free = on_free
+        self._concurrency = context.settings.concurrency
+        # By fence: a job may be leased again before its previous child has been dealt with.
+        self._active: dict[Fence, RunChild] = {}
         self._idle: list[ChildProcess] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._partings: set[asyncio.Task[str]] = set()
-        self._leaving = False
+        self._attending: set[asyncio.Task[None]] = set()
+        self._discarded: set[asyncio.Task[str]] = set()
+        self._changed = asyncio.Event()
+        self._is_leasing = False  # a lease request is under way
+        self._paused = False
+        self._hand_back_surplus = False  # instead of letting jobs beyond the concurrency finish
+        self._hand_back: str | None = None  # why jobs leased from now on are handed back at once
+        self._stopping = False
+
+    @property
+    def active(self) -> int:
+        return len(self._active)
+
+    @property
+    def capacity(self) -> int:
+        return self._concurrency
 
     @property
     def free(self) -> int:
-        return 0 if self._leaving else self._place.settings.concurrency - len(self._slots)
+        """How many more jobs may be leased now."""
+        return 0 if self._stopping or self._paused else max(0, self._concurrency - len(self._active))
 
     async def lease_more(self) -> None:
-        place = self._place
-        kinds = [kind for kind in place.kinds if place.storage.allows(kind)]
+        context = self._context
+        kinds = [kind for kind in context.kinds if context.storage.allows(kind)]
         if self.free <= 0 or not kinds:
             return
+        self._is_leasing = True
         try:
-            leases = await place.queue.lease(place.holder, kinds, list(place.lanes), self.free)
+            leases = await context.queue.lease(context.holder, kinds, list(context.lanes), self.free)
+            for lease in leases:
+                await self._start(lease)
         except ShoalError as error:
-            place.tell_unreachable("leasing", error)
-            return
-        for lease in leases:
-            await self._begin(lease)
+            context.report_error("leasing", error)
+        finally:
+            self._is_leasing = False
+            self._changed.set()
 
     async def warm_up(self) -> None:
-        """Have a child ready before the first job comes: it has read its code and opened its store by then."""
+        """Start a child before the first job, so that it has loaded its code and opened its store by then."""
         try:
-            self._idle.append(await self._place.nursery.spawn(ROLE))
-        except OSError as error:  # no more processes or files for now: the first job tries again
-            self._place.tell_gone(str(error))
+            self._idle.append(await self._context.spawner.spawn(ROLE))
+        except OSError as error:  # out of processes or files: the first job tries again
+            self._context.report_gone(str(error))
 
     async def watch(self) -> None:
-        """Kill children that fell silent, or whose job stalled. Never waits for the store: such a child may be what
-        holds it up."""
-        longest = self._place.settings.child_silence.total_seconds()
-        deadline = self._place.queue.settings.stall_deadline.total_seconds()
+        """Kill children that are silent or whose job has stalled. Never waits for the store, because such a child may
+        be what blocks it."""
+        longest_silence = self._context.settings.child_silence
+        stall_deadline = self._context.queue.settings.stall_deadline
         while True:
-            await self._place.clock.sleep(min(longest, deadline) / 4)
-            for slot in list(self._slots.values()):
-                if slot.child.stalled_seconds > deadline:
-                    slot.kill(KillReason.STALLED)
-                elif slot.child.is_silent(longest):
-                    slot.kill(KillReason.SILENT)
+            await self._context.clock.sleep(min(longest_silence, stall_deadline).total_seconds() / 4)
+            for run in list(self._active.values()):
+                if run.child.stalled_seconds > stall_deadline.total_seconds():
+                    run.kill(KillReason.STALLED)
+                elif run.child.is_silent(longest_silence):
+                    run.kill(KillReason.SILENT)
 
-    def holders(self) -> list[Fence]:
-        return list(self._slots)
+    def fences(self) -> list[Fence]:
+        return list(self._active)
 
-    def extended(self, asked: Sequence[Fence], answer: Extended) -> None:
-        kept = set(answer.kept)
-        for slot in [self._slots[holder] for holder in asked if holder in self._slots]:
-            if slot.lease.holder in answer.to_kill:
-                slot.kill(KillReason.FORCED)
-            elif slot.lease.holder in kept:
-                slot.child.say(Renewed())
-            elif slot.doubted:
-                slot.kill(KillReason.TAKEN)
+    def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
+        kept = set(result.kept)
+        for run in [self._active[fence] for fence in requested if fence in self._active]:
+            if run.lease.holder in result.to_kill:
+                run.kill(KillReason.FORCED)
+            elif run.lease.holder in kept:
+                run.child.send(Renewed())
+            elif run.lease_in_doubt:
+                run.kill(KillReason.TAKEN)
             else:
-                slot.doubted = True  # or it has just ended, and the child's word is on its way
+                run.lease_in_doubt = True  # the job may have just ended, with the child's message on its way
+
+    def pause(self) -> None:
+        """Lease nothing more until `resume`; the jobs in hand continue."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._hand_back = None
+        self._changed.set()
+
+    def resize(self, concurrency: int, *, hand_back: bool = False) -> None:
+        """Change how many jobs run at once. Surplus jobs finish first, or with `hand_back` the newest are handed
+        back."""
+        self._concurrency = concurrency
+        self._hand_back_surplus = hand_back
+        self._apply_size()
+        while self._idle and len(self._idle) + len(self._active) > concurrency:
+            self._discard(self._idle.pop())
+
+    def drain(self) -> None:
+        """Lease nothing more, and hand back every job."""
+        self._paused = True
+        self._hand_back = "draining"
+        for run in self._active.values():
+            run.hand_back(self._hand_back)
+
+    @property
+    def is_drained(self) -> bool:
+        return self._paused and not (self._is_leasing or self._active)
+
+    async def drained(self) -> None:
+        """Wait until no job is in hand, or leasing has been resumed."""
+        while self._paused and not self.is_drained:
+            self._changed.clear()
+            await self._changed.wait()
 
     def leave(self, *, patient: bool) -> None:
-        """No new leases; ask every child to hand back, unless they may finish."""
-        self._leaving = True
-        for slot in self._slots.values():
-            if not patient:
-                slot.child.say(Leave("shutdown"))
+        """Lease nothing more; ask every child to hand back its job, or let them finish if `patient`."""
+        self._stopping = True
+        self._hand_back = "shutdown"
+        if not patient:
+            for run in self._active.values():
+                run.hand_back("shutdown")
 
     def kill(self) -> None:
-        for slot in self._slots.values():
-            slot.kill(KillReason.SHUTDOWN)
+        for run in self._active.values():
+            run.kill(KillReason.SHUTDOWN)
 
     async def settled(self) -> None:
-        """Until no job is in hand any more."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        """Wait until no job is in hand."""
+        while self._attending:
+            await asyncio.wait(set(self._attending))
 
     async def end(self) -> None:
-        """Kill whatever is left, and see it go."""
-        for task in self._tasks:
+        """Kill all children and wait for their exit."""
+        for task in self._attending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        children = [*self._idle, *(slot.child for slot in self._slots.values())]
+        await asyncio.gather(*self._attending, return_exceptions=True)
+        children = [*self._idle, *(run.child for run in self._active.values())]
         for child in children:
             child.kill()
         for child in children:
-            await child.end()
-        await asyncio.gather(*self._partings, return_exceptions=True)
+            await child.wait()
+        await asyncio.gather(*self._discarded, return_exceptions=True)
 
-    async def _begin(self, lease: Lease) -> None:
-        place = self._place
+    async def _start(self, lease: Lease) -> None:
+        context = self._context
         try:
-            child = self._take_idle() or await place.nursery.spawn(ROLE)
-        except OSError as error:  # no more processes or files for now: somebody else may have the job
-            place.tell_gone(str(error))
-            await place.settle(place.queue.release(lease, "no_child"))
+            child = self._take_idle() or await context.spawner.spawn(ROLE)
+        except OSError as error:  # out of processes or files: another worker may be able to run the job
+            context.report_gone(str(error))
+            await context.settle(context.queue.release(lease, "no_child"))
             return
-        slot = RunChild(lease, child)
-        self._slots[lease.holder] = slot
-        child.say(Work(lease))
-        if self._leaving:
-            child.say(Leave("shutdown"))
-        task = asyncio.create_task(self._attend(slot))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await place.settle(place.queue.began(lease.holder, place.node_id, child.pid, place.config))
+        run = RunChild(lease, child)
+        self._active[lease.holder] = run
+        child.send(Work(lease))
+        if self._hand_back is not None:
+            run.hand_back(self._hand_back)
+        self._apply_size()  # the concurrency may have been reduced while the job was being leased
+        task = asyncio.create_task(self._attend(run))
+        self._attending.add(task)
+        task.add_done_callback(self._attending.discard)
+        await context.settle(context.queue.began(lease.holder, context.node_id, child.pid, context.config))
+
+    def _apply_size(self) -> None:
+        if self._hand_back_surplus:
+            staying = [run for run in self._active.values() if not run.leaving]
+            for run in staying[self._concurrency :]:
+                run.hand_back("resized")
 
     def _take_idle(self) -> ChildProcess | None:
-        """A child that waits for work. One that has been quiet for half as long as it may be is not given any."""
-        longest = self._place.settings.child_silence.total_seconds() / 2
+        """Return a child that waits for work, unless it has been silent for half as long as it may be."""
         while self._idle:
             child = self._idle.pop()
-            if not child.gone and not child.is_silent(longest):
+            if not child.gone and not child.is_silent(self._context.settings.child_silence / 2):
                 return child
-            self._part_with(child)
+            self._discard(child)
         return None
 
-    async def _attend(self, slot: RunChild) -> None:
-        """Wait for the child's word, and settle what it leaves behind."""
-        done = await slot.child.hear()
+    async def _attend(self, run: RunChild) -> None:
+        """Wait for the child's result and settle the job if the child did not."""
+        done = await run.child.result()
+        context = self._context
         try:
             if done is None:
-                await self._bury(slot, await slot.child.end())
+                await self._settle_dead(run, await run.child.wait())
             elif done.ending == STORE_AWAY:
-                self._place.tell_unreachable("working on a job", RuntimeError(done.error))
-                await self._hand_back(slot.lease, STORE_AWAY)
-                await self._place.clock.sleep(CHILD_PAUSE)
+                context.report_error("working on a job", RuntimeError(done.error))
+                await self._release(run.lease, STORE_AWAY)
+                await context.clock.sleep(RETRY_AFTER.total_seconds())
             elif done.ending == STORAGE_FULL:
-                self._place.storage.filled(done.storage, done.error or "")
-                await self._hand_back(slot.lease, STORAGE_FULL)
+                context.storage.filled(done.storage, done.error or "")
+                await self._release(run.lease, STORAGE_FULL)
             elif done.ending == LEASE_LOST:
-                await self._hand_back(slot.lease, STORE_AWAY)  # if it is ours after all
+                await self._release(run.lease, STORE_AWAY)  # in case it is still ours
             elif done.error is not None:
-                await self._place.settle(self._place.queue.fail(slot.lease, done.error))
+                await context.settle(context.queue.fail(run.lease, done.error))
         finally:
-            self._slots.pop(slot.lease.holder, None)
-            self._reuse(slot.child)
-            self._freed()
+            self._active.pop(run.lease.holder, None)
+            self._reuse(run.child)
+            self._changed.set()
+            self._on_free()
 
-    async def _hand_back(self, lease: Lease, reason: str) -> None:
-        """Give a job back that was left because of the store, or of full storage, as soon as the store can be told:
-        else it would wait until the lease has run out, and longer after an outage."""
+    async def _release(self, lease: Lease, reason: str) -> None:
+        """Hand back a job as soon as the store can be reached. Otherwise it would wait until its lease expires, which
+        takes even longer after an outage."""
         while True:
             try:
-                await self._place.queue.release(lease, reason)
+                await self._context.queue.release(lease, reason)
             except LeaseLost:
                 return
             except ShoalError as error:
-                self._place.tell_unreachable("handing back a job", error)
-                if self._leaving:
+                self._context.report_error("handing back a job", error)
+                if self._stopping:
                     return
-                await self._place.clock.sleep(CHILD_PAUSE)
+                await self._context.clock.sleep(RETRY_AFTER.total_seconds())
             else:
                 return
 
-    async def _bury(self, slot: RunChild, how: str) -> None:
-        place, lease = self._place, slot.lease
-        if slot.killed is KillReason.SHUTDOWN:
-            await place.settle(place.queue.release(lease, "shutdown"))
-        elif slot.killed is KillReason.FORCED:
-            await place.settle(place.queue.cancel(lease, "forced"))
-        elif not slot.child.warm:
+    async def _settle_dead(self, run: RunChild, how: str) -> None:
+        """Settle the job of a child that died or was killed."""
+        context, lease = self._context, run.lease
+        if run.killed is KillReason.SHUTDOWN:
+            await context.settle(context.queue.release(lease, "shutdown"))
+        elif run.killed is KillReason.FORCED:
+            await context.settle(context.queue.cancel(lease, "forced"))
+        elif not run.child.warm:
             # A child that could not even start says nothing about the job: no penalty, and a pause before the next.
-            place.tell_gone(f"it {how}")
-            await place.settle(place.queue.release(lease, "no_child"))
-            await place.clock.sleep(CHILD_PAUSE)
-        elif slot.killed is KillReason.STALLED:
-            deadline = show_duration(place.queue.settings.stall_deadline)
+            context.report_gone(f"it {how}")
+            await context.settle(context.queue.release(lease, "no_child"))
+            await context.clock.sleep(RETRY_AFTER.total_seconds())
+        elif run.killed is KillReason.STALLED:
+            deadline = show_duration(context.queue.settings.stall_deadline)
             how = f"settled nothing for {deadline} although work was due, and {how}"
-            place.tell_lost(slot.child.pid, lease, how)
-            await place.settle(place.queue.lose(lease, f"its child {how}", STALLED))
+            context.report_lost(run.child.pid, lease, how)
+            await context.settle(context.queue.lose(lease, f"its child {how}", STALLED))
         else:
-            how = f"{self._silence}, and {how}" if slot.killed is KillReason.SILENT else how
-            place.tell_lost(slot.child.pid, lease, how)
-            await place.settle(place.queue.lose(lease, f"its child {how}"))
-
-    @property
-    def _silence(self) -> str:
-        return f"said nothing for {show_duration(self._place.settings.child_silence)}"
+            if run.killed is KillReason.SILENT:
+                how = f"said nothing for {show_duration(context.settings.child_silence)}, and {how}"
+            context.report_lost(run.child.pid, lease, how)
+            await context.settle(context.queue.lose(lease, f"its child {how}"))
 
     def _reuse(self, child: ChildProcess) -> None:
-        settings = self._place.settings
+        settings = self._context.settings
         worn = child.runs >= settings.child_runs or child.memory >= settings.child_memory
-        if child.gone or worn or self._leaving:
-            self._part_with(child)
+        surplus = len(self._idle) + len(self._active) >= self._concurrency
+        if child.gone or worn or surplus or self._stopping:
+            self._discard(child)
         else:
             self._idle.append(child)
 
-    def _part_with(self, child: ChildProcess) -> None:
-        """See it go, so that it leaves the book of children, too."""
+    def _discard(self, child: ChildProcess) -> None:
+        """Kill a child and wait for its exit in the background, which also removes it from the pid file."""
         child.kill()
-        parting = asyncio.create_task(child.end())
-        self._partings.add(parting)
-        parting.add_done_callback(self._partings.discard)
+        exiting = asyncio.create_task(child.wait())
+        self._discarded.add(exiting)
+        exiting.add_done_callback(self._discarded.discard)

@@ -1,5 +1,5 @@
-"""Storage that is full: what needs it is not taken until there is room again. Jobs that met it are handed back at no
-cost by the slots that had them."""
+"""Watches full storage: jobs that need it are not leased until it has space again. Jobs that were stopped by it are
+handed back without a counted attempt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,13 +11,13 @@ from shoal.base.signals import Signal, Signals
 
 STORE = "store"
 BODIES = "bodies"
-KINDS = {BODIES: frozenset({"crawl"})}  # that need a storage; without the store there is no work at all
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds before storage that was full is tried again
+KINDS = {BODIES: frozenset({"crawl"})}  # job kinds that need a storage; all kinds need the store
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0  # before full storage is tried again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFilled(Signal):
-    """A storage has no room left: what needs it is not taken."""
+    """A storage has no space left; jobs that need it are not leased."""
 
     storage: str
     error: str
@@ -25,7 +25,7 @@ class StorageFilled(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFreed(Signal):
-    """A storage that was full has room again."""
+    """A storage that was full has space again."""
 
     storage: str
     full_seconds: float
@@ -35,39 +35,39 @@ Check = Callable[[], Awaitable[None]]
 
 
 class StorageWatch:
-    """What is full, for all workers of one process. `checks` try the storage by its name: each raises while it has no
-    room. One that is full again soon after it was freed is tried less and less often, so that work which needs more
-    room than there is does not begin again and again."""
+    """The full storage, shared by all workers of one process. `checks` has one function per storage, which raises while
+    it has no space. A storage that is full again soon after it was freed is tried less and less often, so that a job
+    which needs more space than there is does not start over and over."""
 
     def __init__(self, checks: Mapping[str, Check], clock: Clock, signals: Signals) -> None:
         self._checks = checks
         self._clock = clock
         self._signals = signals
-        self._full: dict[str, str] = {}  # and why
-        self._pauses: dict[str, float] = {}
+        self._full: dict[str, str] = {}  # storage: error message
+        self._pause_seconds: dict[str, float] = {}
         self._freed_at: dict[str, float] = {}
         self._waiting: set[asyncio.Task[None]] = set()
 
     @property
     def full(self) -> Mapping[str, str]:
-        """The storage that is full, each with a sentence about it."""
+        """Each full storage, with a sentence about it."""
         return self._full
 
     def allows(self, kind: str) -> bool:
-        """Whether jobs of this kind may be taken now."""
+        """Whether jobs of this kind may be leased now."""
         return not any(kind in KINDS.get(storage, (kind,)) for storage in self._full)
 
     def filled(self, storage: str, error: str) -> None:
-        """Somebody found no room. May be said any number of times; it is told once."""
+        """Record that a storage is full. May be called many times; the signal is emitted once."""
         storage = storage if storage in self._checks else STORE
         if storage in self._full:
             return
         self._full[storage] = error
         now = self._clock.monotonic()
-        if now - self._freed_at.get(storage, -LONGEST_PAUSE) >= 2 * LONGEST_PAUSE:
-            self._pauses[storage] = FIRST_PAUSE
+        if now - self._freed_at.get(storage, -LONGEST_PAUSE_SECONDS) >= 2 * LONGEST_PAUSE_SECONDS:
+            self._pause_seconds[storage] = FIRST_PAUSE_SECONDS
         self._signals.emit(StorageFilled(storage=storage, error=error))
-        waiting = asyncio.create_task(self._wait_for_room(storage, now), name=f"storage:{storage}")
+        waiting = asyncio.create_task(self._wait_for_space(storage, now), name=f"storage:{storage}")
         self._waiting.add(waiting)
         waiting.add_done_callback(self._waiting.discard)
 
@@ -75,20 +75,20 @@ class StorageWatch:
         for waiting in self._waiting:
             waiting.cancel()
 
-    async def _wait_for_room(self, storage: str, since: float) -> None:
-        while not await self._has_room(storage):
+    async def _wait_for_space(self, storage: str, full_since: float) -> None:
+        while not await self._has_space_after_pause(storage):
             pass
         del self._full[storage]
         now = self._freed_at[storage] = self._clock.monotonic()
-        self._signals.emit(StorageFreed(storage=storage, full_seconds=now - since))
+        self._signals.emit(StorageFreed(storage=storage, full_seconds=now - full_since))
 
-    async def _has_room(self, storage: str) -> bool:
-        pause = self._pauses.get(storage, FIRST_PAUSE)
-        self._pauses[storage] = min(2 * pause, LONGEST_PAUSE)
-        await self._clock.sleep(pause)
+    async def _has_space_after_pause(self, storage: str) -> bool:
+        seconds = self._pause_seconds.get(storage, FIRST_PAUSE_SECONDS)
+        self._pause_seconds[storage] = min(2 * seconds, LONGEST_PAUSE_SECONDS)
+        await self._clock.sleep(seconds)
         try:
             if storage in self._checks:
                 await self._checks[storage]()
-        except ShoalError:  # still full, or away
+        except ShoalError:  # still full, or unreachable
             return False
         return True

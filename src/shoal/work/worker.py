@@ -1,4 +1,4 @@
-"""The worker: leases jobs into its slots, keeps them alive, and ends in good order. What a slot does is the slots'."""
+"""The worker: leases jobs for its children, keeps the leases alive, and can be paused, resized, drained and stopped."""
 
 import asyncio
 import random
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from traceback import extract_tb
 
+from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signal
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
@@ -17,7 +19,7 @@ from shoal.work.page_child import PageChildProcess
 from shoal.work.run_children import RunChildren
 from shoal.work.worker_context import WorkerContext
 
-LAST_WORDS = 5.0  # seconds for giving back the jobs of children that were killed at the end
+KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class WorkerStopped(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailed(Signal):
-    """A worker ended by an error that nobody expected. What it held was handed back, or its leases run out."""
+    """A worker was ended by an unexpected error. Its jobs were handed back, or their leases expire."""
 
     node_id: str
     where: str
@@ -44,128 +46,223 @@ class WorkerFailed(Signal):
     retry_in_seconds: float
 
 
+class WorkerState(StrEnum):
+    RUNNING = "running"  # leases jobs
+    PAUSED = "paused"  # leases nothing; jobs in hand continue
+    DRAINING = "draining"  # leases nothing; runs are handed back, page jobs finish
+    DRAINED = "drained"  # leases nothing, and holds nothing
+    STOPPING = "stopping"  # will exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """What a worker is doing: jobs in hand, and how many it may run at once."""
+
+    state: WorkerState
+    active_runs: int
+    active_pages: int
+    run_capacity: int
+    page_capacity: int
+
+    @property
+    def active(self) -> int:
+        return self.active_runs + self.active_pages
+
+    @property
+    def capacity(self) -> int:
+        return self.run_capacity + self.page_capacity
+
+
 class Worker:
-    """One node. `heart` is the queue on a connection of its own, for the heartbeats; without one they share."""
+    """One node. `heartbeat_queue` is the queue on a connection of its own; without it, heartbeats share the
+    context's."""
 
     def __init__(
-        self, place: WorkerContext, wake: Wake, *, heart: Queue | None = None, with_pages: bool = True
+        self, context: WorkerContext, wake: Wake, *, heartbeat_queue: Queue | None = None, with_pages: bool = True
     ) -> None:
-        self._place = place
+        self._context = context
         self._wake = wake
-        self._pulse = heart
+        self._heartbeat_queue = heartbeat_queue
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurried = False
-        self._runs = RunChildren(place, freed=self._woken.set)
-        self._pages = PageChildProcess(place) if with_pages else None
-        self._slots: list[RunChildren | PageChildProcess] = [self._runs]
-        self._slots += [] if self._pages is None else [self._pages]
-        self._heart = LeaseHeartbeat(heart or place.queue, place.clock, self._slots, place.tell_unreachable)
+        self._paused = False
+        self._draining = False
+        self._runs = RunChildren(context, on_free=self._woken.set)
+        self._pages = PageChildProcess(context) if with_pages else None
+        self._pools: list[RunChildren | PageChildProcess] = [self._runs]
+        self._pools += [] if self._pages is None else [self._pages]
+        self._heartbeat = LeaseHeartbeat(
+            heartbeat_queue or context.queue, context.clock, self._pools, context.report_error
+        )
 
     @property
     def node_id(self) -> str:
-        return self._place.node_id
+        return self._context.node_id
 
     @property
     def full_storage(self) -> Mapping[str, str]:
-        """The storage that has no room, each with a sentence about it: what needs it is not taken."""
-        return self._place.storage.full
+        """Each storage without space, with a sentence about it. Jobs that need it are not leased."""
+        return self._context.storage.full
+
+    @property
+    def status(self) -> WorkerStatus:
+        if self._stopping.is_set():
+            state = WorkerState.STOPPING
+        elif self._draining:
+            drained = all(pool.is_drained for pool in self._pools)
+            state = WorkerState.DRAINED if drained else WorkerState.DRAINING
+        else:
+            state = WorkerState.PAUSED if self._paused else WorkerState.RUNNING
+        return WorkerStatus(
+            state=state,
+            active_runs=self._runs.active,
+            active_pages=0 if self._pages is None else self._pages.active,
+            run_capacity=self._runs.capacity,
+            page_capacity=0 if self._pages is None else self._pages.capacity,
+        )
 
     def successor(self) -> "Worker":
-        """Another one in the same place, for when this one has ended."""
-        return Worker(self._place, self._wake, heart=self._pulse, with_pages=self._pages is not None)
+        """Make a new worker in the same context, for when this one has failed. It keeps its size, and stays paused if
+        this one leased nothing."""
+        successor = Worker(
+            self._context, self._wake, heartbeat_queue=self._heartbeat_queue, with_pages=self._pages is not None
+        )
+        successor.resize(runs=self._runs.capacity, pages=None if self._pages is None else self._pages.capacity)
+        if self._paused:
+            successor.pause()
+        successor._draining = self._draining
+        return successor
 
-    def tell_failed(self, error: Exception, retry_in: float) -> None:
+    def report_failed(self, error: Exception, retry_in_seconds: float) -> None:
         frame = extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        self._place.signals.emit(
-            WorkerFailed(node_id=self.node_id, where=where, error=repr(error), retry_in_seconds=retry_in)
+        self._context.signals.emit(
+            WorkerFailed(node_id=self.node_id, where=where, error=repr(error), retry_in_seconds=retry_in_seconds)
         )
 
     async def run(self) -> None:
-        """Work until `stop`; then hand back what is in hand, and return."""
-        self._tell_started()
-        deafen = self._wake.subscribe(self._hear, lambda: not self._stopping.is_set())
-        chores = [self._heart.beat(), *(slots.watch() for slots in self._slots)]
-        chores += [] if self._pages is None else [self._pages.run()]
-        tasks = [asyncio.create_task(chore) for chore in chores]
-        for task in tasks:
-            task.add_done_callback(self._chore_ended)
-        try:
-            await self._runs.warm_up()  # before the first lease, which would start another one beside it
-            while not self._stopping.is_set():
-                await self._runs.lease_more()
-                await self._rest()
-            await self._finish_up()
-        finally:
-            deafen()
-            for task in tasks:
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-            for slots in self._slots:
-                await slots.end()
-            self._place.signals.emit(WorkerStopped(node_id=self.node_id))
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
-
-    def stop(self) -> None:
-        """No new leases; a second call does not wait for the jobs in hand."""
-        if self._stopping.is_set():
-            self._hurried = True  # also what is being leased just now is not waited for
-            self._kill()
-        self._stopping.set()
-        self._woken.set()
-
-    def _hear(self) -> None:
-        self._woken.set()
-        if self._pages is not None:
-            self._pages.nudge(pass_on=not self._wake.swift)
-
-    def _chore_ended(self, chore: "asyncio.Task[None]") -> None:
-        """A worker without its heart, or without its eyes, is none: it hands back, and ends with the error."""
-        if not chore.cancelled() and chore.exception() is not None:
-            self._stopping.set()
-            self._woken.set()
-
-    async def _rest(self) -> None:
-        """Until a slot is free and a job may wait: woken by a sign of either, else by the polling interval. Its length
-        varies, so that idle workers do not all ask at once."""
-        longest = self._place.queue.settings.poll_every.total_seconds()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(longest * random.uniform(0.75, 1)):
-                await self._woken.wait()
-        self._woken.clear()
-
-    async def _finish_up(self) -> None:
-        """The ladder: ask every child to hand back, wait for the grace, kill. Endless patience lets them finish."""
-        grace = self._place.settings.shutdown_grace
-        patient = grace == timedelta.max
-        for slots in self._slots:
-            slots.leave(patient=patient)
-        if not self._hurried:
-            await self._settled(None if patient else grace.total_seconds())
-        self._kill()
-        await self._settled(LAST_WORDS)
-
-    async def _settled(self, seconds: float | None) -> None:
-        waiting = [asyncio.create_task(slots.settled()) for slots in self._slots]
-        await asyncio.wait(waiting, timeout=seconds)
-        for task in waiting:
-            task.cancel()
-
-    def _kill(self) -> None:
-        for slots in self._slots:
-            slots.kill()
-
-    def _tell_started(self) -> None:
-        queue = self._place.queue.settings
-        self._place.signals.emit(
+        """Work until `stop`; then hand back the jobs in hand, and return."""
+        queue = self._context.queue.settings
+        self._context.signals.emit(
             WorkerStarted(
                 node_id=self.node_id,
-                queue_name=self._place.lanes[0],
-                worker_concurrency=self._place.settings.concurrency,
+                queue_name=self._context.lanes[0],
+                worker_concurrency=self._runs.capacity,
                 worker_job_attempts=queue.job_attempts,
                 worker_backoff_ms=int(queue.backoff.total_seconds() * 1000),
             )
         )
+        unsubscribe = self._wake.subscribe(self._on_wake, lambda: not self._stopping.is_set())
+        services = [self._heartbeat.run(), *(pool.watch() for pool in self._pools)]
+        services += [] if self._pages is None else [self._pages.run()]
+        tasks = [asyncio.create_task(service) for service in services]
+        for task in tasks:
+            task.add_done_callback(self._on_service_ended)
+        try:
+            await self._runs.warm_up()  # before the first lease, which would otherwise start a second child
+            while not self._stopping.is_set():
+                await self._runs.lease_more()
+                await self._rest()
+            await self._shut_down()
+        finally:
+            unsubscribe()
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            for pool in self._pools:
+                await pool.end()
+            self._context.signals.emit(WorkerStopped(node_id=self.node_id))
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def stop(self) -> None:
+        """Lease nothing more and shut down; a second call does not wait for the jobs in hand."""
+        if self._stopping.is_set():
+            self._hurried = True  # applies also to a job that is just being leased
+            self._kill()
+        self._stopping.set()
+        self._woken.set()
+
+    def pause(self) -> None:
+        """Lease nothing more until `resume`; the jobs in hand continue. A worker that is draining goes on draining."""
+        self._paused = True
+        for pool in self._pools:
+            pool.pause()
+
+    def resume(self) -> None:
+        """Lease jobs again after `pause` or `drain`. Runs that were asked to hand back still do."""
+        self._paused = self._draining = False
+        for pool in self._pools:
+            pool.resume()
+        self._woken.set()
+
+    def resize(self, *, runs: int | None = None, pages: int | None = None, hand_back: bool = False) -> None:
+        """Change how many runs and page jobs are worked on at once; None leaves a number as it is. Surplus jobs finish
+        first. With `hand_back`, surplus runs and page jobs that have not started are handed back instead."""
+        for name, size in (("runs", runs), ("pages", pages)):
+            if size is not None and size < 1:
+                raise InvalidInput(name, f"is {size}", "use at least 1, or pause the worker")
+        if runs is not None:
+            self._runs.resize(runs, hand_back=hand_back)
+        if pages is not None and self._pages is not None:
+            self._pages.resize(pages, hand_back=hand_back)
+        self._woken.set()
+
+    async def drain(self, deadline: timedelta) -> bool:
+        """Lease nothing more, hand back runs, let page jobs finish, and wait for all of it.
+
+        Returns whether the worker is drained. It is not if the deadline has passed or `resume` was called meanwhile;
+        after the deadline it goes on draining. The process stays, and `resume` makes it lease jobs again.
+        """
+        self._paused = self._draining = True
+        for pool in self._pools:
+            pool.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline.total_seconds()):
+                for pool in self._pools:
+                    await pool.drained()
+        return all(pool.is_drained for pool in self._pools)
+
+    def _on_wake(self) -> None:
+        self._woken.set()
+        if self._pages is not None:
+            self._pages.nudge(pass_on=not self._wake.swift)
+
+    def _on_service_ended(self, service: "asyncio.Task[None]") -> None:
+        """Shut down if a service failed: without heartbeats or a watch, the worker cannot do its work."""
+        if not service.cancelled() and service.exception() is not None:
+            self._stopping.set()
+            self._woken.set()
+
+    async def _rest(self) -> None:
+        """Wait until a child is free or a job may be waiting, at most for the polling interval. Its length varies, so
+        that idle workers do not all poll at the same time."""
+        longest_seconds = self._context.queue.settings.poll_every.total_seconds()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_seconds * random.uniform(0.75, 1)):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _shut_down(self) -> None:
+        """Ask every child to hand back its job, wait for the grace period, then kill. An infinite grace period lets the
+        jobs finish."""
+        grace = self._context.settings.shutdown_grace
+        patient = grace == timedelta.max
+        for pool in self._pools:
+            pool.leave(patient=patient)
+        if not self._hurried:
+            await self._wait_until_settled(None if patient else grace)
+        self._kill()
+        await self._wait_until_settled(KILL_TIMEOUT)
+
+    async def _wait_until_settled(self, longest: timedelta | None) -> None:
+        waiting = [asyncio.create_task(pool.settled()) for pool in self._pools]
+        await asyncio.wait(waiting, timeout=None if longest is None else longest.total_seconds())
+        for task in waiting:
+            task.cancel()
+
+    def _kill(self) -> None:
+        for pool in self._pools:
+            pool.kill()

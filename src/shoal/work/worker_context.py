@@ -1,4 +1,4 @@
-"""What all slots of one worker share: who it is, its queue, where its children come from, how it tells of trouble."""
+"""What the parts of one worker share: its identity, queue, settings and child spawner, and how it reports trouble."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from shoal.base.errors import LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
-from shoal.settings import WorkSettings
+from shoal.settings import CrawlSettings, WorkSettings
 from shoal.work.child_process import ChildSpawner
 from shoal.work.storage_watch import StorageWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildLost(Signal):
-    """A child died, or was killed for its silence, with a job in its hands."""
+    """A child died, or was killed for its silence, while it held a job."""
 
     node_id: str
     pid: int
@@ -26,7 +26,7 @@ class ChildLost(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildGone(Signal):
-    """A child ended with nothing in its hands: it could not begin, or it died while it waited for work."""
+    """A child ended without a job: it could not start, or it died while it waited for work."""
 
     node_id: str
     how: str
@@ -35,7 +35,7 @@ class ChildGone(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOutOfReach(Signal):
-    """The worker could not reach the store; it goes on trying."""
+    """The worker could not reach the store; it keeps trying."""
 
     node_id: str
     doing: str
@@ -44,7 +44,8 @@ class StoreOutOfReach(Signal):
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One worker's own things. `holder` is how its leases name it, `config` how it was set up, to be read later."""
+    """The identity and the collaborators of one worker. Its leases are held under the name `holder`; `config` is the
+    configuration recorded with each job; `page_slots` is how many page jobs it runs at once."""
 
     node_id: str
     holder: str
@@ -54,28 +55,30 @@ class WorkerContext:
     settings: WorkSettings
     clock: Clock
     signals: Signals
-    nursery: ChildSpawner
+    spawner: ChildSpawner
     storage: StorageWatch
     config: str = "{}"
+    page_slots: int = CrawlSettings().max_concurrent_curl
 
-    async def settle(self, verb: Awaitable[object]) -> None:
-        """Wait for a verb of the queue. Whatever it cannot do now, time does: leases run out."""
+    async def settle(self, change: Awaitable[object]) -> None:
+        """Await a change of a job. If it fails, the lease expires and the janitor puts the job back."""
         try:
-            await verb
+            await change
         except LeaseLost:
-            return  # somebody else has the job already
+            return  # another worker has the job already
         except ShoalError as error:
-            self.tell_unreachable("settling a job", error)  # its lease runs out, and the janitor puts it back
+            self.report_error("settling a job", error)
 
-    def tell_unreachable(self, doing: str, error: Exception) -> None:
-        if isinstance(error, StorageFull):  # told once, however many find it so
+    def report_error(self, doing: str, error: Exception) -> None:
+        """Report that the store cannot be reached. A full storage is reported once, however many jobs run into it."""
+        if isinstance(error, StorageFull):
             self.storage.filled(error.storage, error.message)
             return
         self.signals.emit(StoreOutOfReach(node_id=self.node_id, doing=doing, error=str(error)))
 
-    def tell_gone(self, how: str, *, had_begun: bool = False) -> None:
+    def report_gone(self, how: str, *, had_begun: bool = False) -> None:
         self.signals.emit(ChildGone(node_id=self.node_id, how=how, had_begun=had_begun))
 
-    def tell_lost(self, pid: int, lease: Lease, how: str) -> None:
+    def report_lost(self, pid: int, lease: Lease, how: str) -> None:
         job_id, run_id = lease.holder.job_id, lease.run_id
         self.signals.emit(ChildLost(node_id=self.node_id, pid=pid, job_id=job_id, run_id=run_id, how=how))

@@ -27,6 +27,8 @@ REASONS = {
     "stalled": "nothing was settled for too long",
     "walker_lost": "its last worker was lost",
     "shutdown": "its worker ends",
+    "draining": "its worker is being drained",
+    "resized": "its worker was given fewer slots",
     "slice": "another crawl waits for a worker",
     "no_child": "its worker could not start a process",
     "store_away": "the store was out of reach",
