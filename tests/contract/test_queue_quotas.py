@@ -418,7 +418,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     gate = Gate("leave_seats")
     ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.release(got, "shutdown"))
     await gate.wait_until_reached()
-    mending = asyncio.create_task(bench.database.run(bench.queue.store.mend_seats))
+    mending = asyncio.create_task(bench.database.run(bench.queue._store.mend_seats))
     await blocked_or_done(bench, mending)
     gate.open()
     await asyncio.gather(ending, mending)
