@@ -519,7 +519,8 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
     pages = SqlPageStore()
     hosts = SqlHostStore()
     frontier = SqlFrontier(database.dialect, hosts)
-    queue = Queue(database, SqlJobStore(database.dialect, settings.queue.ageing), settings.queue, signals)
+    jobs = SqlJobStore(database.dialect, settings.queue.ageing)
+    queue = Queue(database, jobs, jobs.lanes, settings.queue, signals)
     crawl_store = SqlCrawlStore()
     crawls = Crawls(
         database,

@@ -84,7 +84,7 @@ class Bench:
         self.jobs = SqlJobStore(self.dialect, self.settings.ageing)
         self.hosts, self.pages = SqlHostStore(), SqlPageStore()
         self.frontier = SqlFrontier(self.dialect, self.hosts)
-        self.queue = Queue(self.database, self.jobs, self.settings, signals)
+        self.queue = Queue(self.database, self.jobs, self.jobs.lanes, self.settings, signals)
         crawls = SqlCrawlStore()
         self.journal = Journal(self.database, SqlJournalStore(), crawls, CrawlSettings().journal_lines)
         self.book = SqlJobAdmin(self.settings.ageing)

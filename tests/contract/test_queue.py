@@ -696,7 +696,14 @@ async def test_a_handed_back_job_costs_nothing_and_is_due_at_once(bench: Bench) 
 @pytest.mark.parametrize("dice", [0.0, 0.5, 1.0])
 async def test_the_backoff_doubles_up_to_its_cap_and_jitter_only_adds(sqlite_bench: Bench, dice: float) -> None:
     settings = QueueSettings()
-    queue = Queue(sqlite_bench.database, sqlite_bench.jobs, settings, sqlite_bench.signals, lambda: dice)
+    queue = Queue(
+        sqlite_bench.database,
+        sqlite_bench.jobs,
+        sqlite_bench.jobs.lanes,
+        settings,
+        sqlite_bench.signals,
+        lambda: dice,
+    )
     for attempts in range(1, 101):
         plain = min(5.0 * 2 ** (attempts - 1), 3600.0)
         assert plain <= queue.backoff(attempts).total_seconds() <= plain * 1.1

@@ -1,6 +1,7 @@
 """The queue in batches: enqueue, lease by kind and capability, ageing, and ends with the next lease in one commit."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from shoal.base.errors import BackendUnavailable, InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.queue import states
 from shoal.queue.job import Enqueued, Fence, Lease, LeaseRequest, NewJob
-from shoal.queue.queue import JobEnqueued
+from shoal.queue.queue import JobEnqueued, Queue
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
 
@@ -393,7 +394,7 @@ async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice
     granted: list[Fence] = []
 
     async def die(tx: object) -> None:
-        await bench.jobs.lease(tx, W1, 700, bench.settings.lease)  # type: ignore[arg-type]
+        await bench.jobs.lanes.pop(tx, W1, 700, bench.settings.lease)  # type: ignore[arg-type]
         raise RuntimeError("killed")
 
     while leases := await bench.queue.lease("w1", ["page"], ["shared"], 700):
@@ -438,3 +439,47 @@ async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit
     assert [(await bench.job(job.id)).state for job in jobs] == [J.PENDING] * 2
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 2)
     assert lease.holder.job_id == jobs[0].id
+
+
+# Lanes
+
+
+async def test_a_nodes_private_lane_is_leased_from_before_the_shared_one(bench: Bench) -> None:
+    shared, private = new(priority=90), new(lane="n1", priority=10)
+    await bench.queue.enqueue([shared, private])
+    leases = await bench.queue.lease("w1", ["page"], ["n1", "shared"], 2)
+    assert [lease.holder.job_id for lease in leases] == [private.id, shared.id]
+
+
+async def test_the_waiting_jobs_of_a_lane_return_to_the_shared_lane_at_once(bench: Bench) -> None:
+    lanes, jobs = bench.jobs.lanes, [new(lane="n1"), new(lane="n1"), new(lane="n2")]
+    await bench.queue.enqueue(jobs)
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "n1")) == 2
+    assert await bench.database.run(lambda tx: lanes.return_lane(tx, "n1")) == 2
+    assert await bench.database.run(lambda tx: lanes.return_lane(tx, "n1")) == 0
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "n2")) == 1
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "shared")) == 2
+    leases = await bench.queue.lease("w1", ["page"], ["shared"], 5)
+    assert {lease.holder.job_id for lease in leases} == {job.id for job in jobs[:2]}
+    assert {lease.attempts for lease in leases} == {0}
+
+
+async def test_a_locked_job_stays_with_its_node_when_the_lane_returns(bench: Bench) -> None:
+    await bench.queue.enqueue([new(lane="n1")])
+    [lease] = await bench.queue.lease("w1", ["page"], ["n1"], 1)
+    assert await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1")) == 0
+    await bench.queue.finish(lease)
+
+
+async def test_new_jobs_wait_in_the_lanes_that_were_chosen_for_them(bench: Bench) -> None:
+    queue = Queue(
+        bench.database,
+        bench.jobs,
+        bench.jobs.lanes,
+        bench.settings,
+        bench.signals,
+        choose_lanes=lambda jobs: [replace(job, lane="n7") for job in jobs],
+    )
+    await queue.enqueue([new(), new()])
+    assert await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n7")) == 2
+    assert [signal.lane for signal in bench.told if isinstance(signal, JobEnqueued)] == ["n7"]

@@ -62,7 +62,14 @@ class Ground:
     def __init__(self, store_url: str) -> None:
         self._runner = asyncio.Runner()
         self.bench: Bench = self.run(open_bench(store_url, FakeClock()))
-        self.queue = Queue(self.bench.database, self.bench.jobs, self.bench.settings, self.bench.signals, lambda: DICE)
+        self.queue = Queue(
+            self.bench.database,
+            self.bench.jobs,
+            self.bench.jobs.lanes,
+            self.bench.settings,
+            self.bench.signals,
+            lambda: DICE,
+        )
         self.bench.queue = self.queue
         self.bench.desk = JobAdmin(self.bench.database, self.queue, self.bench.book)
         if self.bench.dialect == "postgres":

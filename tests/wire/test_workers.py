@@ -71,7 +71,7 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
 
     def team(app: App) -> list[Worker]:
         app.signals.subscribe(hear)
-        queue = Stumbling(app.database, app.queue._store, app.settings.queue, app.signals)
+        queue = Stumbling(app.database, app.queue._store, app.queue._lanes, app.settings.queue, app.signals)
         spawner = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
         context = WorkerContext(
             node_id="n",

@@ -35,6 +35,7 @@ from shoal.queue.job import (
     TurnResult,
     is_bot,
 )
+from shoal.queue.lanes import LaneChoice, Lanes, lanes_as_given
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
 from shoal.settings import QueueSettings
@@ -109,12 +110,16 @@ class Queue:
         self,
         database: Database,
         store: JobStore,
+        lanes: Lanes,
         settings: QueueSettings,
         signals: Signals,
         jitter: Callable[[], float] = random.random,
+        choose_lanes: LaneChoice = lanes_as_given,
     ) -> None:
         self._database = database
         self._store = store
+        self._lanes = lanes
+        self._choose_lanes = choose_lanes
         self.settings = settings
         self._signals = signals
         self._keepers: dict[str, RunListener] = {}
@@ -131,7 +136,7 @@ class Queue:
 
     def on(self, database: Database) -> "Queue":
         """Return a queue over the same jobs that uses another connection. It has no listeners: only extend leases."""
-        return Queue(database, self._store, self.settings, self._signals)
+        return Queue(database, self._store, self._lanes, self.settings, self._signals)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; what became of each, in their order."""
@@ -141,11 +146,13 @@ class Queue:
         return await commit(lambda tx: self.enqueue_in(tx, jobs))
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store jobs in an open transaction."""
+        """Store jobs in an open transaction, in the lanes that the choice of lanes gives them."""
         for place, job in enumerate(jobs):
             _check(job, place)
+        jobs = self._choose_lanes(jobs)
         enqueued = await self._store.insert(tx, jobs)
         if new := [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]:
+            await self._lanes.push(tx, new)
             tx.on_commit(lambda: self.emit_enqueued(new))
         return enqueued
 
@@ -190,7 +197,9 @@ class Queue:
 
         A building block that emits no signals and does not call the listeners of runs: the caller locks the runs
         before, calls `job_moved_in` or its own listener after, or has `emit_turn` called on commit."""
-        return await self._store.turn(tx, moves, request, limit, self.settings.lease)
+        if request is None:
+            return TurnResult(await self._store.move(tx, moves), [])
+        return await self._lanes.pop(tx, request, limit, self.settings.lease, moves)
 
     async def _turn(
         self, moves: Sequence[Move], request: LeaseRequest, limit: int, emit: Callable[[TurnResult], None]
@@ -199,7 +208,7 @@ class Queue:
         enough the last time."""
 
         async def once(tx: Tx) -> TurnResult | None:
-            turned = await self._store.turn_once(tx, moves, request, limit, self.settings.lease)
+            turned = await self._lanes.pop_once(tx, request, limit, self.settings.lease, moves)
             if turned is not None:
                 tx.on_commit(lambda: emit(turned))
             return turned
@@ -254,7 +263,7 @@ class Queue:
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
         """Whether a job of that kind stands in line; somebody may have it before you ask for it."""
-        return await self._database.read(lambda tx: self._store.waits(tx, kind, lanes))
+        return await self._database.read(lambda tx: self._lanes.waits(tx, kind, lanes))
 
     async def held_by(self, holder: str) -> list[Lease]:
         """What is leased under that very name."""
@@ -361,9 +370,9 @@ class Queue:
         shared lane; returns how many offers."""
 
         async def commit(tx: Tx) -> int:
-            offers = await self._store.give_up_offers(tx, limit)
+            offers = await self._lanes.return_offers(tx, limit)
             await self._store.mend_seats(tx)
-            await self._store.make_due(tx)
+            await self._lanes.make_due(tx)
             return offers
 
         return await self._database.run(commit)
@@ -398,7 +407,7 @@ class Queue:
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
         """Carry out a move, and what it means for the run, in an open transaction; raises if the job moved on."""
         await self.lock_run(tx, kind, run_id)
-        if not await self._store.apply(tx, move):
+        if await self._store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
         await self.job_moved_in(tx, move, kind, run_id)
 

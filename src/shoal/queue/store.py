@@ -1,5 +1,6 @@
-"""The queue's store contract. Every change is a compare-and-set; an answer of False or fewer rows means that somebody
-else was first, never that the store failed."""
+"""The contract of job records: states, leases and their history. Who gets a job next is the business of `queue.lanes`.
+Every change is a compare-and-set; an answer of False or fewer rows means that somebody else was first, never that the
+store failed."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,10 +17,8 @@ from shoal.queue.job import (
     HeartbeatAnswer,
     Job,
     Lease,
-    LeaseRequest,
     LostJob,
     NewJob,
-    TurnResult,
 )
 from shoal.queue.states import Move
 
@@ -33,31 +32,6 @@ class JobStore(Protocol):
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store pending jobs, all or none; what became of each, in their order. There is one live job of a dedupe key,
         also within the batch: the others are answered with its id."""
-        ...
-
-    async def lease(self, tx: Tx, taker: LeaseRequest, limit: int, ttl: timedelta) -> list[Lease]:
-        """Grant up to `limit` due jobs: lane after lane, in each the best rank first; a point of priority is worth as
-        much as a span of waiting, so that nothing waits for ever. Each grant raises the job's epoch and opens a history
-        row. An empty answer does not mean that no job waits: others may have the lock on it just now.
-
-        A taker with a `pace` gets only jobs that name a host, of each host as many as its pace gives slots now: those
-        that can start within a second by rank, then those of the second after that. A host that is not to be asked
-        costs no grant, is not looked at again before its time, and hides no other. Slots are not reserved: the
-        caller does that in the same commit, and takes back what got none."""
-        ...
-
-    async def turn(
-        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest | None, limit: int, ttl: timedelta
-    ) -> TurnResult:
-        """Carry out moves of locked jobs, each by compare-and-set, close their history rows, and lease as `lease` does,
-        in one statement where the store has such. What is refused changes nothing; the rest is done. Jobs that waited
-        for the room that the moves make are let in by a commit that follows this one."""
-        ...
-
-    async def turn_once(
-        self, tx: Tx, moves: Sequence[Move], taker: LeaseRequest, limit: int, ttl: timedelta
-    ) -> TurnResult | None:
-        """A small turn as one single statement. None: nothing was done, for it takes more than that; `turn` it."""
         ...
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
@@ -91,10 +65,6 @@ class JobStore(Protocol):
         """Every grant of the job, oldest first, the one that it has now included."""
         ...
 
-    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
-        """Whether a job of that kind could be leased from one of these lanes."""
-        ...
-
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
         """The locked jobs whose lease names that holder."""
         ...
@@ -103,8 +73,9 @@ class JobStore(Protocol):
         """Remember that this grant settled something. Call under the fence."""
         ...
 
-    async def apply(self, tx: Tx, move: Move) -> bool:
-        """Carry out one move of a locked job and close its history row; False if the job moved on."""
+    async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
+        """Carry out moves of locked jobs, each by compare-and-set, and close their history rows; returns the refused
+        moves, whose jobs have moved on. A job that is given back waits in its lane again."""
         ...
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
@@ -127,21 +98,12 @@ class JobStore(Protocol):
 
     async def expired(self, tx: Tx, limit: int, *, bots: bool = True) -> list[LostJob]:
         """Locked jobs whose lease ran out, oldest first, with or without those that bots hold. A candidate list: each
-        must still be moved by `apply`."""
+        must still be moved by `move`."""
         ...
 
     async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         """Those of the grants that still are, as they are now, locked against any other move; with `expired`, only
         those whose lease is over."""
-        ...
-
-    async def give_up_offers(self, tx: Tx, limit: int) -> int:
-        """Jobs that were offered to a node which did not take them in time go to the shared lane; how many."""
-        ...
-
-    async def make_due(self, tx: Tx) -> int:
-        """Jobs whose time has come stand in line from now on; how many. A lease does it too, but when no worker has a
-        slot for one, nobody leases, and who is asked to make room looks only at the lines."""
         ...
 
     async def mend_seats(self, tx: Tx) -> None:
@@ -168,7 +130,7 @@ class JobStore(Protocol):
         ...
 
     async def still_expired(self, tx: Tx, holder: Fence) -> bool:
-        """Whether that grant is still locked and its lease over, decided under the lock that `apply` needs."""
+        """Whether that grant is still locked and its lease over, decided under the lock that `move` needs."""
         ...
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]: ...

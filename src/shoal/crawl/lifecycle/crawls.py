@@ -33,7 +33,8 @@ from shoal.egress.proxies import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.hosts.rate import HeldHost
-from shoal.queue.job import SHARED_LANE, Fence, Job, LostJob, NewJob, is_local, local_lane, node_of, quota_keys
+from shoal.queue.job import Fence, Job, LostJob, NewJob, is_local, local_lane, node_of, quota_keys
+from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.settings import CrawlSettings
@@ -571,7 +572,7 @@ class Crawls:
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
     def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
-        lane = local_lane(crawl_id) if here else SHARED_LANE
+        lane = lane_of_run(crawl_id, local=here)
         return [self._walker(crawl_id, config, lane) for _ in range(config.workers)]
 
     def _walker(self, crawl_id: CrawlId, config: CrawlConfig, lane: str) -> NewJob:

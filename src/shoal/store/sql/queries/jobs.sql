@@ -8,6 +8,10 @@ WHERE id = :id AND state = 'pending'
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, shoal_now() - created_at AS waited,
           scopes;
 
+-- name: lane_depth
+-- How many due jobs wait in a lane.
+SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
+
 -- name: kind_waits
 -- Whether a job of a kind stands in a line, or would if somebody had looked at the clock.
 SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind

@@ -227,6 +227,13 @@ WHERE id = ANY(ARRAY(SELECT id FROM job WHERE offered_until < shoal_now() AND of
       AND state = 'pending'
 RETURNING id, host;
 
+-- name: return_lane
+-- Move the waiting jobs of a lane to the shared one.
+UPDATE job SET lane = :shared, offered_session = NULL, offered_until = NULL
+WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane FOR UPDATE SKIP LOCKED))
+      AND state = 'pending'
+RETURNING id, host;
+
 -- name: retry_jobs
 -- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
 UPDATE job

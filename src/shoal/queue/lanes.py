@@ -1,0 +1,90 @@
+"""The contract of lanes: where pending jobs wait until somebody pops them.
+
+A job record (`queue.store.JobStore`) is the truth about a job; a lane only decides who gets it next. On SQL the jobs
+table is the lane as well: a pop selects and locks in one statement. A driver that keeps lanes elsewhere, such as Redis,
+pops ids first and then locks their records by compare-and-set, so an entry whose job has moved on is simply dropped.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from shoal.base.database import Tx
+from shoal.queue.job import SHARED_LANE, LeaseRequest, NewJob, TurnResult, local_lane
+from shoal.queue.states import Move
+
+LaneChoice = Callable[[Sequence[NewJob]], Sequence[NewJob]]
+"""Chooses the lanes of new jobs: returns the same jobs in the same order, each with the lane it is to wait in. It is
+called inside the transaction that stores them, so it decides by what it knows and asks nobody."""
+
+
+def lanes_as_given(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Leave every job in the lane it names: the shared one, unless a process works on the run by itself."""
+    return jobs
+
+
+def lane_of_run(run_id: str, *, local: bool) -> str:
+    """Return the lane for the jobs of a new run: `local` if this process works on it by itself, else the shared one."""
+    return local_lane(run_id) if local else SHARED_LANE
+
+
+class Lanes(Protocol):
+    """One shared lane, a private lane per node, and a local lane per process that crawls by itself."""
+
+    async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
+        """Make stored jobs available in the lanes they name. Nobody can pop them before `tx` has committed, and a
+        rollback leaves nothing behind. It may be repeated: a job is granted once, however often it was pushed."""
+        ...
+
+    async def pop(
+        self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
+    ) -> TurnResult:
+        """Carry out `moves` of locked jobs, then grant up to `limit` due jobs, both in `tx` and in one statement if the
+        store can.
+
+        Ordered: the lanes of the request in their order, a node's private lane before the shared one; within a lane the
+        best rank first, and a point of priority is worth a span of waiting, so that no job waits for ever.
+
+        Atomic: each move is a compare-and-set; a refused one changes nothing, the others are done, and jobs that they
+        return wait in their lanes again. Each grant raises the epoch of its job and opens a history row. Jobs over
+        their quota are parked and counted. Jobs parked for the room that the moves make are let in by a commit that
+        follows this one.
+
+        An empty answer does not mean that no job waits: others may be locking it at this moment.
+
+        A request with a `pace` gets only jobs that name a host, of each host as many as it has slots now: first those
+        that can start within a second, by rank, then those of the second after that. A host that must not be
+        requested costs no grant, is not looked at again before its time, and hides no other. Slots are not reserved:
+        the caller does that in the same commit, and takes back the jobs that got none."""
+        ...
+
+    async def pop_once(
+        self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
+    ) -> TurnResult | None:
+        """Do the same as a single statement. None: it takes more than that and nothing was done, so call `pop`."""
+        ...
+
+    async def return_lane(self, tx: Tx, lane: str) -> int:
+        """Move the waiting jobs of a node's private lane to the shared one, in one batch and without counting an
+        attempt; returns how many. Jobs that are being popped at this moment are left to their node, and jobs that are
+        parked or not due yet keep their lane, so repeat it while the node is away. Zero does not mean that the lane
+        is empty."""
+        ...
+
+    async def return_offers(self, tx: Tx, limit: int) -> int:
+        """Move up to `limit` jobs whose offer to a node has expired to the shared lane, the longest expired first;
+        returns how many. May be repeated."""
+        ...
+
+    async def depth(self, tx: Tx, lane: str) -> int:
+        """Return how many due jobs wait in a lane as of this snapshot. Reads every entry, so ask for private lanes."""
+        ...
+
+    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
+        """Return whether a job of that kind could be popped from one of these lanes. Somebody may be faster."""
+        ...
+
+    async def make_due(self, tx: Tx) -> int:
+        """Let jobs wait in their lanes whose time has come, a batch at a time; returns how many. A pop does it too, but
+        nobody pops while all workers are busy, and `waits` and `depth` count only what is due."""
+        ...

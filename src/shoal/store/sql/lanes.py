@@ -1,0 +1,266 @@
+"""Lanes on SQL: the jobs table itself. A pop moves, selects and locks in one statement on PostgreSQL, and in a few on
+SQLite, where nobody can come between."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.base.ids import JobId
+from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest, NewJob, TurnResult
+from shoal.queue.states import JobState, Move
+from shoal.store.sql.job_hosts import DueHosts, JobHosts, Key, note_hosts
+from shoal.store.sql.lease_start import LOWEST, LeaseStart
+from shoal.store.sql.quotas import SCOPES, QuotaCounts
+
+T = TypeVar("T")
+
+DUE_AT_ONCE = 1000
+_job_id = attrgetter("job_id")
+NOBODY = LeaseRequest("", (), (), ())
+"""The request of a pop that only carries out moves."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """The outcome of a turn: the jobs moved, those of them that may have had seats, and the jobs granted; whether other
+    jobs became due, whether any quota applies, and whether the turn did anything at all."""
+
+    moved: set[str]
+    sat: set[str]
+    rows: list[Any]
+    ripe: bool
+    limited: bool
+    done: bool = True
+
+
+class SqlLanes:
+    """Implements `queue.lanes.Lanes`. `ageing`: how much waiting is worth a point of priority."""
+
+    def __init__(self, dialect: str, ageing: timedelta) -> None:
+        self._in_one_statement = dialect == "postgres"
+        self._ageing = span(ageing)
+        self._hosts = JobHosts(dialect)
+        self._seats = QuotaCounts()
+        self._floors = LeaseStart()
+
+    async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
+        # Their rows are in the lanes already; what is left is to note at which hosts they wait.
+        await note_hosts(tx, _best_of_hosts(jobs))
+
+    async def pop(
+        self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
+    ) -> TurnResult:
+        if request.lock_ttl is not None:
+            ttl = request.lock_ttl
+        turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
+        by_host = request.pace is not None
+        said = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl)
+        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in said.moved])
+        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
+        if said.ripe and request is not NOBODY:
+            await self.make_due(tx)
+            if len(said.rows) < limit and not by_host:
+                more = await turn(tx, (), request, limit - len(said.rows), ttl)
+                said.rows += more.rows
+                said.limited |= more.limited
+        looked: dict[Key, DueHosts] = {}
+        if by_host and limit:
+            said.rows, looked = await self._hosts.lease(tx, request, limit, ttl)
+            said.limited = said.limited or await self._limited(tx, said.rows)
+        rows, parked = _in_order(said.rows, request), 0
+        if said.sat or any(row[SCOPES] is not None for row in rows):
+            rows, parked = await self._seats.settle(tx, said.sat, rows, quotas=said.limited, waits=request.waits)
+        await self._hosts.put_back(tx, looked)
+        return TurnResult(refused, [_granted(row) for row in rows], parked)
+
+    async def pop_once(
+        self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
+    ) -> TurnResult | None:
+        if not self._in_one_statement:
+            return await self.pop(tx, request, limit, ttl, moves)
+        if request.pace is not None or any(_waits_again(move) for move in moves):
+            return None
+        floors = [LOWEST] * len(request.lanes)
+        said = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, alone=True)
+        if not said.done:
+            return None
+        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
+        return TurnResult(refused, [_granted(row) for row in _in_order(said.rows, request)])
+
+    async def return_lane(self, tx: Tx, lane: str) -> int:
+        return await self._let_wait(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
+
+    async def return_offers(self, tx: Tx, limit: int) -> int:
+        return await self._let_wait(tx, await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit))
+
+    async def depth(self, tx: Tx, lane: str) -> int:
+        return int(await tx.value("lane_depth", lane=lane))
+
+    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
+        return any([await tx.one("kind_waits", kind=kind, lane=lane) is not None for lane in lanes])
+
+    async def make_due(self, tx: Tx) -> int:
+        return await self._let_wait(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
+
+    async def _turn_at_once(
+        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
+    ) -> _Said:
+        floors = self._floors.of(request, limit)
+        said = await self._turn_from(tx, floors, moves, request, limit, ttl)
+        if len(said.rows) < limit and max(floors, default=LOWEST) > LOWEST:
+            whole = [LOWEST] * len(floors)
+            said.rows += (await self._turn_from(tx, whole, (), request, limit - len(said.rows), ttl)).rows
+        self._floors.learn(request, limit, said.rows)
+        return said
+
+    async def _turn_from(
+        self,
+        tx: Tx,
+        floors: list[int],
+        moves: Sequence[Move],
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        *,
+        alone: bool = False,
+    ) -> _Said:
+        said, *rows = await tx.all(
+            "turn_jobs",
+            **_by_ways(sorted(moves, key=_job_id)),
+            holder=request.holder,
+            lanes=list(request.lanes),
+            floors=floors,
+            kinds=list(request.kinds),
+            capabilities=list(request.capabilities),
+            limit=limit,
+            ttl=span(ttl),
+            by_job=int(request.lock_ttl is not None),
+            ageing=self._ageing,
+            alone=int(alone),
+        )
+        moved, sat = set(said["moved"] or ()), set(said["sat"] or ())
+        return _Said(moved, sat, rows, said["ripe"], said["limited"], said["done"])
+
+    async def _turn_by_steps(
+        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
+    ) -> _Said:
+        moved, sat = await self._move(tx, moves) if moves else (set(), set())
+        if not limit:
+            return _Said(moved, sat, [], False, False)
+        leased = await tx.all(
+            "lease_jobs",
+            holder=request.holder,
+            lanes=list(request.lanes),
+            kinds=list(request.kinds),
+            capabilities=list(request.capabilities),
+            limit=limit,
+            ttl=span(ttl),
+            by_job=int(request.lock_ttl is not None),
+        )
+        return _Said(moved, sat, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
+
+    async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
+        """Whether any scope is limited, if one of these jobs has some."""
+        if not any(row[SCOPES] is not None for row in leased):
+            return False
+        return self._in_one_statement or await tx.one("any_quota") is not None
+
+    async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:
+        """Note at which hosts jobs wait that have just begun to; how many did."""
+        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
+        return len(rows)
+
+    async def _move(self, tx: Tx, moves: Sequence[Move]) -> tuple[set[str], set[str]]:
+        """Carry out moves where nobody can come between: look who is locked, then move them, alike ones together."""
+        rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
+        held = {(row[0], row[1]): row[2] for row in rows}
+        made = [move for move in moves if (move.job_id, move.epoch) in held]
+        now = rows[0][4] if rows else 0
+        seen = [move for move in made if not move.unseen]
+        for (ended, error), ids in _grouped(seen, lambda move: (move.grant_end, move.error)).items():
+            await tx.execute("close_grants", ids=ids, now=now, ended=ended, error=error)
+        done = [move for move in made if move.to is JobState.DONE and not held[move.job_id, move.epoch]]
+        for reason, ids in _grouped(done, lambda move: move.reason).items():
+            await tx.execute("end_jobs", ids=ids, now=now, reason=reason)
+        if len(done) < len(made):
+            ended_so = {move.job_id for move in done}
+            await tx.many("move_jobs", [self._step(move, now) for move in made if move.job_id not in ended_so])
+        moved: set[str] = {move.job_id for move in made}
+        return moved, {row[0] for row in rows if row[3] is not None} & moved
+
+    def _step(self, move: Move, now: int) -> tuple[Any, ...]:
+        state, _, *rest = _way(move)
+        return (move.job_id, state, *rest, self._ageing, now)
+
+
+def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
+    """A batch may hold an old grant of a job beside its newest: only the newest can have been the live one."""
+    newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
+    return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
+
+
+WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs", "unseens")
+
+
+def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
+    """Which jobs go which way, by its number, and what each way is: most of a batch go the same one, and every element
+    of an array costs."""
+    ways: dict[tuple[Any, ...], int] = {}
+    numbers = [ways.setdefault(_way(move), len(ways) + 1) for move in moves]
+    columns = list(map(list, zip(*ways, strict=True))) or [[] for _ in WAY]
+    jobs, epochs = [move.job_id for move in moves], [move.epoch for move in moves]
+    return {"ids": jobs, "epochs": epochs, "ways": numbers, **dict(zip(WAY, columns, strict=True))}
+
+
+def _way(move: Move) -> tuple[Any, ...]:
+    """Where a move leads, and what it costs."""
+    counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
+    return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait), *counts, int(move.unseen))
+
+
+def _waits_again(move: Move) -> bool:
+    """Whether a job is to be had again at once."""
+    return move.to is JobState.PENDING and not move.wait
+
+
+def _grouped(moves: list[Move], by: Callable[[Move], T]) -> dict[T, list[JobId]]:
+    groups: dict[T, list[JobId]] = {}
+    for move in moves:
+        groups.setdefault(by(move), []).append(move.job_id)
+    return groups
+
+
+def _best_of_hosts(jobs: Sequence[NewJob]) -> list[JobId]:
+    """The job that ranks best of each host and line, of those that wait from now on."""
+    best: dict[tuple[str, ...], NewJob] = {}
+    for job in jobs:
+        if job.host is not None and job.not_before is None:
+            line = (job.lane, job.kind, job.capability, job.host)
+            if line not in best or job.priority > best[line].priority:
+                best[line] = job
+    timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # some may wait already
+    return [*(job.id for job in best.values()), *timed]
+
+
+def _in_order(rows: list[Any], request: LeaseRequest) -> list[Any]:
+    if len(rows) > 1:
+        lanes = {lane: place for place, lane in enumerate(request.lanes)}
+        rows.sort(key=lambda row: (lanes[row[10]], row[11], row[0]))
+    return rows
+
+
+def lease_of(row: Any) -> Lease:
+    # By place: names cost as much as the rest, and a batch has many rows.
+    job_id, epoch, kind, run_id, payload, attempts, max_attempts, crash_count, waited = row[:9]
+    return Lease(Fence(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
+
+
+def _granted(row: Any) -> Lease:
+    """A lease that was popped from a lane."""
+    lease = lease_of(row)
+    lease.priority, lease.ttl_seconds = row[13], row[14] / 1e6
+    return lease
