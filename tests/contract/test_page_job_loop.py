@@ -305,3 +305,27 @@ async def test_a_finished_job_is_held_until_it_is_stored(app: App) -> None:
             return bench.loop.held == []
 
         await bench.until(let_go)
+
+
+async def test_a_paused_loop_leases_nothing_and_hands_back_what_has_not_started(app: App) -> None:
+    async with at_work(app) as bench:
+        quick = await bench.enqueue({}, count=60)  # so that it leases far ahead
+        await bench.until_state(JobState.DONE, *quick)
+        slow = await bench.enqueue({"sleep": 0.5}, count=12)
+
+        async def leased_ahead() -> bool:
+            return len(bench.loop._running) == 4 and len(bench.loop.held) > 4
+
+        await bench.until(leased_ahead)
+        started = [fence.job_id for fence in bench.loop._running]
+        bench.loop.configure(2, leasing=False)
+        bench.loop.hand_back("draining")
+        done = await bench.until_state(JobState.DONE, *started)
+        assert [job.lease_epoch for job in done] == [1] * 4
+        waiting = await bench.until_state(JobState.PENDING, *[job_id for job_id in slow if job_id not in started])
+        assert {(job.attempts, job.crash_count) for job in waiting} == {(0, 0)}
+        assert (bench.loop.held, bench.loop.is_changing) == ([], False)
+        bench.most = 0
+        bench.loop.configure(2, leasing=True)
+        await bench.until_state(JobState.DONE, *slow)
+        assert bench.most == 2
