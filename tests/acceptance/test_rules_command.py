@@ -54,7 +54,7 @@ def test_the_exit_code_says_whether_a_page_has_what_is_required(
         assert (told["status"], told["error"], told["data"]) == (200, None, {"title": "Page 0"})
 
 
-def test_a_page_that_cannot_be_had_is_no_test(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_fetched_is_not_checked_against_the_rules(tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "h1"}}}')
     code, _, err = shoal(
         tmp_path, "rules", "test", "rules.json", f"http://127.0.0.1:{free_port()}/", SHOAL_PAGE_ATTEMPTS="1"

@@ -49,7 +49,7 @@ def test_each_process_keeps_to_its_connections(store_url: str, tmp_path: Path) -
     assert site.most_at_once <= PROCESSES * 2
 
 
-def test_what_one_process_was_told_holds_for_all(store_url: str, tmp_path: Path) -> None:
+def test_a_hold_seen_by_one_process_applies_to_all(store_url: str, tmp_path: Path) -> None:
     wait = 5
     with Site() as site:
         site.refuse_once("/p/2", wait)

@@ -330,7 +330,7 @@ async def test_further_workers_of_a_machine_get_names_of_their_own(tmp_path: Pat
     first.close()
     third = await claim_name("host", tmp_path, clock, given=False)
     assert third.node_id == "host"
-    with pytest.raises(BadConfig, match="another worker of this machine runs"):
+    with pytest.raises(BadConfig, match="another worker that runs on this machine"):
         await claim_name("host-2", tmp_path, clock, given=True)
     second.close()
     third.close()

@@ -205,7 +205,7 @@ async def test_a_late_attempt_leaves_nothing(bench: Bench) -> None:
     assert await bench.analyses.findings((await only(bench)).id) == findings
 
 
-async def test_whoever_is_asked_to_leave_hands_the_job_back(bench: Bench) -> None:
+async def test_an_analysis_that_is_asked_to_leave_hands_its_job_back(bench: Bench) -> None:
     await completed(bench)
     lease = await bench.lease(kind=KIND)
     run = attempt(bench, lease)

@@ -30,7 +30,7 @@ async def test_all_walkers_together_take_no_more_than_the_budget_has_room_for(be
     assert [len(await walker.take(3)) for walker in (first, second, third)] == [3, 1, 0]
 
 
-async def test_what_became_no_page_makes_room_for_another(bench: Bench) -> None:
+async def test_a_url_without_a_page_does_not_use_up_the_budget(bench: Bench) -> None:
     crawl, (first, second, third) = await three(bench, max_pages=4)
     await first.take(3)
     await second.take(3)
@@ -41,7 +41,7 @@ async def test_what_became_no_page_makes_room_for_another(bench: Bench) -> None:
     assert unsettled in first.held
 
 
-async def test_what_a_lost_walker_held_is_fetched_by_the_others(bench: Bench) -> None:
+async def test_urls_of_a_lost_walker_are_fetched_by_the_others(bench: Bench) -> None:
     crawl, (first, second, _) = await three(bench, max_pages=4)
     await first.take(4)
     await bench.queue.lose(first.lease, "killed")
@@ -51,7 +51,7 @@ async def test_what_a_lost_walker_held_is_fetched_by_the_others(bench: Bench) ->
     assert (await bench.counts(crawl)).pages == 4
 
 
-async def test_walkers_that_take_at_the_same_moment_do_not_share_the_same_room(postgres_bench: Bench) -> None:
+async def test_concurrent_takes_do_not_exceed_the_budget(postgres_bench: Bench) -> None:
     _, walkers = await three(postgres_bench, max_pages=4)
     taken = await asyncio.gather(*(walker.take(3) for walker in walkers))
     assert sum(map(len, taken)) == 4

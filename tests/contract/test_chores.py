@@ -18,7 +18,7 @@ from tests.contract.conftest import Bench
 J = JobState
 
 
-async def test_an_offer_that_nobody_took_is_anybodys(bench: Bench) -> None:
+async def test_an_offer_that_was_not_taken_in_time_is_open_to_all(bench: Bench) -> None:
     job_id = await bench.enqueue(lane="node:a")
     until = await bench.number("SELECT shoal_now()") + 5_000_000
     await bench.sql(f"UPDATE job SET offered_until = {until}, offered_session = 's' WHERE id = '{job_id}'")
@@ -139,7 +139,7 @@ async def test_jobs_are_kept_for_a_time_and_dead_letters_for_longer(bench: Bench
     assert {done, dead} & {row["job_id"] for row in await bench.sql("SELECT job_id FROM job_grant")} == set()
 
 
-async def test_what_is_kept_for_ever_is_not_looked_at(bench: Bench) -> None:
+async def test_jobs_that_are_kept_for_ever_are_not_pruned(bench: Bench) -> None:
     await bench.enqueue()
     await bench.queue.finish(await bench.lease())
     await bench.jump(10_000 * 86_400)
@@ -147,7 +147,7 @@ async def test_what_is_kept_for_ever_is_not_looked_at(bench: Bench) -> None:
     assert await bench.number("SELECT count(*) FROM job") == 1
 
 
-async def test_pruners_and_takers_at_once_remove_only_what_has_ended(bench: Bench) -> None:
+async def test_pruning_during_leases_removes_only_ended_jobs(bench: Bench) -> None:
     """F59: finished jobs are pruned while workers lease others."""
     for number in range(60):
         await bench.enqueue(key=f"k{number}")
@@ -209,7 +209,7 @@ async def test_a_lead_that_lapsed_is_a_new_term_also_for_the_same_holder(bench: 
     assert again.number == first.number + 1
 
 
-async def test_who_gives_the_lead_up_is_followed_at_once(bench: Bench) -> None:
+async def test_a_leader_that_resigns_is_replaced_at_once(bench: Bench) -> None:
     first = await claim(bench, "a")
     assert first is not None
     await bench.database.run(lambda tx: SqlLeaderStore().give_up(tx, first))

@@ -205,7 +205,7 @@ async def test_a_step_that_is_undone_leaves_the_clock_as_it_was(bench: Bench) ->
     assert began < await now(bench) < began + 180 * SECOND
 
 
-async def test_a_step_is_told_once_however_many_watch(bench: Bench, other: Bench) -> None:
+async def test_a_clock_step_is_reported_once_by_several_watchers(bench: Bench, other: Bench) -> None:
     janitors = [await watched(bench), await watched(other)]
     await bench.step(-HOUR)
     for _ in range(3):
@@ -220,7 +220,7 @@ async def test_a_step_is_told_once_however_many_watch(bench: Bench, other: Bench
         assert [signal.seconds for signal in bench.told if isinstance(signal, OwnClockSetBack)] == [HOUR]
 
 
-async def test_time_that_passes_is_no_step(bench: Bench) -> None:
+async def test_time_that_passes_is_not_reported_as_a_step(bench: Bench) -> None:
     janitor = await watched(bench)
     for seconds in (1, 30, 59, 61, 8 * HOUR, 0.5):
         await bench.jump(seconds)
@@ -286,7 +286,7 @@ async def test_a_machine_that_starts_with_a_right_clock_takes_it(sqlite_url: str
         await started.close()
 
 
-def test_a_slow_look_at_the_clocks_is_no_step() -> None:
+def test_a_slow_reading_of_the_clocks_is_not_reported_as_a_step() -> None:
     """Between two looks at clocks a process may be stopped for as long as it likes."""
     anchor = ClockAnchor("b", base=1_000 * SECOND, at=1_000 * SECOND, since=1_000 * SECOND)
     slow = WallClock("b", 1_010 * SECOND, before=10 * SECOND, after=40 * SECOND)

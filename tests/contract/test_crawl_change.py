@@ -91,7 +91,7 @@ async def test_walkers_that_left_for_a_limit_come_back_when_it_is_raised(bench: 
 
 
 @pytest.mark.parametrize("end", [S.STOPPED, S.COMPLETED, S.FAILED])
-async def test_what_has_ended_is_not_changed(bench: Bench, end: CrawlState) -> None:
+async def test_an_ended_crawl_cannot_be_changed(bench: Bench, end: CrawlState) -> None:
     crawl = await bench.submit(hooks=["deadly"])
     if end is S.STOPPED:
         await bench.crawls.stop(crawl.id)

@@ -630,7 +630,7 @@ async def test_a_stop_by_force_has_walkers_killed_after_a_grace(bench: Bench) ->
     await check_ledger(bench, crawl)
 
 
-async def test_who_was_asked_to_stop_can_be_forced_and_the_first_grace_holds(bench: Bench) -> None:
+async def test_a_stopping_crawl_can_be_forced_and_keeps_its_first_grace_period(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     await bench.crawls.stop(crawl.id)

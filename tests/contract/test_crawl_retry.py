@@ -47,7 +47,7 @@ async def urls(bench: Bench, table: str = "page") -> list[str]:
     return [row["url"].removeprefix(SITE).removeprefix("/") for row in rows]
 
 
-async def test_what_failed_waits_again_and_a_completed_crawl_is_queued(bench: Bench) -> None:
+async def test_a_retry_returns_failed_urls_to_pending_and_queues_the_crawl(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500, gone=404, lost="dns_error")
     assert await bench.crawls.retry_these(crawl.id, FailedUrls(status=["5xx"])) == 1
     assert await bench.state(crawl) is S.QUEUED
@@ -158,7 +158,7 @@ async def test_what_fails_again_meanwhile_is_not_reopened_a_second_time(
     await check_ledger(bench, crawl)
 
 
-async def test_who_died_between_two_batches_is_made_up_for_by_the_next(bench: Bench) -> None:
+async def test_a_retry_that_died_between_two_batches_is_completed_by_the_next(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
     page = (await bench.database.read(lambda tx: bench.crawls.store.failed_after(tx, crawl.number, 0, 10)))[0]
     await bench.database.run(lambda tx: bench.crawls.reopen(tx, crawl.number, [page]))
@@ -201,7 +201,7 @@ async def test_a_paused_crawl_stays_paused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("walked", [False, True])
-async def test_what_was_stopped_is_final(bench: Bench, walked: bool) -> None:
+async def test_a_stopped_crawl_cannot_be_retried(bench: Bench, walked: bool) -> None:
     crawl = await bench.submit()
     if walked:
         await bench.walker(crawl)

@@ -355,6 +355,7 @@ def test_processes_that_start_together_initialise_an_empty_store_once(bare_url: 
     answers = [process.communicate(timeout=60) for process in started]
     assert [process.returncode for process in started] == [0] * 4, answers[0][1] + answers[1][1]
     assert {answer[0].strip() for answer in answers} == {"fine"}
+    assert_made_once(bare_url, hosts=4)
 
 
 async def test_objects_that_open_together_initialise_an_empty_store_once(bare_url: str) -> None:
@@ -365,6 +366,26 @@ async def test_objects_that_open_together_initialise_an_empty_store_once(bare_ur
     finally:
         for database in databases:
             await database.close()
+    await asyncio.to_thread(assert_made_once, bare_url, hosts=1)
+
+
+def assert_made_once(url: str, hosts: int) -> None:
+    """Each migration was applied exactly once, and what was stored while the others waited is still there."""
+
+    async def look() -> list[list[int]]:
+        if url.startswith("sqlite"):
+            with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+                return [[row[0] for row in file.execute(sql)] for sql in (versions, count)]
+        connection = await asyncpg.connect(url)
+        try:
+            return [[row[0] for row in await connection.fetch(sql)] for sql in (versions, count)]
+        finally:
+            await connection.close()
+
+    versions, count = "SELECT version FROM schema_version ORDER BY version", "SELECT count(*) FROM host"
+    dialect = "sqlite" if url.startswith("sqlite") else "postgres"
+    made = [step.version for step in migrations.migrations(dialect)]
+    assert asyncio.run(look()) == [made, [hosts]]
 
 
 async def test_a_newer_schema_is_refused(bench: Bench) -> None:

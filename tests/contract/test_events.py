@@ -205,7 +205,7 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(post: Post) -> None:
     assert found.secrets(post.bench.clock.micros() + 25 * 3600 * 1_000_000) == [new.secret]
 
 
-async def test_who_rotates_twice_cuts_off_nobody_who_has_the_first_secret(post: Post) -> None:
+async def test_the_first_secret_stays_valid_after_two_rotations(post: Post) -> None:
     first = await post.hook()
     now = await post.bench.database.read(post.store.now)
     second = await post.webhooks.rotate(first.id)
@@ -275,7 +275,7 @@ async def test_a_controllers_clock_disables_no_webhook_and_ends_no_secret(post: 
         (reply(404, b""), "404"),
     ],
 )
-async def test_what_is_not_2xx_is_a_failure(post: Post, answer: bytes, words: str) -> None:
+async def test_a_response_other_than_2xx_is_a_failed_delivery(post: Post, answer: bytes, words: str) -> None:
     webhook = await post.hook()
     post.server.answer("/hook", answer)
     await post.happen("crawl.started")
@@ -320,7 +320,7 @@ async def test_retry_after_holds_the_whole_webhook(post: Post) -> None:
 
 
 @pytest.mark.parametrize("moved", [True, False])
-async def test_who_moves_a_held_webhook_or_enables_it_ends_the_hold(post: Post, moved: bool) -> None:
+async def test_changing_the_url_of_a_held_webhook_or_enabling_it_ends_the_hold(post: Post, moved: bool) -> None:
     post.server.answer("/full", reply(429, b"", [("Retry-After", "3600")]))
     webhook = await post.hook("/full")
     await post.happen("crawl.started")
@@ -485,7 +485,7 @@ async def test_what_a_slow_receiver_leaves_of_a_batch_is_sent_with_the_next(
     assert {(one.state.value, one.attempts) for one in found} == {("delivered", 1)}
 
 
-async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Post) -> None:
+async def test_old_events_are_removed_unless_a_receiver_still_needs_them(post: Post) -> None:
     webhook = await post.hook()
     post.server.answer("/hook", reply(500, b""))
     await post.happen("crawl.started")
@@ -501,7 +501,7 @@ async def test_old_events_are_forgotten_unless_somebody_waits_for_them(post: Pos
     assert await post.webhooks.events(0, 10) == []
 
 
-async def test_nobody_waits_for_what_a_disabled_webhook_has_in_its_queue(post: Post) -> None:
+async def test_the_queue_of_a_disabled_webhook_does_not_keep_old_events(post: Post) -> None:
     webhook = await post.hook("/down")
     post.server.answer("/down", reply(500, b""))
     await post.happen("crawl.completed")

@@ -254,7 +254,7 @@ async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench
     assert Counter(asked) == Counter(few)
 
 
-async def test_what_some_hosts_lack_others_give(bench: Bench) -> None:
+async def test_a_take_fills_up_from_other_hosts(bench: Bench) -> None:
     poor = [f"http://h{number}.example/" for number in range(4)]
     crawl = await grown(bench, *poor, *[f"/{number}" for number in range(40)])
     tasks = await (await bench.walker(crawl)).take(20)
@@ -262,7 +262,7 @@ async def test_what_some_hosts_lack_others_give(bench: Bench) -> None:
     assert {task.url for task in tasks} >= set(poor)
 
 
-async def test_what_was_given_back_is_taken_before_what_was_never_tried(bench: Bench) -> None:
+async def test_returned_urls_are_taken_before_untried_ones(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b", "/c", "/d")
     walker = await bench.walker(crawl)
     first = await walker.take(2)
@@ -340,7 +340,7 @@ async def test_a_take_needs_a_live_grant(bench: Bench) -> None:
 # Empty is not done
 
 
-async def test_what_others_hold_is_not_drained(bench: Bench) -> None:
+async def test_a_frontier_with_urls_held_by_others_is_not_drained(bench: Bench) -> None:
     crawl = await grown(bench, "/a", workers=2)
     busy, idle = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await busy.take()
@@ -357,7 +357,7 @@ async def test_what_others_hold_is_not_drained(bench: Bench) -> None:
     assert await bench.state(crawl) is CrawlState.COMPLETED
 
 
-async def test_what_waits_for_a_retry_is_not_drained(bench: Bench) -> None:
+async def test_a_frontier_with_urls_waiting_for_a_retry_is_not_drained(bench: Bench) -> None:
     crawl = await grown(bench, "/a")
     walker = await bench.walker(crawl)
     [task] = await walker.take()
@@ -423,7 +423,7 @@ async def test_a_settle_closes_stores_counts_and_takes_in_one_commit(bench: Benc
     await check_counters(bench, crawl)
 
 
-async def test_the_same_report_twice_counts_once(bench: Bench) -> None:
+async def test_the_same_batch_committed_twice_counts_once(bench: Bench) -> None:
     """F3, F21: the commit went through, its answer did not; the walker brings the report again."""
     crawl = await grown(bench, "/a", "/b")
     walker = await bench.walker(crawl)
@@ -438,7 +438,7 @@ async def test_the_same_report_twice_counts_once(bench: Bench) -> None:
     assert second.key
 
 
-async def test_a_repeated_report_does_not_end_a_crawl_with_open_urls(bench: Bench) -> None:
+async def test_a_repeated_batch_does_not_end_a_crawl_with_open_urls(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
@@ -465,7 +465,7 @@ async def test_a_url_that_is_not_held_is_not_settled(bench: Bench) -> None:
     assert (await bench.counts(crawl)).pages == 2
 
 
-async def test_a_zombies_settle_changes_nothing(bench: Bench) -> None:
+async def test_a_settle_by_a_walker_without_its_lease_changes_nothing(bench: Bench) -> None:
     """F2, F4: the lost walker comes back with results; the next one has its URLs."""
     crawl = await grown(bench, "/a", "/b")
     zombie = await bench.walker(crawl, "w1")
@@ -545,7 +545,7 @@ async def test_any_text_of_a_page_can_be_kept(bench: Bench) -> None:
 # Lost walkers
 
 
-async def test_a_lost_holders_urls_come_back_to_its_next_epoch(bench: Bench) -> None:
+async def test_urls_of_a_lost_walker_return_with_the_next_epoch(bench: Bench) -> None:
     crawl = await grown(bench, "/a", "/b", "/c")
     lost = await bench.walker(crawl, "w1")
     first, *_ = await lost.take()
@@ -671,7 +671,7 @@ async def test_a_suspect_keeps_its_hosts_pace(bench: Bench) -> None:
     assert all(task.start_in >= 29 for task in tasks), "asked again 0 s after the last request"
 
 
-async def test_a_suspect_whose_host_may_not_be_asked_soon_holds_nobody_back(bench: Bench) -> None:
+async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(bench: Bench) -> None:
     paced = HostRate(timedelta(seconds=30))
     crawl = await grown(bench, "/a", "/b", "http://other.example/1", "http://third.example/1")
     await suspected(bench, "path IN ('/a', '/b')")
@@ -1012,7 +1012,7 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
     return steps
 
 
-async def test_what_a_walker_quarantines_after_the_release_waits(bench: Bench) -> None:
+async def test_urls_quarantined_after_a_release_stay_in_quarantine(bench: Bench) -> None:
     """A walker knows the traps of its last turn; a person may have released one since."""
     crawl = await grown(bench, "/cal?m=1")
     pattern = f"{SITE}/cal?m="
@@ -1031,7 +1031,7 @@ async def test_what_a_walker_quarantines_after_the_release_waits(bench: Bench) -
     assert again == {f"{pattern}1": 0, f"{pattern}2": 0}  # neither was tried
 
 
-async def test_what_another_walker_has_claimed_is_not_what_we_wait_for(bench: Bench) -> None:
+async def test_a_take_does_not_wait_for_hosts_claimed_by_another_walker(bench: Bench) -> None:
     crawl = await grown(bench, *(f"/{number}" for number in range(5)))
     walker = await bench.walker(crawl)
     await walker.take(want=1)

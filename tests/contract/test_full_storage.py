@@ -119,7 +119,7 @@ async def test_leases_that_ran_out_while_the_store_was_full_are_not_swept_at_onc
     assert (job.state, job.crash_count) == (JobState.LOCKED, 0)
 
 
-async def test_a_worker_tells_of_a_full_store_once_however_often_it_meets_it(sqlite_bench: Bench) -> None:
+async def test_a_full_store_is_reported_once(sqlite_bench: Bench) -> None:
     full = Full(sqlite_bench.database)
     bench = sqlite_bench.over(full)
     disk, freed = Disk(), asyncio.Event()
@@ -179,7 +179,7 @@ async def test_a_store_that_is_away_while_it_is_tried_is_tried_again() -> None:
     assert watch.allows("analysis")
 
 
-async def test_room_is_tried_by_writing(small_disk: Path) -> None:
+async def test_free_space_is_tested_by_writing(small_disk: Path) -> None:
     clock, stuffing = FakeClock(), small_disk / "stuffing"
     bodies, database = FolderBodies(small_disk / "bodies", clock), SqliteDatabase(small_disk / "shoal.db", clock)
     await bodies.check_room()

@@ -127,7 +127,7 @@ async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -
     assert said.sentence.startswith("http://a.example is not to be asked for another ")
 
 
-async def test_what_gets_no_slot_after_all_is_as_if_it_had_not_been_leased(bench: Bench) -> None:
+async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(bench: Bench) -> None:
     await known(bench, "a")
     [job_id] = await add(bench, "a", scopes=("key:one",))
     taker = PageLeases(bench.queue, bench.groups.store, places(bench)).by_host(LeaseRequest("w1", ["page"]))

@@ -109,7 +109,7 @@ async def test_a_page_that_failed_before_does_not_make_its_host_wait_longer(benc
         await bench.jump(3)
 
 
-async def test_what_the_host_asks_for_holds_and_a_longer_wish_extends_it(bench: Bench) -> None:
+async def test_retry_after_holds_a_host_and_a_longer_one_extends_the_hold(bench: Bench) -> None:
     host = await host_of(bench)
     assert await hear(bench, host, throttled(600, grows=False)) == about(600)
     assert await hear(bench, host, throttled(30, grows=False)) == about(600)
@@ -325,7 +325,7 @@ async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) 
     assert turn.wait_seconds
 
 
-async def test_a_suspect_at_a_held_host_keeps_nobody_waiting(bench: Bench) -> None:
+async def test_a_suspect_at_a_held_host_does_not_block_other_urls(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/", "http://other.example/")
     walker = await bench.walker(crawl)
     await suspected(bench, f"host = {await host_of(bench)}")

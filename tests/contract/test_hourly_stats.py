@@ -90,7 +90,7 @@ async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> N
     assert {one.bot_id: one.pulled for one in seen} == {"b1": 3, "b2": 0}
 
 
-async def test_what_the_store_did_not_take_is_brought_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_that_could_not_be_stored_are_stored_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     chore = keeper(bench)
     await bench.enqueue()
 

@@ -89,7 +89,7 @@ async def test_an_attempt_that_brought_no_result_is_told_by_its_number(bench: Be
     assert body["attempt"] == 1
 
 
-async def test_what_another_try_cannot_mend_fails_at_once_with_its_reason(bench: Bench) -> None:
+async def test_a_permanent_failure_is_not_retried(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work(), max_attempts=5)
     refused = bad("address_not_public", retryable=False)
     assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), refused)) is J.FAILED

@@ -249,7 +249,7 @@ def seeds_of(dialect: str) -> Iterator[int]:
     yield from range(FIRST_SEED, FIRST_SEED + times(SEEDS[dialect]))
 
 
-async def test_whoever_comes_between_runs_and_jobs_agree_and_nothing_is_lost(truth: Bench) -> None:
+async def test_runs_and_jobs_agree_after_every_interleaving(truth: Bench) -> None:
     for seed in seeds_of(truth.dialect):
         await tell(truth, seed)
 

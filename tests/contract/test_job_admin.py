@@ -201,7 +201,7 @@ async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
     assert (await bench.desk.cancel(job_id)).state is J.CANCELLED  # twice is once
 
 
-async def test_what_comes_of_a_cancelled_grant_is_refused(bench: Bench) -> None:
+async def test_a_result_of_a_cancelled_grant_is_rejected(bench: Bench) -> None:
     """F8: the worker hears of it by its heartbeat, or when it finishes."""
     job_id = await bench.enqueue()
     lease = await bench.lease()
@@ -303,7 +303,7 @@ async def test_a_job_in_line_says_how_many_stand_before_it(bench: Bench) -> None
     assert (said.reason, said.facts["ahead"], said.facts["running"]) == ("in_line", 3, 1)
 
 
-async def test_a_job_that_nobody_takes_says_so(bench: Bench) -> None:
+async def test_explain_reports_a_job_that_no_worker_can_take(bench: Bench) -> None:
     said = await bench.desk.explain(await bench.enqueue(capability="special"))
     assert said.reason == "no_worker"
     assert "special" in said.sentence

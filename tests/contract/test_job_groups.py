@@ -200,7 +200,7 @@ async def test_groups_are_listed_newest_first(bench: Bench) -> None:
     assert [group.id for group in await bench.groups.newest(state="cancelled")] == ["b"]
 
 
-async def test_pages_that_need_a_browser_wait_for_whoever_has_one(bench: Bench) -> None:
+async def test_pages_that_need_a_browser_wait_for_a_worker_with_one(bench: Bench) -> None:
     await bench.groups.make(config(2, crawl_config={"js_required": True}))
     assert await take(bench) == []
     [job_id] = [row["id"] for row in await bench.sql("SELECT id FROM job LIMIT 1")]
@@ -251,7 +251,7 @@ async def test_old_groups_go_when_their_jobs_are_gone(bench: Bench) -> None:
     assert [group.id for group in await bench.groups.newest()] == ["open", "young"]
 
 
-async def test_what_a_group_gave_is_kept_until_the_group_is_over(bench: Bench) -> None:
+async def test_results_of_a_group_are_kept_until_the_group_ends(bench: Bench) -> None:
     group = await bench.groups.make(config(3))
     first, second, third = await take(bench)
     await bench.ingest.settle("w1", [done(first), failed(second)])

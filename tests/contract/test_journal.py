@@ -78,7 +78,7 @@ async def test_pause_resume_change_and_stop_are_told(bench: Bench) -> None:
     ]
 
 
-async def test_a_lost_worker_is_told_and_who_comes_after_it(bench: Bench) -> None:
+async def test_the_journal_records_a_lost_worker_and_its_replacement(bench: Bench) -> None:
     crawl = await bench.submit()
     await bench.walker(crawl, "w1")
     await bench.lose()
@@ -153,7 +153,7 @@ async def test_a_released_pattern_is_told(bench: Bench) -> None:
     assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URL waits again"
 
 
-async def test_what_a_commit_tells_goes_with_it_or_not_at_all(bench: Bench) -> None:
+async def test_journal_entries_are_stored_only_if_their_commit_is(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     before = await said(bench, crawl)

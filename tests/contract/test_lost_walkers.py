@@ -82,7 +82,7 @@ async def test_a_walker_with_a_url_in_hand_counts_a_crash(bench: Bench, lose: Lo
     assert (await job_of(bench, crawl)).crash_count == 1
 
 
-async def test_what_was_counted_stays_counted_while_the_crawl_waits(bench: Bench, lose: Lose) -> None:
+async def test_losing_a_walker_that_took_nothing_leaves_the_crash_count(bench: Bench, lose: Lose) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     assert await walker.take()

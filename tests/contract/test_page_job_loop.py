@@ -107,7 +107,7 @@ async def test_many_jobs_need_few_commits_and_never_more_than_the_slots(app: App
         assert len([count for count in bench.work.commits if count]) < 60
 
 
-async def test_a_job_that_waits_for_its_host_keeps_no_slot_from_others(app: App) -> None:
+async def test_a_job_that_waits_for_its_host_occupies_no_slot(app: App) -> None:
     async with at_work(app) as bench:
         settle = bench.work.settle
 
@@ -137,7 +137,7 @@ async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: 
         assert (job.attempts, job.crash_count, job.error) == (1, 0, "RuntimeError: no such thing")
 
 
-async def test_a_job_that_finds_no_room_is_handed_back_and_done_when_there_is(app: App, tmp_path: Path) -> None:
+async def test_a_page_job_stopped_by_full_storage_is_handed_back_and_done_later(app: App, tmp_path: Path) -> None:
     full = tmp_path / "full"
     full.touch()
     async with at_work(app) as bench:
@@ -188,7 +188,9 @@ async def test_a_job_that_does_not_end_is_given_up_and_the_others_go_on(app: App
         assert job.state_reason == "stalled"
 
 
-async def test_what_nobody_has_begun_is_handed_back_without_penalty(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_waits_too_long_for_a_slot_is_handed_back_without_penalty(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(page_job_loop, "AHEAD_SECONDS", 0.1)
     async with at_work(app) as bench:
         quick = await bench.enqueue({}, count=60)  # so that it leases far ahead
@@ -204,7 +206,7 @@ async def test_what_nobody_has_begun_is_handed_back_without_penalty(app: App, mo
         assert [(job.attempts, job.crash_count) for job in done] == [(0, 0)] * 30
 
 
-async def test_whoever_leaves_hands_back_what_does_not_finish(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_child_that_leaves_hands_back_unfinished_jobs(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_job_loop, "LEAVE_SECONDS", 0.2)
     async with at_work(app) as bench:
         [hanging] = await bench.enqueue({"hang": True})
@@ -214,7 +216,7 @@ async def test_whoever_leaves_hands_back_what_does_not_finish(app: App, monkeypa
         assert (job.state_reason, job.attempts, job.crash_count) == ("shutdown", 0, 0)
 
 
-async def test_whoever_leaves_with_patience_finishes(app: App) -> None:
+async def test_a_page_child_that_leaves_patiently_finishes_its_jobs(app: App) -> None:
     async with at_work(app) as bench:
         ids = await bench.enqueue({"sleep": 0.2}, count=4)
         await bench.until_state(JobState.LOCKED, *ids)
@@ -224,7 +226,7 @@ async def test_whoever_leaves_with_patience_finishes(app: App) -> None:
         assert (await bench.job(later[0])).state is JobState.PENDING
 
 
-async def test_a_job_that_is_no_longer_ours_is_let_go(app: App) -> None:
+async def test_a_job_whose_lease_was_lost_is_cancelled(app: App) -> None:
     async with at_work(app) as bench:
         [hanging] = await bench.enqueue({"hang": True})
         await bench.until_state(JobState.LOCKED, hanging)
@@ -239,7 +241,7 @@ async def test_a_job_that_is_no_longer_ours_is_let_go(app: App) -> None:
         assert bench.troubles == []
 
 
-async def test_leases_that_nobody_extends_are_not_trusted_however_many_are_granted(app: App) -> None:
+async def test_new_leases_do_not_make_up_for_old_ones_that_were_not_extended(app: App) -> None:
     app.queue.settings = app.queue.settings.but(lease=timedelta(seconds=1))
     async with at_work(app) as bench:
         await bench.enqueue({"hang": True})
@@ -257,7 +259,7 @@ async def test_leases_that_nobody_extends_are_not_trusted_however_many_are_grant
         await bench.until_state(JobState.DONE, waiting)
 
 
-async def test_a_hint_that_comes_while_the_store_is_asked_is_not_lost(app: App) -> None:
+async def test_a_nudge_during_a_lease_request_is_not_lost(app: App) -> None:
     app.queue.settings = app.queue.settings.but(poll_every=timedelta(hours=1))
     asked, answer = asyncio.Event(), asyncio.Event()
     bench = Bench(app, PlainPages(app.queue))
@@ -278,7 +280,7 @@ async def test_a_hint_that_comes_while_the_store_is_asked_is_not_lost(app: App) 
     working.cancel()
 
 
-async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
+async def test_a_finished_job_is_held_until_it_is_stored(app: App) -> None:
     stored = asyncio.Event()
     async with at_work(app) as bench:
         settle = bench.work.settle
@@ -303,3 +305,27 @@ async def test_what_has_finished_is_held_until_it_is_stored(app: App) -> None:
             return bench.loop.held == []
 
         await bench.until(let_go)
+
+
+async def test_a_paused_loop_leases_nothing_and_hands_back_what_has_not_started(app: App) -> None:
+    async with at_work(app) as bench:
+        quick = await bench.enqueue({}, count=60)  # so that it leases far ahead
+        await bench.until_state(JobState.DONE, *quick)
+        slow = await bench.enqueue({"sleep": 0.5}, count=12)
+
+        async def leased_ahead() -> bool:
+            return len(bench.loop._running) == 4 and len(bench.loop.held) > 4
+
+        await bench.until(leased_ahead)
+        started = [fence.job_id for fence in bench.loop._running]
+        bench.loop.configure(2, leasing=False)
+        bench.loop.hand_back("draining")
+        done = await bench.until_state(JobState.DONE, *started)
+        assert [job.lease_epoch for job in done] == [1] * 4
+        waiting = await bench.until_state(JobState.PENDING, *[job_id for job_id in slow if job_id not in started])
+        assert {(job.attempts, job.crash_count) for job in waiting} == {(0, 0)}
+        assert (bench.loop.held, bench.loop.is_changing) == ([], False)
+        bench.most = 0
+        bench.loop.configure(2, leasing=True)
+        await bench.until_state(JobState.DONE, *slow)
+        assert bench.most == 2

@@ -101,7 +101,7 @@ async def test_a_line_without_end_is_one_bad_line_and_never_read_as_a_whole(
     assert report.problems[-1] == (2, f"the line is longer than {LONGEST_LINE} characters; write one policy a line.")
 
 
-async def test_what_goes_out_comes_in_again(bench: Bench) -> None:
+async def test_exported_policies_can_be_imported(bench: Bench) -> None:
     office = Office(bench)
     await office.make(url="http://example.org/a", labels={"team": "=1+1"})
     await office.make(

@@ -64,6 +64,7 @@ async def test_a_live_job_answers_for_its_key_whatever_it_waits_for(bench: Bench
     again = await bench.queue.enqueue([new("retried"), new("new"), new("pending"), new("locked"), new("later")])
     assert [one.duplicate for one in again] == [True, False, True, True, True]
     assert [one.id for one in again if one.duplicate] == [made[3].id, made[0].id, made[2].id, made[1].id]
+    assert await bench.number("SELECT count(*) FROM job") == 5
 
 
 async def test_64_enqueues_of_one_key_at_once_are_all_answered_with_one_id(bench: Bench) -> None:
@@ -162,7 +163,7 @@ async def test_a_job_that_waits_for_its_time_holds_no_lease(bench: Bench) -> Non
 # Who gets what
 
 
-async def test_a_job_is_granted_only_to_who_can_do_it(bench: Bench) -> None:
+async def test_a_job_is_granted_only_to_workers_with_its_capability(bench: Bench) -> None:
     plain, browser = new(), new(capability="js")
     await bench.queue.enqueue([plain, browser])
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 9, ["js"])
@@ -210,7 +211,7 @@ async def test_an_endless_flood_of_urgent_jobs_does_not_starve_a_humble_one(benc
     assert 99 <= minutes <= 101
 
 
-async def test_large_batches_overlook_nobody_for_long(bench: Bench) -> None:
+async def test_large_batches_starve_no_job(bench: Bench) -> None:
     await bench.queue.enqueue([new() for _ in range(2_000)])
     await in_line(bench, 100)
     urgent = new(priority=100)
@@ -359,7 +360,7 @@ async def test_a_batch_of_leases_is_extended_at_once(bench: Bench) -> None:
 # History
 
 
-async def test_who_works_on_a_grant_is_noted_in_its_history(bench: Bench) -> None:
+async def test_the_history_of_a_grant_names_its_worker(bench: Bench) -> None:
     job_id = await bench.enqueue()
     lease = await bench.lease("n1/40")
     assert await bench.queue.began(lease.holder, "n1", 4711, '{"depth": 2}')

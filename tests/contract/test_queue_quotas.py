@@ -60,7 +60,7 @@ class CutSoon(Severed):
         return done
 
 
-async def test_what_was_granted_before_the_store_went_away_is_kept(bench: Bench) -> None:
+async def test_leases_granted_before_a_store_outage_are_kept(bench: Bench) -> None:
     await bench.desk.set_quota("project:a", 1)
     jobs = [new("project:a"), new("project:a"), new()]
     await bench.queue.enqueue(jobs)
@@ -94,7 +94,7 @@ async def test_a_quota_may_widen_a_key(bench: Bench) -> None:
     assert len(await lease(bench)) == 3
 
 
-async def test_a_job_needs_room_in_all_its_scopes(bench: Bench) -> None:
+async def test_a_job_is_granted_only_if_all_its_quotas_allow_it(bench: Bench) -> None:
     await bench.desk.set_quota("project:a", 5)
     await bench.desk.set_quota("label:team=x", 1)
     jobs = [new("project:a", "label:team=x"), new("project:a", "label:team=x"), new("project:a")]
@@ -103,7 +103,7 @@ async def test_a_job_needs_room_in_all_its_scopes(bench: Bench) -> None:
     assert (await bench.job(jobs[1].id)).parked == "label:team=x"
 
 
-async def test_whatever_ends_a_grant_makes_room(bench: Bench) -> None:
+async def test_every_end_of_a_grant_frees_its_quota(bench: Bench) -> None:
     ends = ("finish", "fail", "release", "lose", "expire", "cancel")
     for end in ends:
         jobs = [new(f"key:{end}"), new(f"key:{end}")]
@@ -180,7 +180,7 @@ async def test_a_raised_quota_lets_more_in_at_once(bench: Bench) -> None:
     assert len(await lease(bench)) == 2
 
 
-async def test_the_janitor_seats_who_runs_and_nobody_else(bench: Bench) -> None:
+async def test_the_janitor_counts_only_running_jobs_against_a_quota(bench: Bench) -> None:
     await bench.desk.set_quota("project:a", 1)
     jobs = [new("project:a") for _ in range(2)]
     await bench.queue.enqueue(jobs)
@@ -195,7 +195,7 @@ async def test_the_janitor_seats_who_runs_and_nobody_else(bench: Bench) -> None:
     assert ids(await lease(bench)) == [jobs[1].id]
 
 
-async def test_who_must_not_wait_leaves_a_scope_that_somebody_counts_to_the_sweep(postgres_bench: Bench) -> None:
+async def test_a_lease_that_must_not_wait_leaves_a_locked_quota_to_the_sweep(postgres_bench: Bench) -> None:
     bench = postgres_bench
     await bench.desk.set_quota("project:a", 5)
     jobs = [new("project:a"), new("project:a"), new("project:b")]
@@ -346,7 +346,7 @@ async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a
     await cross(bench, queue.finish(first, "max_pages"), gate, counted, KIND)
 
 
-async def test_who_cancels_several_jobs_never_waits_in_a_circle_with_a_lease(postgres_bench: Bench) -> None:
+async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_bench: Bench) -> None:
     bench = postgres_bench
     await bench.desk.set_quota("project:acme", 5)
     jobs = [new("project:acme"), new("project:acme")]
@@ -362,7 +362,7 @@ async def test_who_cancels_several_jobs_never_waits_in_a_circle_with_a_lease(pos
     await cross(bench, gated.database.run(cancel_both), gate, counted, "page")
 
 
-async def test_who_ends_a_job_waits_for_nobody_that_counts_in_its_scope(postgres_bench: Bench) -> None:
+async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(postgres_bench: Bench) -> None:
     """The one who counts may wait for a host that the one who ends has: that was a circle, too."""
     bench = postgres_bench
     await bench.desk.set_quota("project:a", 1)

@@ -140,7 +140,7 @@ async def test_only_the_last_of_all_attempts_fails_it(patient: Bench, run: Run) 
     assert (after.state, after.finished_at is not None) == ("failed", True)
 
 
-async def test_the_pause_doubles_and_nobody_gets_the_job_before(patient: Bench, run: Run) -> None:
+async def test_the_backoff_doubles_and_the_job_is_not_leased_before(patient: Bench, run: Run) -> None:
     for tries in (1, 2):
         await fail(patient, run)
         await patient.jump(BACKOFF * 2 ** (tries - 1) - MARGIN)

@@ -117,7 +117,7 @@ async def test_a_clock_that_is_set_forward_makes_up_for_it_with_one_run(quiet: Q
 
 
 @pytest.mark.parametrize("hours", [0.5, 7, 50, 24 * 40, 24 * 3 * 366])
-async def test_runs_never_pile_up_however_long_nobody_schedules(quiet: Quiet, hours: float) -> None:
+async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: float) -> None:
     """Whatever lived, was owed or was due before: each policy has one job now, and none more when that has ended."""
     rhythms: list[dict[str, Any]] = [
         {"frequency": "20m"},

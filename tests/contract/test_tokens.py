@@ -61,7 +61,7 @@ async def test_each_role_can_be_given(bench: Bench, role: str) -> None:
     assert minted.token.scopes == ROLES[role]
 
 
-async def test_what_is_not_the_token_to_the_last_character_opens_nothing(bench: Bench) -> None:
+async def test_a_token_with_any_character_changed_is_rejected(bench: Bench) -> None:
     tokens = tokens_of(bench)
     right, other = await tokens.create(wish(), ME), await tokens.create(wish(), ME)
     mixed = f"shl_{right.text.split('_')[1]}_{other.text.split('_')[2]}"
@@ -213,7 +213,7 @@ async def test_making_and_revoking_stand_in_the_log_once_with_who_and_where(benc
     assert (revoked.who, revoked.address) == ("tok_boss", "192.0.2.7")
 
 
-async def test_what_was_refused_is_not_in_the_log(bench: Bench) -> None:
+async def test_rejected_requests_are_not_in_the_audit_log(bench: Bench) -> None:
     tokens = tokens_of(bench)
     admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
     with pytest.raises(InvalidInput):

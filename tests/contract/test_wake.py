@@ -140,7 +140,7 @@ async def test_an_ear_that_raises_neither_ends_the_listener_nor_deafens_others(s
         assert (await told.first(WakeListenerFailed)).error == "RuntimeError: no"
 
 
-async def test_a_file_is_looked_at_only_while_somebody_is_hungry(sqlite_url: str) -> None:
+async def test_the_wake_file_is_watched_only_while_a_worker_has_a_free_slot(sqlite_url: str) -> None:
     hungry = False
     async with process(sqlite_url) as one, process(sqlite_url) as other:
         full = await listening(one, lambda: hungry)
@@ -151,7 +151,7 @@ async def test_a_file_is_looked_at_only_while_somebody_is_hungry(sqlite_url: str
         await full.hint()
 
 
-async def test_a_change_that_brings_no_job_is_no_hint(sqlite_url: str) -> None:
+async def test_a_change_without_a_new_job_wakes_no_worker(sqlite_url: str) -> None:
     async with process(sqlite_url) as app:
         ear = await listening(app)
         connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)

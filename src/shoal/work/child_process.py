@@ -171,7 +171,7 @@ class ChildProcess:
             self._process.kill()
 
     async def wait(self) -> str:
-        """Close its stdin, wait for its exit, and return how it ended in words."""
+        """Close its stdin, wait for its exit, and return a description of how it ended."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         code = await self._process.wait()
