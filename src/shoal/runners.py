@@ -11,7 +11,8 @@ from shoal.base.errors import BadConfig
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
-from shoal.crawl.engine.walker import Walker, never
+from shoal.crawl.engine.walker import Walker
+from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, endpoint
@@ -128,35 +129,33 @@ def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
 def make_walker(
     app: App,
     crawl: Crawl,
-    holder: Fence,
+    fence: Fence,
     alive: Callable[[], bool],
+    *,
     settled: Callable[[list[Settled]], None] = lambda settled: None,
-    hungry: Callable[[], bool] = lambda: True,
+    has_capacity: Callable[[], bool] = lambda: True,
     renew: Callable[[], Awaitable[bool]] = never,
 ) -> Walker:
-    """A walker of a crawl in this process, going out under the crawl's own address rule."""
+    """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = rule_of(app.settings, named, app.listeners)
-    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
-    return Walker(
-        app.database,
-        app.crawls,
-        app.frontier,
-        app.hosts,
-        app.queue,
-        egress,
-        app.settings,
-        app.clock,
-        app.signals,
-        app.pages,
-        app.bodies,
-        crawl,
-        holder,
-        alive,
-        settled,
-        hungry,
-        renew,
+    stores = WalkerStores(
+        database=app.database,
+        crawls=app.crawls,
+        frontier=app.frontier,
+        hosts=app.hosts,
+        queue=app.queue,
+        pages=app.pages,
+        bodies=app.bodies,
     )
+    runtime = WalkerRuntime(
+        egress=Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl)),
+        settings=app.settings,
+        clock=app.clock,
+        signals=app.signals,
+    )
+    callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
+    return Walker(stores, runtime, crawl, fence, callbacks)
 
 
 Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]

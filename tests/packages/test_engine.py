@@ -14,7 +14,8 @@ from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.query_params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
-from shoal.crawl.engine.engine import LONGEST_SILENCE, MOST_URLS, STARVING_SECONDS, silence_after
+from shoal.crawl.engine.batch_builder import MOST_URLS, STARVING_SECONDS
+from shoal.crawl.engine.engine import LONGEST_SILENCE, silence_after
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState, pattern_of
 from shoal.crawl.frontier.values import Control, Turn

@@ -2,9 +2,11 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.engine import FetchWindow
+from shoal.crawl.engine.engine_factory import LiveOptions
+from shoal.crawl.engine.fetch_window import WindowSize
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import CrawlState
@@ -26,19 +28,19 @@ async def changed_between(crawler: Crawler, site: ScriptedSite, change: CrawlCha
     crawl = await crawler.submit(site, concurrency=1, **config)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     walker = make_walker(crawler.app, crawl, lease.holder, lambda: True)
-    take_up = walker._change
+    apply = LiveOptions.apply
 
-    def taken_up(changed: Crawl) -> FetchWindow:
+    def applied(options: LiveOptions, changed: Crawl) -> WindowSize:
         site.asked.append("/the change")
         site.news.set()
-        return take_up(changed)
+        return apply(options, changed)
 
-    walker._change = taken_up  # type: ignore[method-assign]
-    walking = asyncio.create_task(walker.run())
-    await site.until(lambda: FIRST in site.asked)
-    await crawler.app.crawls.change(crawl.id, change)
-    walker.nudge()
-    await walking
+    with patch.object(LiveOptions, "apply", applied):
+        walking = asyncio.create_task(walker.run())
+        await site.until(lambda: FIRST in site.asked)
+        await crawler.app.crawls.change(crawl.id, change)
+        walker.nudge()
+        await walking
     return await crawler.app.crawls.get(crawl.id)
 
 

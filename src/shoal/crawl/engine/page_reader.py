@@ -16,6 +16,7 @@ from shoal.crawl.frontier.fates import REOPENING, Fate
 from shoal.crawl.frontier.traps import TrapWatch
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, WalkerBatch, key_of
 from shoal.crawl.scope.scope import CrawlScope
+from shoal.crawl.scope.sitemap_guesses import guesses
 from shoal.egress import Hop
 from shoal.extract.directives import combined, forbids_following
 from shoal.extract.page import PageFacts
@@ -72,6 +73,8 @@ class PageReader:
         lone_seed: Url | None = None,
         obey: bool = True,
         follow: bool = True,
+        guess_sitemaps: bool = False,
+        denies: Callable[[Url], bool] = lambda url: False,
     ) -> None:
         self._key_seed = key_seed
         self._scope = scope
@@ -86,12 +89,8 @@ class PageReader:
         self._again_length = 0  # in characters
         self._obey = obey  # what pages say to robots
         self._follow = follow  # links at all
-        self.redirected: Callable[[Url, WalkerBatch], None] = lambda url, report: (
-            None
-        )  # is told where a seed redirects to
-        self.denies: Callable[[Url], bool] = lambda url: (
-            False
-        )  # what robots.txt forbids, of hosts whose rules are known
+        self._guess_sitemaps = guess_sitemaps  # at hosts that seeds redirect to
+        self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
         self.traps = TrapWatch()
 
     def read(self, task: FrontierTask, fetched: Fetched, report: WalkerBatch) -> Settled:
@@ -131,7 +130,7 @@ class PageReader:
         if fate is Fate.OPEN and self.traps.holds(target):
             report.found.append(NewUrl(key, chk, target, task.depth, Fate.QUARANTINED, task.key))
             return Settled(task, Fate.FETCHED, page)
-        if fate is Fate.OPEN and self.denies(url):
+        if fate is Fate.OPEN and self._denies(url):
             fate = Fate.SKIPPED_ROBOTS
         if fate is not Fate.OPEN:
             self._remember(target, fate)
@@ -274,7 +273,8 @@ class PageReader:
             return
         if task.depth == 0 and fetched.redirects:
             self._scope.widen(final)
-            self.redirected(final, report)
+            if self._guess_sitemaps:
+                report.found += guesses([final], self._key_seed)
         facts_to_page(facts, page)
         if fetched.robots:
             page.robots = combined(facts.robots, fetched.robots)
@@ -373,7 +373,7 @@ class PageReader:
             report.skipped.append((key, chk, fate))
             return
         self._again.discard(url)
-        if self.denies(url):
+        if self._denies(url):
             report.skipped.append((key, chk, Fate.SKIPPED_ROBOTS))
             return
         if self.traps.holds(url):

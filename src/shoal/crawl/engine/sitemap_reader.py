@@ -10,7 +10,7 @@ from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.scope.scope import CrawlScope
-from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, guesses, is_first_guess, new_sitemap
+from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
 from shoal.fetch.sitemap_fetcher import FetchedSitemap
 
 DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
@@ -30,10 +30,6 @@ class SitemapReader:
         self._pages = pages
         self._retries = retries
         self._named: set[Url] = set()  # that we had guessed, and a robots.txt names
-
-    def add_guess(self, url: Url, report: WalkerBatch) -> None:
-        """A host that a seed redirects to may have a sitemap as well."""
-        report.found += guesses([url], self._key_seed)
 
     def add_named(self, named: Iterable[str], report: WalkerBatch) -> None:
         """The sitemaps that a host's robots.txt names, on whatever host: their URLs are judged when they are read."""
