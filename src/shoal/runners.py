@@ -1,5 +1,7 @@
-"""What a process does when it works: walkers of crawls, analyses, page jobs, each with its way out, put together from
-an app's rooms. Which job it does, and whether it still may, is `shoal.work`'s."""
+"""Construction of what workers execute: walkers of crawls, analyses and page jobs, each with its own egress.
+
+`shoal.work` decides which job runs and for how long.
+"""
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,7 +13,8 @@ from shoal.base.errors import BadConfig
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
-from shoal.crawl.engine.walker import Walker, never
+from shoal.crawl.engine.walker import Walker
+from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, endpoint
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") -> "Worker":
-    """Workers of one process for the other walkers of a crawl that it walks itself."""
+    """Build a worker for the other walkers of a crawl whose first walker runs in this process."""
     from shoal.work.child_process import ChildSpawner
     from shoal.work.local_lease import holder_name
     from shoal.work.worker import Worker
@@ -50,20 +53,20 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
 
 def storage_of(app: App) -> "StorageWatch":
-    """The watch over what the workers of one process write to."""
+    """Build the watch over the storage that the workers of one process write to."""
     from shoal.work.storage_watch import BODIES, STORE, StorageWatch
 
     return StorageWatch({STORE: app.check_room, BODIES: app.bodies.check_room}, app.clock, app.signals)
 
 
 async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
-    """A walker of a leased job's crawl, ready to start in this process."""
-    seen = await app.crawls.get(lease.run_id or "")
-    return make_walker(app, seen.crawl, lease.holder, alive)
+    """Build the walker of a leased crawl job."""
+    found = await app.crawls.get(lease.run_id or "")
+    return make_walker(app, found.crawl, lease.holder, alive)
 
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
-    """An attempt at an analysis in this process, with every analyzer there is."""
+    """Build the run of a leased analysis job, with all analyzers."""
     from shoal.audit.analyzers import ANALYZERS
     from shoal.audit.run import AnalysisRun
 
@@ -72,7 +75,7 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
-    """What a page child of this process works with: one way out for all of its jobs, under the operator's rule."""
+    """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
@@ -83,13 +86,13 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
     ease = ease_of(pace)
 
-    def way(label: str | None) -> EgressRoute | None:
+    def route(label: str | None) -> EgressRoute | None:
         proxy = None if label is None else Proxies(settings.egress.proxies).find(label)
         if label is not None and proxy is None:
             return None
         egress = Egress(rule_of(settings, listeners=app.listeners), limits, clock=clock, proxy=proxy)
-        desk = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
-        return EgressRoute(egress, RobotsMemo(desk, clock))
+        robots = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
+        return EgressRoute(egress, RobotsMemo(robots, clock))
 
     return PageJobBatch(
         app.database,
@@ -101,7 +104,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         HostConnections(pace.connections, clock),
         ThrottleTracker(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
         PageJobRunner(
-            EgressRoutes(way), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
+            EgressRoutes(route), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
         ),
         clock,
         signals,
@@ -110,8 +113,10 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
 
 
 def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
-    """The crawl's proxy. It may be inside only if the operator set it up, or whoever asked sat at this machine, as for
-    the seeds."""
+    """Return the proxy of a crawl.
+
+    As for seeds, its address may be private only if the operator configured it, or a local user named it.
+    """
     wanted = crawl.config.proxy
     if wanted is None:
         return None
@@ -128,37 +133,35 @@ def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
 def make_walker(
     app: App,
     crawl: Crawl,
-    holder: Fence,
+    fence: Fence,
     alive: Callable[[], bool],
+    *,
     settled: Callable[[list[Settled]], None] = lambda settled: None,
-    hungry: Callable[[], bool] = lambda: True,
+    has_capacity: Callable[[], bool] = lambda: True,
     renew: Callable[[], Awaitable[bool]] = never,
 ) -> Walker:
-    """A walker of a crawl in this process, going out under the crawl's own address rule."""
+    """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = rule_of(app.settings, named, app.listeners)
-    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
-    return Walker(
-        app.database,
-        app.crawls,
-        app.frontier,
-        app.hosts,
-        app.queue,
-        egress,
-        app.settings,
-        app.clock,
-        app.signals,
-        app.pages,
-        app.bodies,
-        crawl,
-        holder,
-        alive,
-        settled,
-        hungry,
-        renew,
+    stores = WalkerStores(
+        database=app.database,
+        crawls=app.crawls,
+        frontier=app.frontier,
+        hosts=app.hosts,
+        queue=app.queue,
+        pages=app.pages,
+        bodies=app.bodies,
     )
+    runtime = WalkerRuntime(
+        egress=Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl)),
+        settings=app.settings,
+        clock=app.clock,
+        signals=app.signals,
+    )
+    callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
+    return Walker(stores, runtime, crawl, fence, callbacks)
 
 
 Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]
 RUNNERS: Runs = {KIND: crawl_runner, "analysis": analysis_runner}
-"""What a worker's children run, by kind of job."""
+"""The runners of a worker's children, by kind of job."""

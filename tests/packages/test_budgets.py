@@ -1,4 +1,4 @@
-"""Budgets of crawls that several walkers walk at once: the real engines in one process, on both stores."""
+"""Budgets of crawls with several walkers: real engines in one process, on both stores."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ SIZE = 1000
 
 
 def wide(path: str) -> Answer:
-    """Pages without end, thirty links each, all of one size."""
+    """An endless site; each page has thirty links and the same size."""
     name = path.strip("/")
     status, headers, body = html("page", *(f"/{name}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123"))
     return status, headers, body.ljust(SIZE)
@@ -19,7 +19,7 @@ def wide(path: str) -> Answer:
 async def crawl_by(
     crawler: Crawler, walkers: int, asked_for: int, **options: float
 ) -> tuple[CrawlStatus, ScriptedSite]:
-    """A crawl that asked for some walkers, walked by as many as there are."""
+    """Run a crawl with several walkers, of which some may be missing."""
     async with serving(ScriptedSite(wide)) as site:
         crawl = await crawler.submit(site, depth=100, workers=asked_for, concurrency=8, **options)
         async with asyncio.timeout(60):
@@ -27,25 +27,25 @@ async def crawl_by(
         return await crawler.app.crawls.get(crawl.id), site
 
 
-async def test_several_walkers_bring_exactly_as_many_pages_as_they_may(crawler: Crawler) -> None:
+async def test_several_walkers_fetch_exactly_the_page_limit(crawler: Crawler) -> None:
     seen, site = await crawl_by(crawler, 3, 3, max_pages=137)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_pages")
     assert seen.counts.pages == len(await crawler.pages(seen)) == 137
     assert len(site.asked) == 138  # and robots.txt
 
 
-async def test_several_walkers_go_over_a_size_by_no_more_than_a_page_each(crawler: Crawler) -> None:
+async def test_several_walkers_exceed_the_byte_limit_by_at_most_one_page_each(crawler: Crawler) -> None:
     seen, _ = await crawl_by(crawler, 3, 3, max_bytes=100 * SIZE + 1)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_bytes")
     assert 100 < seen.counts.bytes / SIZE <= 103
 
 
-async def test_one_walker_goes_over_a_size_by_the_page_that_reached_it(crawler: Crawler) -> None:
+async def test_one_walker_exceeds_the_byte_limit_only_by_the_page_that_reached_it(crawler: Crawler) -> None:
     seen, _ = await crawl_by(crawler, 1, 1, max_bytes=100 * SIZE + 1)
     assert seen.counts.bytes == 101 * SIZE
 
 
-async def test_time_ends_a_crawl_however_many_walkers_it_asked_for(crawler: Crawler) -> None:
+async def test_the_time_limit_ends_a_crawl_with_any_number_of_walkers(crawler: Crawler) -> None:
     for walkers in (1, 2):
         seen, _ = await crawl_by(crawler, walkers, 60, max_seconds=0.4)
         assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_seconds")

@@ -1,4 +1,4 @@
-"""Depth is that of the way found first: exact when one page is fetched at a time."""
+"""The depth of a page is that of the first path found; with one fetch at a time it is the shortest."""
 
 import random
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ LINKS = 3
 
 
 def tangle() -> dict[str, list[str]]:
-    """Pages that link to some others anywhere."""
+    """Pages that link to random other pages."""
     dice = random.Random(7)
     paths = ["/", *(f"/{number}" for number in range(1, PAGES))]
     return {path: dice.sample(paths, LINKS) for path in paths}
@@ -27,7 +27,7 @@ def shortest(links: dict[str, list[str]], most: int) -> dict[str, int]:
 
 @dataclass
 class UnevenSite(ScriptedSite):
-    """Every seventh page takes its time."""
+    """Every seventh page is slow."""
 
     script: Any = None
     links: dict[str, list[str]] = field(default_factory=tangle)
@@ -40,7 +40,7 @@ class UnevenSite(ScriptedSite):
         return html(path, *self.links[path])
 
 
-async def test_one_fetch_at_a_time_finds_the_shortest_ways(crawler: Crawler) -> None:
+async def test_one_fetch_at_a_time_finds_the_shortest_paths(crawler: Crawler) -> None:
     async with serving(UnevenSite()) as site:
         seen = await crawler.crawl(site, depth=8, concurrency=1, robots="ignore")
     pages = await crawler.pages(seen)

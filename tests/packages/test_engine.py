@@ -1,4 +1,4 @@
-"""What a crawl does to a site: scope, depth, robots, retries, budgets, traps. The real engine on both stores."""
+"""Crawls of small sites with the real engine on both stores: scope, depth, robots.txt, retries, budgets, traps."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,8 @@ from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.query_params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
-from shoal.crawl.engine.engine import LONGEST_SILENCE, MOST_URLS, STARVING_SECONDS, silence_after
+from shoal.crawl.engine.batch_builder import MOST_URLS, STARVING_SECONDS
+from shoal.crawl.engine.engine import LONGEST_SILENCE, silence_after
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState, pattern_of
 from shoal.crawl.frontier.values import Control, Turn
@@ -33,7 +34,7 @@ def tree(path: str) -> Answer | None:
     return html(f"at {path}", f"{path.rstrip('/')}/a", "/", "http://elsewhere.example/") if deep < 6 else html("leaf")
 
 
-async def test_a_crawl_goes_as_deep_as_it_was_told(crawler: Crawler) -> None:
+async def test_a_crawl_stops_at_its_depth(crawler: Crawler) -> None:
     async with serving(ScriptedSite(tree)) as site:
         seen = await crawler.crawl(site, depth=2)
     assert seen.crawl.state is CrawlState.COMPLETED
@@ -79,7 +80,7 @@ async def test_the_operators_lists_are_stored_with_the_crawl(store_url: str) -> 
     assert sorted(site.asked) == ["/", "/p", "/p?utm_a=1", "/q", "/robots.txt"]
 
 
-async def test_robots_keep_us_out_and_our_name_is_said(crawler: Crawler) -> None:
+async def test_robots_txt_is_obeyed_and_requests_carry_the_user_agent(crawler: Crawler) -> None:
     robots = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
     site = ScriptedSite(lambda path: html(path, "/private/x", "/open"), robots=robots)
     async with serving(site):
@@ -91,7 +92,7 @@ async def test_robots_keep_us_out_and_our_name_is_said(crawler: Crawler) -> None
     assert all(agent.startswith("Shoal/") for agent in site.agents)
 
 
-async def test_robots_are_asked_before_the_first_page_and_kept_for_the_next_crawl(crawler: Crawler) -> None:
+async def test_robots_txt_is_fetched_before_the_first_page_and_cached_for_the_next_crawl(crawler: Crawler) -> None:
     async with serving(ScriptedSite(tree)) as site:
         await crawler.crawl(site, depth=1)
         await crawler.crawl(site, depth=1)
@@ -99,7 +100,7 @@ async def test_robots_are_asked_before_the_first_page_and_kept_for_the_next_craw
     assert site.times("/robots.txt") == 1
 
 
-async def test_robots_that_cannot_be_had_close_the_site(crawler: Crawler) -> None:
+async def test_an_unreachable_robots_txt_blocks_the_site(crawler: Crawler) -> None:
     async with serving(ScriptedSite(tree, robots=(503, {}, ""))) as site:
         crawl = await crawler.submit(site)
         walking = asyncio.create_task(crawler.walk(crawl))
@@ -109,7 +110,7 @@ async def test_robots_that_cannot_be_had_close_the_site(crawler: Crawler) -> Non
     assert site.times("/") == 0
 
 
-async def test_robots_can_be_ignored_by_whoever_may(crawler: Crawler) -> None:
+async def test_a_crawl_can_ignore_robots_txt(crawler: Crawler) -> None:
     robots = (200, {}, "User-agent: *\nDisallow: /\n")
     async with serving(ScriptedSite(tree, robots=robots)) as site:
         seen = await crawler.crawl(site, depth=1, robots="ignore")
@@ -117,13 +118,13 @@ async def test_robots_can_be_ignored_by_whoever_may(crawler: Crawler) -> None:
     assert site.times("/robots.txt") == 0
 
 
-async def test_nothing_crawled_is_a_failure(crawler: Crawler) -> None:
+async def test_a_crawl_without_any_page_fails(crawler: Crawler) -> None:
     async with serving(ScriptedSite(tree, robots=(200, {}, "User-agent: *\nDisallow: /\n"))) as site:
         seen = await crawler.crawl(site)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.FAILED, "no_seed_gave_a_page")
 
 
-async def test_a_page_that_is_not_there_is_a_page_with_a_status(crawler: Crawler) -> None:
+async def test_a_missing_page_is_recorded_with_its_status(crawler: Crawler) -> None:
     async with serving(ScriptedSite(lambda path: html("home", "/gone") if path == "/" else None)) as site:
         seen = await crawler.crawl(site)
     page = (await crawler.pages(seen))["gone"]
@@ -131,7 +132,7 @@ async def test_a_page_that_is_not_there_is_a_page_with_a_status(crawler: Crawler
     assert seen.crawl.state is CrawlState.COMPLETED
 
 
-async def test_a_redirect_is_followed_and_told(crawler: Crawler) -> None:
+async def test_a_redirect_is_followed_and_recorded(crawler: Crawler) -> None:
     def moved(path: str) -> Answer | None:
         return {"/": html("home", "/old"), "/new": html("new"), "/old": (301, {"Location": "/new"}, "")}.get(path)
 
@@ -162,7 +163,7 @@ async def test_a_spent_budget_completes_the_crawl_with_its_name(crawler: Crawler
     assert seen.counts.pages <= 3
 
 
-async def test_no_page_too_many_is_asked_for(crawler: Crawler) -> None:
+async def test_the_page_limit_is_never_exceeded(crawler: Crawler) -> None:
     wide = html("home", *(f"/{number}" for number in range(50)))
     async with serving(ScriptedSite(lambda path: wide if path == "/" else html(path))) as site:
         seen = await crawler.crawl(site, max_pages=10)
@@ -170,7 +171,7 @@ async def test_no_page_too_many_is_asked_for(crawler: Crawler) -> None:
     assert len(site.asked) == 11
 
 
-async def test_a_host_gives_no_more_pages_than_its_share(crawler: Crawler) -> None:
+async def test_the_page_limit_per_host_is_never_exceeded(crawler: Crawler) -> None:
     wide = html("home", *(f"/{number}" for number in range(50)))
     async with serving(ScriptedSite(lambda path: wide if path == "/" else html(path))) as site:
         seen = await crawler.crawl(site, max_pages_per_host=7)
@@ -179,19 +180,19 @@ async def test_a_host_gives_no_more_pages_than_its_share(crawler: Crawler) -> No
     assert seen.counts.skipped["host_budget"] == 44
 
 
-async def test_time_is_a_budget(crawler: Crawler) -> None:
+async def test_a_crawl_ends_when_its_time_is_up(crawler: Crawler) -> None:
     async with serving(ScriptedSite(lambda path: html(path, path + "a"))) as site:
         seen = await crawler.crawl(site, depth=10_000, max_seconds=0.3)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_seconds")
 
 
 def calendar(path: str) -> Answer:
-    """An endless calendar whose pages all say the same."""
+    """An endless calendar whose pages are all equal."""
     month = int(path.partition("month=")[2] or 0)
     return html("Calendar", *(f"/cal?month={month + step}" for step in range(1, 4)), "/real", text="no events")
 
 
-async def test_a_calendar_without_end_goes_into_quarantine_and_real_pages_do_not(crawler: Crawler) -> None:
+async def test_an_endless_calendar_is_quarantined_and_real_pages_are_not(crawler: Crawler) -> None:
     site = ScriptedSite(lambda path: html("real", "/cal?month=1") if path == "/real" else calendar(path))
     async with serving(site):
         seen = await crawler.crawl(site, depth=10_000)
@@ -203,7 +204,7 @@ async def test_a_calendar_without_end_goes_into_quarantine_and_real_pages_do_not
     assert "real" in await crawler.pages(seen)
 
 
-async def test_distinct_pages_are_never_cut_by_their_number(crawler: Crawler) -> None:
+async def test_many_distinct_pages_are_not_a_trap(crawler: Crawler) -> None:
     def shop(path: str) -> Answer:
         return html("shop", *(f"/item?id={n}" for n in range(300))) if path == "/" else html(f"item {path}")
 
@@ -212,7 +213,7 @@ async def test_distinct_pages_are_never_cut_by_their_number(crawler: Crawler) ->
     assert seen.counts.pages == 301
 
 
-async def test_pages_that_are_not_there_say_the_same_and_make_no_trap(crawler: Crawler) -> None:
+async def test_equal_not_found_pages_are_not_a_trap(crawler: Crawler) -> None:
     def shop(path: str) -> Answer:
         if path == "/":
             return html("shop", *(f"/item?id={n}" for n in range(400)))
@@ -224,7 +225,7 @@ async def test_pages_that_are_not_there_say_the_same_and_make_no_trap(crawler: C
     assert seen.counts.pages == 401
 
 
-async def test_a_released_pattern_waits_again_and_is_not_caught_twice(crawler: Crawler) -> None:
+async def test_a_released_pattern_is_crawled_and_not_quarantined_again(crawler: Crawler) -> None:
     async with serving(ScriptedSite(calendar)) as site:
         crawl = await crawler.submit(site, depth=10_000, max_pages=150)
         trapped = f"{site.url}/cal?month="
@@ -248,20 +249,20 @@ def test_a_pattern_forgets_digits_and_values() -> None:
     ("path", "reason"),
     [("/x/y/x/y/x/y/x/y/x", "repeating_path"), ("/" + "/".join(map(str, range(60))), "too_many_segments")],
 )
-async def test_paths_that_a_site_makes_up_are_skipped(crawler: Crawler, path: str, reason: str) -> None:
+async def test_generated_paths_are_skipped(crawler: Crawler, path: str, reason: str) -> None:
     async with serving(ScriptedSite(lambda asked: html("home", path))) as site:
         seen = await crawler.crawl(site)
     assert seen.counts.skipped == {reason: 1}
 
 
-async def test_a_server_error_is_tried_again_and_then_told(crawler: Crawler) -> None:
+async def test_a_server_error_is_retried_and_then_recorded(crawler: Crawler) -> None:
     async with serving(ScriptedSite(lambda path: html("home", "/bad") if path == "/" else (500, {}, ""))) as site:
         page = (await crawler.pages(await crawler.crawl(site)))["bad"]
     assert (page.status, page.attempt) == (500, 4)
     assert site.times("/bad") == 4
 
 
-async def test_a_crawl_that_is_paused_and_resumed_asks_for_no_page_twice(crawler: Crawler) -> None:
+async def test_a_paused_and_resumed_crawl_fetches_no_page_twice(crawler: Crawler) -> None:
     wide = html("home", *(f"/{number}" for number in range(40)))
     async with serving(ScriptedSite(lambda path: wide if path == "/" else html(path))) as site:
         crawl = await crawler.submit(site, delay_seconds=0.02, concurrency=2)
@@ -280,14 +281,14 @@ async def test_a_crawl_that_is_paused_and_resumed_asks_for_no_page_twice(crawler
 
 
 @pytest.mark.parametrize("link", ["/?next=https://a.b/c/d/", "//////", "/a//b///c////", "/?a=" + "/" * 50])
-async def test_slashes_in_odd_places_are_just_links(crawler: Crawler, link: str) -> None:
+async def test_links_with_odd_slashes_are_resolved(crawler: Crawler, link: str) -> None:
     async with serving(ScriptedSite(lambda path: html("home", link))) as site:
         seen = await crawler.crawl(site, depth=1)
     assert seen.crawl.state is CrawlState.COMPLETED
 
 
-async def test_a_page_found_too_deep_first_is_crawled_when_a_shorter_way_is_found(crawler: Crawler) -> None:
-    """The long way is walked while the short one answers 503 and is tried again."""
+async def test_a_page_first_found_too_deep_is_crawled_when_a_shorter_path_is_found(crawler: Crawler) -> None:
+    """The long path is crawled while the short one answers 503 and is retried."""
     ways = {"/": ["/late", "/a"], "/late": ["/x"], "/a": ["/b"], "/b": ["/c"], "/c": ["/x"], "/x": []}
     refused: list[str] = []
 
@@ -304,7 +305,7 @@ async def test_a_page_found_too_deep_first_is_crawled_when_a_shorter_way_is_foun
     assert seen.counts.drained
 
 
-async def test_a_link_that_no_crawl_takes_is_counted_once_with_its_reason(crawler: Crawler) -> None:
+async def test_an_invalid_link_is_counted_once_with_its_reason(crawler: Crawler) -> None:
     links = {
         "mailto:me@example.org": "scheme",
         "javascript:alert(1)": "scheme",
@@ -323,7 +324,7 @@ async def test_a_link_that_no_crawl_takes_is_counted_once_with_its_reason(crawle
 
 
 class Deaf:
-    """A store whose answers are lost now and then, and always once a crawl has ended: what was asked for is done."""
+    """A store that executes everything, but whose responses are lost sometimes, and always once a crawl has ended."""
 
     def __init__(self, app: App, crawl_id: str, lost: set[int]) -> None:
         self._app = app
@@ -346,7 +347,7 @@ class Deaf:
         return await self._app.database.read(work)
 
 
-async def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_made_twice(crawler: Crawler) -> None:
+async def test_a_commit_whose_response_was_lost_is_neither_lost_nor_repeated(crawler: Crawler) -> None:
     wide = html("home", *(f"/{number}" for number in range(40)))
     async with serving(ScriptedSite(lambda path: wide if path == "/" else html(path))) as site:
         crawl = await crawler.submit(site)
@@ -361,8 +362,8 @@ async def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_made_twice(cra
     assert deaf.commits > 4
 
 
-async def test_whoever_slept_through_its_lease_goes_on_if_it_is_its_own_still(crawler: Crawler) -> None:
-    """As a laptop does that was closed: nobody has taken the job meanwhile."""
+async def test_a_walker_suspended_past_its_lease_continues_if_nobody_took_the_job(crawler: Crawler) -> None:
+    """For example a laptop that was closed."""
     async with serving(ScriptedSite(lambda path: html(path, "/next"))) as site:
         crawl = await crawler.submit(site)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
@@ -375,7 +376,7 @@ async def test_whoever_slept_through_its_lease_goes_on_if_it_is_its_own_still(cr
         assert vigil.trusted()
 
 
-async def test_whoever_slept_through_its_lease_leaves_if_another_has_it(crawler: Crawler) -> None:
+async def test_a_walker_suspended_past_its_lease_ends_if_another_has_the_job(crawler: Crawler) -> None:
     async with serving(ScriptedSite(html)) as site:
         crawl = await crawler.submit(site)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
@@ -388,7 +389,7 @@ async def test_whoever_slept_through_its_lease_leaves_if_another_has_it(crawler:
     assert site.asked == []
 
 
-async def test_no_commit_has_more_urls_than_a_store_takes_in_a_moment(crawler: Crawler) -> None:
+async def test_the_number_of_urls_in_a_commit_is_limited(crawler: Crawler) -> None:
     """Ten pages that each link to 7,000 others come at once: they go into several commits, and none is lost."""
 
     def heavy(path: str) -> Answer:

@@ -1,10 +1,12 @@
-"""A crawl that is changed while its engine runs: what waits is judged anew, limits and pace are those of now."""
+"""Options that are changed while a crawl runs apply at once, also to the URLs that wait."""
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.engine import FetchWindow
+from shoal.crawl.engine.engine_factory import LiveOptions
+from shoal.crawl.engine.fetch_window import WindowSize
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import CrawlState
@@ -26,23 +28,23 @@ async def changed_between(crawler: Crawler, site: ScriptedSite, change: CrawlCha
     crawl = await crawler.submit(site, concurrency=1, **config)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     walker = make_walker(crawler.app, crawl, lease.holder, lambda: True)
-    take_up = walker._change
+    apply = LiveOptions.apply
 
-    def taken_up(changed: Crawl) -> FetchWindow:
+    def applied(options: LiveOptions, changed: Crawl) -> WindowSize:
         site.asked.append("/the change")
         site.news.set()
-        return take_up(changed)
+        return apply(options, changed)
 
-    walker._change = taken_up  # type: ignore[method-assign]
-    walking = asyncio.create_task(walker.run())
-    await site.until(lambda: FIRST in site.asked)
-    await crawler.app.crawls.change(crawl.id, change)
-    walker.nudge()
-    await walking
+    with patch.object(LiveOptions, "apply", applied):
+        walking = asyncio.create_task(walker.run())
+        await site.until(lambda: FIRST in site.asked)
+        await crawler.app.crawls.change(crawl.id, change)
+        walker.nudge()
+        await walking
     return await crawler.app.crawls.get(crawl.id)
 
 
-async def test_what_waits_and_is_excluded_now_is_skipped_when_its_turn_comes(crawler: Crawler) -> None:
+async def test_waiting_urls_that_are_excluded_by_a_change_are_skipped(crawler: Crawler) -> None:
     async with serving(ScriptedSite(hub)) as site:
         seen = await changed_between(crawler, site, CrawlChange(exclude=["/drop/"]), depth=1)
     assert seen.crawl.state is CrawlState.COMPLETED
@@ -50,7 +52,7 @@ async def test_what_waits_and_is_excluded_now_is_skipped_when_its_turn_comes(cra
     assert (seen.counts.pages, seen.counts.skipped["excluded"], seen.counts.queued) == (PAGES + 1, PAGES, 0)
 
 
-async def test_a_lower_depth_drops_what_waits_below_it_and_a_higher_one_goes_on(crawler: Crawler) -> None:
+async def test_a_lower_depth_skips_deeper_urls_that_wait_and_a_higher_one_continues(crawler: Crawler) -> None:
     async with serving(ScriptedSite(hub)) as site:
         seen = await changed_between(crawler, site, CrawlChange(depth=2, exclude=["/drop/"]), depth=1)
         assert site.times("/keep/7/below") == 1
@@ -68,21 +70,23 @@ async def test_a_new_page_limit_ends_a_crawl_that_had_none(crawler: Crawler) -> 
     assert seen.counts.pages == 5
 
 
-async def test_a_page_limit_that_is_taken_away_holds_no_longer(crawler: Crawler) -> None:
+async def test_a_removed_page_limit_no_longer_applies(crawler: Crawler) -> None:
     async with serving(ScriptedSite(hub)) as site:
         seen = await changed_between(crawler, site, CrawlChange(max_pages=None), depth=1, max_pages=5)
     assert (seen.crawl.state_reason, seen.counts.pages) == ("drained", 2 * PAGES + 1)
 
 
-async def test_more_fetches_at_once_are_begun_as_soon_as_they_are_allowed(crawler: Crawler) -> None:
-    """The second page that is late is waited for by none of the others once two may be asked at a time."""
+async def test_a_higher_concurrency_applies_at_once(crawler: Crawler) -> None:
+    """With more than one fetch in flight, a slow page no longer delays the others."""
     async with serving(ScriptedSite(hub)) as site:
         site.late["/keep/1"] = "/drop/29"
         seen = await changed_between(crawler, site, CrawlChange(concurrency=4), depth=1)
     assert seen.counts.pages == 2 * PAGES + 1
 
 
-async def test_who_takes_over_a_changed_crawl_judges_what_waits_by_its_options(crawler: Crawler) -> None:
+async def test_a_walker_that_takes_over_a_changed_crawl_judges_waiting_urls_by_the_new_options(
+    crawler: Crawler,
+) -> None:
     async with serving(ScriptedSite(hub)) as site:
         crawl = await crawler.submit(site, depth=1, max_pages=1)
         assert await crawler.walk(crawl) == "budget"

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signal
-from shoal.crawl.engine.walker import HookRan
+from shoal.crawl.engine.walker_signals import HookRan
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import unpacked
 from shoal.extract.hooks import find_hooks

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
-from shoal.crawl.engine import engine
+from shoal.crawl.engine import batch_builder
 from shoal.crawl.engine.not_modified import FEWEST
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.values import FrontierTask
@@ -402,7 +402,7 @@ async def test_pages_are_asked_for_whole_if_the_earlier_crawl_kept_no_bodies(cra
 async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many(
     crawler: Crawler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "MOST_URLS", 50)
+    monkeypatch.setattr(batch_builder, "MOST_URLS", 50)
     wide = {"/": [f"/{number}" for number in range(40)]}
     wide |= {path: [f"{path}/{number}" for number in range(20)] for path in wide["/"]}
     wide |= {path: [] for links in list(wide.values()) for path in links if path not in wide}

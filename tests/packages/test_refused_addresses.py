@@ -6,7 +6,7 @@ from shoal.app import opened
 from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.engine.walker import FetchBlocked
+from shoal.crawl.engine.walker_signals import FetchBlocked
 from shoal.settings_loader import load
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.recorder import Told

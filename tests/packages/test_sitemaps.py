@@ -10,8 +10,8 @@ import pytest
 from shoal.base.database import Tx
 from shoal.base.signals import Signal
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.engine import engine, sitemap_reader
-from shoal.crawl.engine.walker import SitemapSettled
+from shoal.crawl.engine import batch_builder, sitemap_reader
+from shoal.crawl.engine.walker_signals import SitemapSettled
 from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.states import CrawlState
@@ -397,7 +397,7 @@ class Fatal(Weighing):
 async def test_a_large_sitemap_goes_into_several_commits_and_a_kill_between_them_loses_nothing(
     crawler: Crawler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "MOST_URLS", 50)
+    monkeypatch.setattr(batch_builder, "MOST_URLS", 50)
     monkeypatch.setattr(sitemap_reader, "MOST_AT_ONCE", 20)
     answers: dict[str, Answer] = {}
     async with serving(with_pages(answers)) as site:

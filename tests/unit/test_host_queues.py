@@ -1,4 +1,4 @@
-"""Lines of tasks: hosts take turns, none has more under way than it may, and nobody is forgotten."""
+"""Queues per host: hosts take turns, none exceeds its limit, and no task is lost."""
 
 from shoal.base.url import Url
 from shoal.crawl.engine.host_queues import HostQueues
@@ -27,7 +27,7 @@ def test_hosts_take_turns_and_each_keeps_its_order() -> None:
     assert started(lines(9, (1, 10), (1, 11), (1, 12), (2, 20), (2, 21))) == [10, 20, 11, 21, 12]
 
 
-def test_a_host_that_has_enough_to_do_gets_its_turn_when_something_ended() -> None:
+def test_a_host_at_its_limit_continues_when_a_fetch_ends() -> None:
     made = lines(1, (1, 10), (1, 11), (2, 20))
     assert started(made) == [10, 20]
     made.ended(2)
@@ -36,7 +36,7 @@ def test_a_host_that_has_enough_to_do_gets_its_turn_when_something_ended() -> No
     assert started(made) == [11]
 
 
-def test_who_joins_a_host_that_is_busy_is_not_forgotten() -> None:
+def test_a_task_that_joins_a_host_at_its_limit_starts_later() -> None:
     made = lines(1, (1, 10))
     assert started(made) == [10]
     made.join(task(1, 11))
@@ -45,7 +45,7 @@ def test_who_joins_a_host_that_is_busy_is_not_forgotten() -> None:
     assert started(made) == [11]
 
 
-def test_a_line_that_is_given_up_starts_nothing_and_what_is_under_way_still_counts() -> None:
+def test_a_removed_queue_starts_nothing_and_fetches_in_flight_still_count() -> None:
     made = lines(1, (1, 10), (1, 11), (2, 20), (2, 21))
     assert started(made) == [10, 20]
     assert [one.seq for one in made.dissolve(1)] == [11]

@@ -1,4 +1,4 @@
-"""What a page that could not be fetched says in its record."""
+"""The records of pages that could not be fetched."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def reader() -> PageReader:
     return PageReader(1, scope, Canonicalizer(UrlRules()), SystemClock(), retries=Retries(1))
 
 
-def test_a_page_without_a_robots_txt_names_its_own_url_as_the_last(reader: PageReader) -> None:
+def test_a_page_without_a_reachable_robots_txt_has_its_own_url_as_final_url(reader: PageReader) -> None:
     done = reader.without_robots(
         FrontierTask(1, 1, 1, 0, 1, HERE, None, 0), RobotsUnavailable("robots_unreachable", "Gone.")
     )
@@ -30,7 +30,7 @@ def test_a_page_without_a_robots_txt_names_its_own_url_as_the_last(reader: PageR
     assert (done.fate, done.page.final_url, done.page.redirects) == (Fate.FAILED, HERE, [])
 
 
-def test_after_a_redirect_it_names_where_that_leads(reader: PageReader) -> None:
+def test_a_redirected_page_without_a_reachable_robots_txt_has_the_target_as_final_url(reader: PageReader) -> None:
     task = FrontierTask(1, 1, 1, 0, 1, HERE, None, 0, target=THERE, chain=RedirectChain((RedirectStep(HERE, 301, 7),)))
     done = reader.without_robots(task, RobotsUnavailable("robots_unreachable", "Gone."))
     assert done.page is not None

@@ -1,4 +1,4 @@
-"""Which fetches are tried again, how often, and after how long."""
+"""Which fetches are retried, how often, and after how long."""
 
 from datetime import timedelta
 
@@ -35,16 +35,16 @@ def encoded(encoding: str, raw: bytes) -> Fetched:
 
 
 def tries(fetched: Fetched) -> int:
-    """How often a page is tried in all that always ends like this."""
+    """Return the number of attempts for a page that always ends like this."""
     return 1 + sum(FOUR.again_in(failed_before, fetched) is not None for failed_before in range(10))
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 501, 502, 503, 504, 507, 520, 599])
-def test_a_server_that_fails_is_asked_three_times_more(status: int) -> None:
+def test_a_server_error_is_retried_three_times(status: int) -> None:
     assert tries(answered(status)) == 4
 
 
-def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it() -> None:
+def test_a_503_is_retried_after_its_retry_after() -> None:
     asking = Retries(4, timedelta(seconds=1), jitter=lambda: 0, asked=lambda text: timedelta(seconds=int(text)))
     refused = Fetched(URL, 0.1, status=503, retry_after="120")
     assert asking.again_in(0, refused) == 120_000_000
@@ -54,7 +54,7 @@ def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 405, 410, 418, 421, 451, 600, 999])
-def test_an_answer_is_an_answer(status: int) -> None:
+def test_other_status_codes_are_not_retried(status: int) -> None:
     assert tries(answered(status)) == 1
 
 
@@ -73,11 +73,11 @@ def test_an_answer_is_an_answer(status: int) -> None:
         curl_said(97),
     ],
 )
-def test_the_network_is_tried_three_times_more(fetched: Fetched) -> None:
+def test_a_network_error_is_retried_three_times(fetched: Fetched) -> None:
     assert tries(fetched) == 4
 
 
-def test_a_page_that_takes_all_its_time_gets_one_more_chance() -> None:
+def test_a_timeout_is_retried_once() -> None:
     assert tries(failed(TOO_SLOW)) == 2
     assert FOUR.again_in(1, failed(TOO_SLOW)) is None
     assert FOUR.again_in(1, answered(500)) is not None
@@ -103,17 +103,17 @@ def test_a_page_that_takes_all_its_time_gets_one_more_chance() -> None:
         encoded(",".join(["gzip"] * 20), b"x"),
     ],
 )
-def test_what_will_not_change_is_not_asked_for_again(fetched: Fetched) -> None:
+def test_permanent_failures_are_not_retried(fetched: Fetched) -> None:
     assert tries(fetched) == 1
 
 
-def test_a_failing_server_whose_page_cannot_be_decoded_is_still_a_failing_server() -> None:
+def test_a_server_error_with_an_undecodable_body_is_retried() -> None:
     fetched = encoded("gzip", b"not gzip")
     fetched.status = 500
     assert tries(fetched) == 4
 
 
-def test_each_wait_is_twice_the_last_and_jitter_only_adds() -> None:
+def test_each_wait_doubles_and_jitter_only_adds() -> None:
     assert [FOUR.again_in(before, answered(500)) for before in range(3)] == [1_000_000, 2_000_000, 4_000_000]
     latest = Retries(4, timedelta(seconds=1), jitter=lambda: 1)
     assert latest.again_in(1, answered(500)) == int(2_000_000 * (1 + JITTER))
@@ -135,5 +135,5 @@ def test_each_wait_is_twice_the_last_and_jitter_only_adds() -> None:
         ("application/json", False),
     ],
 )
-def test_only_what_may_be_html_is_looked_into(content_type: str | None, looked_into: bool) -> None:
+def test_only_content_that_may_be_html_is_parsed(content_type: str | None, looked_into: bool) -> None:
     assert may_be_html(content_type) is looked_into

@@ -1,4 +1,4 @@
-"""The walker's memory of URLs: exact about what is known, bounded, and never short of a key."""
+"""The cache of seen URLs: hits are exact, its size is bounded, and every URL gets its key."""
 
 from shoal.base.url import Url
 from shoal.crawl.engine.seen_cache import MOST_EACH, SeenCache
@@ -20,21 +20,21 @@ def add(known: SeenCache, found: list[Url], *, inside: bool = True) -> tuple[lis
     return known.add(found, [inside] * len(found))
 
 
-def test_what_was_added_is_known_from_then_on() -> None:
+def test_an_added_url_is_known_from_then_on() -> None:
     known = SeenCache(SEED)
     assert add(known, urls(1, 2)) == (keys(1, 2), {url: key_of(url, SEED) for url in urls(1, 2)})
     assert add(known, urls(2, 3, 1)) == (keys(2, 3, 1), {url: key_of(url, SEED) for url in urls(3)})
     assert add(known, urls(3, 1)) == (keys(3, 1), {})
 
 
-def test_what_is_only_asked_for_stays_unknown() -> None:
+def test_looking_up_a_key_does_not_add_the_url() -> None:
     known = SeenCache(SEED)
     assert [known.packed(url) for url in urls(1)] == keys(1)
     assert set(add(known, urls(1))[1]) == set(urls(1))
     assert [known.packed(url) for url in urls(1)] == keys(1)
 
 
-def test_the_generation_before_is_still_known_and_the_one_before_that_is_not() -> None:
+def test_the_last_two_generations_are_known_and_older_ones_are_not() -> None:
     known = SeenCache(SEED, inside=3)
     add(known, urls(1, 2, 3))
     assert add(known, urls(2, 4)) == (keys(2, 4), {url: key_of(url, SEED) for url in urls(4)})
@@ -42,7 +42,7 @@ def test_the_generation_before_is_still_known_and_the_one_before_that_is_not() -
     assert set(add(known, urls(1, 2))[1]) == set(urls(1))
 
 
-def test_what_is_outside_pushes_nothing_out_that_is_inside() -> None:
+def test_urls_out_of_scope_evict_no_urls_in_scope() -> None:
     known = SeenCache(SEED, inside=3, outside=3)
     add(known, urls(1, 2))
     add(known, urls(*range(10, 30)), inside=False)
@@ -54,7 +54,7 @@ def test_what_is_outside_pushes_nothing_out_that_is_inside() -> None:
     assert set(known.add(found, [True, False, False])[1]) == set(urls(29, 10))
 
 
-def test_of_long_urls_fewer_are_known() -> None:
+def test_fewer_urls_are_cached_if_they_are_long() -> None:
     known = SeenCache(SEED, inside=10)
     long = [Url(f"http://a.example/{number}/{'x' * 4 * MOST_EACH}") for number in range(9)]
     for url in long:

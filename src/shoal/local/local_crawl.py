@@ -187,9 +187,9 @@ class LocalCrawl:
             self.crawl,
             self._lease.holder,
             self._vigil.trusted,
-            self._settled,
-            lambda: self._stream.has_room,
-            self._vigil.renew,
+            settled=self._settled,
+            has_capacity=lambda: self._stream.has_room,
+            renew=self._vigil.renew,
         )
         if self._pausing is not None:
             self._walker.leave(self._pausing)

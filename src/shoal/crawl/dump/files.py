@@ -5,7 +5,8 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -102,12 +103,18 @@ class DumpToStdout:
     def close(self) -> None: ...
 
 
+def _opened(name: str) -> AbstractContextManager[BufferedReader]:
+    if name == STANDARD:
+        return nullcontext(cast(BufferedReader, sys.stdin.buffer))
+    return Path(name).open("rb", buffering=BUFFER)
+
+
 def dump_lines(name: str) -> Iterator[bytes]:
     """Yield the lines of a dump file, or of standard input for `-`. Compression is recognised by content."""
     if name == STANDARD and sys.stdin.isatty():
         raise UsageError("there is no dump on standard input", "name a file, or redirect standard input")
     try:
-        with nullcontext(sys.stdin.buffer) if name == STANDARD else Path(name).open("rb", buffering=BUFFER) as source:
+        with _opened(name) as source:
             packed = source.peek(2)[:2] == GZIP_MAGIC
             lines = gzip.GzipFile(fileobj=source, mode="rb") if packed else source
             while line := lines.readline(LONGEST_LINE + 1):

@@ -1,7 +1,7 @@
-"""Budgets: what a crawl may spend. A spent budget ends it as completed, with the budget's name as the reason.
+"""Budgets: limits on pages, bytes and time. A spent budget completes the crawl, with the budget's name as the reason.
 
-What the whole crawl has spent, and how much more may be under way, is decided in each commit by what the store knows;
-a walker adds what it brought since.
+The store knows what the whole crawl has spent, and each commit decides by it how many URLs may be in flight. A walker
+adds what it has fetched since.
 """
 
 from math import inf
@@ -14,10 +14,10 @@ BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 
 
 def room(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
-    """How many more URLs may be taken when the crawl has `taken` under way; None if no budget says.
+    """Return how many more URLs may be taken while `taken` are in flight; None if no budget limits it.
 
-    Each may become a page, so that pages are never too many. Of bytes nobody knows before: each is taken to be as large
-    as pages were so far, and the first is fetched alone.
+    Every URL is counted as a page, so the page limit is never exceeded. The size of a page is unknown before it is
+    fetched: the average so far is assumed, and the first page is fetched alone.
     """
     rooms = []
     if config.max_pages is not None:
@@ -29,7 +29,7 @@ def room(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
 
 
 class Budget:
-    """What one walker knows of its crawl's spending: the sum over all walkers at the last commit, and its own since."""
+    """What a crawl has spent, as one walker knows it: the sum at the last commit, and its own part since."""
 
     def __init__(self, config: CrawlConfig, clock: Clock) -> None:
         self._config = config
@@ -41,36 +41,38 @@ class Budget:
         self._sent_pages = self._sent_bytes = 0
 
     def change(self, config: CrawlConfig) -> None:
-        """Go by other limits; what was spent stays spent."""
+        """Apply changed limits; what was spent stays spent."""
         self._config, self._limited = config, config.has_budget
 
     def reported(self) -> None:
-        """What was counted so far is on its way to the store, which will tell the new sum."""
+        """Mark what was counted so far as part of the commit that starts; its answer includes it in the sum."""
         self._sent_pages, self._sent_bytes = self._pages, self._bytes
 
     def held_back(self, pages: list[Settled]) -> None:
-        """These are not on their way after all: they go with a later report."""
+        """Take these pages out of the commit that starts: a later one has them."""
         self._sent_pages -= sum(done.page is not None and done.page.status is not None for done in pages)
         self._sent_bytes -= sum(done.page.received for done in pages if done.page is not None)
 
     def learn(self, counts: Counts) -> None:
+        """Replace what was sent with the sum that the commit returned."""
         self._known, self._known_at = counts, self._clock.monotonic()
         self._pages -= self._sent_pages
         self._bytes -= self._sent_bytes
         self._sent_pages = self._sent_bytes = 0
 
     def forget(self) -> None:
-        """What was brought may not have reached the store, which will tell what did."""
+        """Drop the walker's own counts after a failed commit: the next one returns what the store has."""
         self._pages = self._bytes = self._sent_pages = self._sent_bytes = 0
 
     def count(self, settled: Settled) -> None:
+        """Count a page that was fetched."""
         if settled.page is not None:
             self._pages += settled.page.status is not None
             self._bytes += settled.page.received
 
     @property
     def spent(self) -> str | None:
-        """The name of the budget that is used up."""
+        """The name of the budget that is used up, if one is."""
         if not self._limited:
             return None
         if self._config.max_pages is not None and self._known.pages + self._pages >= self._config.max_pages:
@@ -81,13 +83,14 @@ class Budget:
 
     @property
     def full(self) -> bool:
-        """Whether no further byte may be kept."""
+        """Whether the byte budget is used up, so that no further response is read."""
         if not self._limited or self._config.max_bytes is None:
             return False
         return self._known.bytes + self._bytes >= self._config.max_bytes
 
     @property
     def seconds_left(self) -> float:
+        """The time left in the time budget; infinite without one."""
         if self._config.max_seconds is None:
             return inf
         return self._config.max_seconds - self._known.walked / 1e6 - (self._clock.monotonic() - self._known_at)

@@ -1,4 +1,4 @@
-"""The lines of tasks whose time has come, one for each host. When the next one starts is the engine's to say."""
+"""Queues of tasks that may start, one per host. `FetchWindow` decides when the next one starts."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -7,56 +7,56 @@ from shoal.crawl.frontier.values import FrontierTask
 
 
 class HostQueues:
-    """Hosts take turns; each has no more under way than it may."""
+    """Hosts take turns, and none has more fetches in flight than its limit."""
 
     def __init__(self, per_host: int) -> None:
         self.per_host = per_host
-        self._lines: dict[int, deque[FrontierTask]] = {}
-        self._turns: deque[int] = deque()  # hosts with a line, and perhaps room for one more
-        self._under_way: Counter[int] = Counter()
+        self._queues: dict[int, deque[FrontierTask]] = {}
+        self._turns: deque[int] = deque()  # hosts with a queue, some of which may be at their limit
+        self._in_flight: Counter[int] = Counter()
 
     def join(self, task: FrontierTask) -> None:
-        """Wait behind the others of the same host."""
-        line = self._lines.setdefault(task.host, deque())
-        line.append(task)
-        if len(line) == 1:
+        """Put a task at the end of its host's queue."""
+        queue = self._queues.setdefault(task.host, deque())
+        queue.append(task)
+        if len(queue) == 1:
             self._turns.append(task.host)
 
     def next(self) -> FrontierTask | None:
-        """The next task that may start; it is under way from now on. None if every host has enough to do."""
+        """Return the next task that may start, and count it as in flight; None if every host is at its limit."""
         while self._turns:
             host = self._turns.popleft()
-            line = self._lines.get(host)
-            if not line or self._under_way[host] >= self.per_host:
+            queue = self._queues.get(host)
+            if not queue or self._in_flight[host] >= self.per_host:
                 continue
-            task = line.popleft()
-            self._under_way[host] += 1
-            if line:
+            task = queue.popleft()
+            self._in_flight[host] += 1
+            if queue:
                 self._turns.append(host)
             else:
-                del self._lines[host]
+                del self._queues[host]
             return task
         return None
 
     def ended(self, host: int) -> None:
-        """One task of the host is under way no longer."""
-        self._under_way[host] -= 1
-        if host in self._lines:
+        """Count the end of a fetch from this host."""
+        self._in_flight[host] -= 1
+        if host in self._queues:
             self._turns.append(host)
-        elif not self._under_way[host]:
-            del self._under_way[host]
+        elif not self._in_flight[host]:
+            del self._in_flight[host]
 
     def dissolve(self, host: int) -> Iterable[FrontierTask]:
-        """Give up the line of a host: who stood there."""
-        return self._lines.pop(host, ())
+        """Remove the queue of a host and return its tasks."""
+        return self._queues.pop(host, ())
 
     def dissolve_all(self) -> list[FrontierTask]:
-        """Give up every line; what is under way stays so."""
-        lines, self._lines = self._lines, {}
+        """Remove all queues and return their tasks. Fetches in flight still count."""
+        queues, self._queues = self._queues, {}
         self._turns.clear()
-        return [task for line in lines.values() for task in line]
+        return [task for queue in queues.values() for task in queue]
 
     def clear(self) -> None:
-        """Nobody waits, and nothing is under way."""
+        """Remove all queues, and count nothing as in flight."""
         self.dissolve_all()
-        self._under_way.clear()
+        self._in_flight.clear()

@@ -1,4 +1,4 @@
-"""The recaller: gives unchanged pages what an earlier crawl knew of them, as many as one commit has room for."""
+"""Unchanged pages (304): their facts and links come from the previous crawl, as many as one commit can take."""
 
 from typing import Protocol
 
@@ -7,44 +7,44 @@ from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.values import Settled, WalkerBatch
 from shoal.pages.page import Page
 
-FEWEST = 10  # pages of one reading: nobody knows before how many links they have
+FEWEST = 10  # pages read at once: how many links they have is unknown before
 MOST = 1_000
-SMALL_PART = 4  # of what a commit may bring: while a reading gives no more, the next one asks for twice as many pages
+SMALL_PART = 4  # while the links of one read fill at most 1/4 of a commit, the next reads twice as many pages
 
 
 class BodySource(Protocol):
-    """Where bodies are kept that still hold."""
+    """Links the record of an unchanged page to the body that the previous crawl stored."""
 
     def recall(self, page: Page, earlier: Page) -> None: ...
 
 
 class NotModifiedPages:
-    """Recalls the unchanged pages of one walker."""
+    """Completes the unchanged pages of one walker from the previous crawl."""
 
-    def __init__(self, earlier: PreviousCrawl, reader: PageReader, shelf: BodySource | None) -> None:
-        self._earlier = earlier
+    def __init__(self, previous: PreviousCrawl, reader: PageReader, bodies: BodySource | None) -> None:
+        self._previous = previous
         self._reader = reader
-        self._shelf = shelf
+        self._bodies = bodies
         self._at_once = FEWEST
 
-    async def recall(self, report: WalkerBatch, most: int) -> list[Settled]:
-        """Recall the unchanged pages of a report until it has so many URLs; the others leave it, and are answered."""
-        left = report.unchanged
-        while left and report.weight < most:
-            before = report.weight
+    async def recall(self, batch: WalkerBatch, most: int) -> list[Settled]:
+        """Complete the unchanged pages of a batch until it has `most` URLs. Remove and return the other pages."""
+        left = batch.unchanged
+        while left and batch.weight < most:
+            before = batch.weight
             now, left = left[: self._at_once], left[self._at_once :]
-            await self._recall(now, report)
-            is_small = report.weight - before <= most // SMALL_PART
+            await self._recall(now, batch)
+            is_small = batch.weight - before <= most // SMALL_PART
             self._at_once = min(2 * self._at_once, MOST) if is_small else FEWEST
         if left:
             later = set(map(id, left))
-            report.settled = [done for done in report.settled if id(done) not in later]
+            batch.settled = [done for done in batch.settled if id(done) not in later]
         return left
 
-    async def _recall(self, pages: list[Settled], report: WalkerBatch) -> None:
-        recalled = await self._earlier.recall([done.task for done in pages])
+    async def _recall(self, pages: list[Settled], batch: WalkerBatch) -> None:
+        recalled = await self._previous.recall([done.task for done in pages])
         for done in pages:
             known = recalled.get((done.task.key, done.task.chk))
-            self._reader.recall(done, known, report)
-            if self._shelf is not None and known is not None and done.page is not None:
-                self._shelf.recall(done.page, known.page)
+            self._reader.recall(done, known, batch)
+            if self._bodies is not None and known is not None and done.page is not None:
+                self._bodies.recall(done.page, known.page)

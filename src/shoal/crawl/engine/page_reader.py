@@ -1,4 +1,4 @@
-"""What a fetched page means for its crawl: its record, its fate, and the URLs it found. Pure but for its memory."""
+"""From a fetched page to its record, its fate and the URLs it links to. No I/O; its only state is its caches."""
 
 from collections.abc import Callable, Iterable
 from itertools import compress
@@ -16,6 +16,7 @@ from shoal.crawl.frontier.fates import REOPENING, Fate
 from shoal.crawl.frontier.traps import TrapWatch
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, WalkerBatch, key_of
 from shoal.crawl.scope.scope import CrawlScope
+from shoal.crawl.scope.sitemap_guesses import guesses
 from shoal.egress import Hop
 from shoal.extract.directives import combined, forbids_following
 from shoal.extract.page import PageFacts
@@ -29,22 +30,13 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
-    *(
-        "content_hash",
-        "links_internal",
-        "links_external",
-        "rendered",
-        "data",
-        "fingerprint",
-        "detail",
-        "links",
-        "flags",
-    ),
+    *("content_hash", "links_internal", "links_external", "rendered"),
+    *("data", "fingerprint", "detail", "links", "flags"),
 )
-"""What an unchanged page has of its earlier record."""
+"""The fields that an unchanged page takes from its record in the previous crawl."""
 
 ROBOTS_RETRY = 5_000_000  # microseconds
-MOST_REMEMBERED = 50_000  # links that are no URLs, or URLs to be looked at again
+MOST_REMEMBERED = 50_000  # invalid links, or URLs to be judged again
 LONGEST_REFUSED = 200  # characters
 
 REFUSED: dict[UrlRefusal, Fate] = {
@@ -72,30 +64,28 @@ class PageReader:
         lone_seed: Url | None = None,
         obey: bool = True,
         follow: bool = True,
+        guess_sitemaps: bool = False,
+        denies: Callable[[Url], bool] = lambda url: False,
     ) -> None:
         self._key_seed = key_seed
         self._scope = scope
         self._urls = urls
         self._clock = clock
         self._retries = retries
-        self._lone_seed = lone_seed  # the only one, if the crawl has no other
-        self.is_out_of_reach = False  # the host of the lone seed: nothing else is known, so nothing is tried again
+        self._lone_seed = lone_seed  # if the crawl has only one
+        self.is_out_of_reach = False  # the host of the lone seed: the crawl has no other URL, so nothing is retried
         self._known = SeenCache(key_seed)
-        self._refused: set[str] = set()  # what was reported as no URL, as it was written
-        self._again: set[Url] = set()  # known, but to be looked at again when another way leads there
+        self._refused: set[str] = set()  # invalid links that were reported, as written
+        self._again: set[Url] = set()  # skipped, but to be judged again when found on another path
         self._again_length = 0  # in characters
-        self._obey = obey  # what pages say to robots
-        self._follow = follow  # links at all
-        self.redirected: Callable[[Url, WalkerBatch], None] = lambda url, report: (
-            None
-        )  # is told where a seed redirects to
-        self.denies: Callable[[Url], bool] = lambda url: (
-            False
-        )  # what robots.txt forbids, of hosts whose rules are known
+        self._obey = obey  # robots meta tags, X-Robots-Tag and rel=nofollow
+        self._follow = follow  # links of pages; sitemaps are followed in any case
+        self._guess_sitemaps = guess_sitemaps  # at hosts that seeds redirect to
+        self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
         self.traps = TrapWatch()
 
-    def read(self, task: FrontierTask, fetched: Fetched, report: WalkerBatch) -> Settled:
-        """The task settled; what the page links to is added to the report."""
+    def read(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
+        """Settle a fetched page, and add what it links to to the batch."""
         code = "" if fetched.failure is None else fetched.failure.code
         retry_in = None if self._has_no_way_in(task, code) else self._retries.again_in(task.attempts, fetched)
         if retry_in is not None:
@@ -104,20 +94,24 @@ class PageReader:
         if fetched.further is not None:
             further_to_page(fetched.further, page)
         if fetched.status == NOT_MODIFIED and not task.is_conditional:
-            page.etag = page.last_modified = None  # nobody asked: it says nothing of any state of the page
+            page.etag = page.last_modified = (
+                None  # the request was not conditional, so the validators belong to no known page
+            )
         elif fetched.status == NOT_MODIFIED:
             done = Settled(task, Fate.FETCHED, page)
-            report.unchanged.append(done)
+            batch.unchanged.append(done)
             return done
         if fetched.facts is not None:
-            self._links(task, fetched, fetched.facts, page, report)
-            if fetched.status == 200:  # all "not found" pages say the same, and that makes no trap
-                self._notice(task, fetched.facts, report)
+            self._links(task, fetched, fetched.facts, page, batch)
+            if fetched.status == 200:  # error pages all look the same, which is not a trap
+                self._notice(task, fetched.facts, batch)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
-    def redirect(self, task: FrontierTask, fetched: Fetched, report: WalkerBatch) -> Settled:
-        """Judge where a page redirects to as any other URL. If that may be fetched, the page goes on there; else it
-        ends here, and the target has a fate of its own. Targets of seeds are crawled whatever scope and filters say."""
+    def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
+        """Judge the target of a redirect like a link. If it may be fetched, the task continues there.
+
+        Otherwise the task ends here, and the target gets a fate of its own. Targets of seeds are always in scope.
+        """
         page = self._page(task, fetched)
         url, target = Url(fetched.final_url), self._urls.canonical(fetched.final_url)
         if isinstance(target, UrlRefusal):
@@ -129,13 +123,13 @@ class PageReader:
         key, chk = key_of(target, self._key_seed)
         fate = self._judge_target(task, target)
         if fate is Fate.OPEN and self.traps.holds(target):
-            report.found.append(NewUrl(key, chk, target, task.depth, Fate.QUARANTINED, task.key))
+            batch.found.append(NewUrl(key, chk, target, task.depth, Fate.QUARANTINED, task.key))
             return Settled(task, Fate.FETCHED, page)
-        if fate is Fate.OPEN and self.denies(url):
+        if fate is Fate.OPEN and self._denies(url):
             fate = Fate.SKIPPED_ROBOTS
         if fate is not Fate.OPEN:
             self._remember(target, fate)
-            report.skipped.append((key, chk, fate))
+            batch.skipped.append((key, chk, fate))
             return Settled(task, Fate.FETCHED, page)
         assert fetched.chain is not None
         chain = replace(fetched.chain, key=key, chk=chk, members=self._members(fetched, page))
@@ -143,7 +137,7 @@ class PageReader:
         return Settled(task, Fate.OPEN, onward=Onward(url, target, chain, page, is_new=target not in own))
 
     def judge_target_again(self, task: FrontierTask) -> Fate:
-        """The fate of a page that waited on its way to where it redirects to, while options were changed."""
+        """Return the fate of a redirected task after the options of the crawl were changed."""
         target = self._urls.canonical(task.at)
         if isinstance(target, UrlRefusal):
             return REFUSED[target]
@@ -151,7 +145,7 @@ class PageReader:
         return self._judge_target(task, target) if judged is Fate.OPEN else judged
 
     def turned_away(self, task: FrontierTask, fate: Fate) -> Settled:
-        """The page that redirects has its record; where it redirects to is not fetched, for this reason."""
+        """Settle a page that redirects to a URL that is not fetched, with that URL's fate."""
         page = self._bare(task)
         if task.chain is not None:
             page.status = task.chain.steps[-1].status
@@ -165,16 +159,18 @@ class PageReader:
 
     @staticmethod
     def _members(fetched: Fetched, page: Page) -> bytes:
-        """The answers so far as WARC records, if bodies are kept."""
+        """Return the responses so far as WARC records, if bodies are stored."""
         if not fetched.captured:
             return b""
-        from shoal.pages import warc  # only crawls that keep bodies pay for it
+        from shoal.pages import warc  # only crawls that store bodies pay for it
 
         return b"".join([warc.exchange_members(*one, page.fetched_at) for one in fetched.captured]) + fetched.earlier
 
-    def recall(self, done: Settled, recalled: RecalledPage | None, report: WalkerBatch) -> None:
-        """An unchanged page gets what the earlier crawl knew of it, and its links are followed as if it had been
-        read. One that is known no longer is asked for again, whole."""
+    def recall(self, done: Settled, recalled: RecalledPage | None, batch: WalkerBatch) -> None:
+        """Complete an unchanged page from the previous crawl, and follow its links as if it had been read.
+
+        A page whose previous record is gone is fetched again, without a condition.
+        """
         page = done.page
         if recalled is None or page is None:
             done.fate, done.page = Fate.OPEN, None
@@ -185,46 +181,46 @@ class PageReader:
         page.last_modified = page.last_modified or recalled.page.last_modified
         urls, why_not = dict.fromkeys(recalled.urls), self._why_not(page)
         if why_not is None:
-            self.find(urls, done.task.depth + 1, done.task.key, report)
+            self.find(urls, done.task.depth + 1, done.task.key, batch)
         else:
-            self._passed_over(urls, why_not, report)
+            self._passed_over(urls, why_not, batch)
 
     def widen(self, landed: Iterable[Url]) -> None:
-        """Seeds redirected there."""
+        """Add the hosts that seeds redirected to to the scope."""
         for url in landed:
             self._scope.widen(url)
 
     def judge_again(self, task: FrontierTask) -> Fate:
-        """The fate of a URL that waited while the crawl's options were changed. Seeds are crawled whatever they say."""
+        """Return the fate of a waiting URL after the options of the crawl were changed. Seeds are always in scope."""
         return Fate.OPEN if task.depth == 0 else self._scope.judge_inside(task.url, task.depth)
 
     def is_news(self, tasks: Iterable[FrontierTask]) -> bool:
-        """Whether what was taken shows that the crawl goes further than we know."""
+        """Return whether tasks are out of the scope known here: another walker's seed redirected to a new host."""
         return not all(self._scope.insides(task.url for task in tasks))
 
     def forget(self) -> None:
-        """What was found may not have reached the store: ask it again."""
+        """Empty the caches: what they hold may not have reached the store."""
         self._known = SeenCache(self._key_seed)
         self._again.clear()
         self._again_length = 0
         self._refused.clear()
 
     def killer(self, task: FrontierTask) -> Settled:
-        """A URL that was alone in flight each time the worker died: it fails, not the crawl."""
+        """Fail a URL that was alone in flight each time the worker died, so that the crawl can go on."""
         page = self._bare(task)
         page.error_code = "worker_killed"
         page.error_message = "The worker died each time it fetched this page alone."
         return Settled(task, Fate.FAILED, page)
 
     def unexpected(self, task: FrontierTask, error: Exception) -> Settled:
-        """Reading the page raised what nobody foresaw: it fails, and says so."""
+        """Fail a page whose reading raised an unexpected error."""
         page = self._bare(task)
         page.error_code = "unexpected"
         page.error_message = f"{type(error).__name__}: {error}"[:500]
         return Settled(task, Fate.FAILED, page)
 
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
-        """The host's robots.txt cannot be had, so its pages may not be: try again later, then give up."""
+        """Retry a page whose host has no reachable robots.txt later, or fail it after the last attempt."""
         if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
         page = self._bare(task)
@@ -233,8 +229,10 @@ class PageReader:
         return Settled(task, Fate.FAILED, page)
 
     def _has_no_way_in(self, task: FrontierTask, code: str) -> bool:
-        """Return whether the only seed could not be reached. A mistyped address fails at once: whoever waits for the
-        crawl learns it, and there is nothing else to crawl meanwhile."""
+        """Return whether the only seed could not be reached.
+
+        Then nothing is retried: there is nothing else to crawl, and the user learns of a mistyped address at once.
+        """
         if task.url != self._lone_seed or task.depth > 0 or not code.startswith(FAILURES_OF_THE_HOST):
             return False
         self.is_out_of_reach = True
@@ -268,18 +266,19 @@ class PageReader:
             page.error_message = fetched.failure.message
         return page
 
-    def _links(self, task: FrontierTask, fetched: Fetched, facts: PageFacts, page: Page, report: WalkerBatch) -> None:
+    def _links(self, task: FrontierTask, fetched: Fetched, facts: PageFacts, page: Page, batch: WalkerBatch) -> None:
         final = task.url if fetched.final_url == task.url else self._urls.canonical(fetched.final_url)
         if isinstance(final, UrlRefusal):
             return
         if task.depth == 0 and fetched.redirects:
             self._scope.widen(final)
-            self.redirected(final, report)
+            if self._guess_sitemaps:
+                batch.found += guesses([final], self._key_seed)
         facts_to_page(facts, page)
         if fetched.robots:
             page.robots = combined(facts.robots, fetched.robots)
         base = self._urls.base(final, facts.base)
-        known = report if self._scope.inside(final) else None  # what an outsider links to is neither crawled nor known
+        known = batch if self._scope.inside(final) else None  # links of pages out of scope are not stored
         written = facts.links + facts.nofollow
         if facts.encoding != "utf-8":
             written = with_encoded_queries(written, facts.encoding)
@@ -302,41 +301,43 @@ class PageReader:
             passed_over = self._passed_over(dict.fromkeys(marked), why_not or Fate.SKIPPED_NOFOLLOW, known)
             page.links = join(page.links, passed_over)
 
-    def _refuse(self, links: list[str], resolved: list[Url | UrlRefusal], report: WalkerBatch) -> None:
-        """Links that are no URL of any crawl are known by how they were written: that is all there is of them."""
+    def _refuse(self, links: list[str], resolved: list[Url | UrlRefusal], batch: WalkerBatch) -> None:
+        """Report invalid links once each. Their key is the hash of the link as it was written."""
         if len(self._refused) >= MOST_REMEMBERED:
             self._refused.clear()
         for written, why in zip(links, resolved, strict=True):
             if isinstance(why, UrlRefusal) and written not in self._refused:
-                report.skipped.append((*key_of(Url(written), self._key_seed), REFUSED[why]))
-                if len(written) <= LONGEST_REFUSED:  # a whole image may be written there: the store knows it anyway
+                batch.skipped.append((*key_of(Url(written), self._key_seed), REFUSED[why]))
+                if len(written) <= LONGEST_REFUSED:  # a link may hold a whole image; reporting it again is harmless
                     self._refused.add(written)
 
     def _why_not(self, page: Page) -> Fate | None:
-        """Why the links of a page are not followed; None if they are."""
+        """Return the fate of links that are not followed; None if the links of the page are."""
         if not self._follow:
             return Fate.SKIPPED_NOT_IN_SITEMAP
         return Fate.SKIPPED_NOFOLLOW if page.robots and self._obey and forbids_following(page.robots) else None
 
-    def _passed_over(self, urls: dict[Url, None], why_not: Fate, report: WalkerBatch | None) -> bytes:
-        """The blob of links that are only recorded, in the report if there is one. What belongs to the crawl may still
-        be found in another way."""
+    def _passed_over(self, urls: dict[Url, None], why_not: Fate, batch: WalkerBatch | None) -> bytes:
+        """Return the blob of links that are not followed, and report them to the batch if there is one.
+
+        Links in scope may still be found on another path.
+        """
         mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
         insides = self._scope.insides(urls)
         flags = bytes([mark | inside for inside in insides])
-        if report is None:
+        if batch is None:
             return pack(map(self._known.packed, urls), flags)
         keys, unknown = self._known.add(urls, insides)
         for url, known_by in unknown.items():
             judged = self._scope.judge(url, 0)
             fate = why_not if judged is Fate.OPEN else judged
             self._remember(url, fate)
-            report.skipped.append((*known_by, fate))
+            batch.skipped.append((*known_by, fate))
         return pack(keys, flags)
 
-    def find(self, urls: dict[Url, None], depth: int, parent: int, report: WalkerBatch) -> None:
-        """URLs that something else than a page led to."""
-        self._find(urls, self._scope.insides(urls), depth, parent, report)
+    def find(self, urls: dict[Url, None], depth: int, parent: int, batch: WalkerBatch) -> None:
+        """Add URLs that a sitemap lists, or that an unchanged page links to."""
+        self._find(urls, self._scope.insides(urls), depth, parent, batch)
 
     def _remember(self, url: Url, fate: Fate) -> None:
         if fate in REOPENING:
@@ -345,40 +346,42 @@ class PageReader:
             self._again.add(url)
             self._again_length += len(url)
 
-    def _notice(self, task: FrontierTask, facts: PageFacts, report: WalkerBatch) -> None:
+    def _notice(self, task: FrontierTask, facts: PageFacts, batch: WalkerBatch) -> None:
         if facts.text_hash is not None:
             trap = self.traps.notice(task.url, facts.text_hash)
             if trap is not None:
-                report.traps[trap] = task.url
+                batch.traps[trap] = task.url
 
     def _find(
-        self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, report: WalkerBatch
+        self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, batch: WalkerBatch
     ) -> list[bytes]:
-        """Report what is new; the packed keys of all."""
+        """Add new URLs to the batch; return the packed keys of all."""
         keys, unknown = self._known.add(urls, insides)
-        if self._again and self._scope.deep_enough(depth):  # found again, nearer to a seed, or where it may be followed
+        if self._again and self._scope.deep_enough(
+            depth
+        ):  # found again, at a smaller depth or by a link that may be followed
             unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._again}
         if unknown:
             for url in compress(urls, insides):  # in the page's order
                 if url in unknown:
-                    self._find_inside(url, unknown.pop(url), depth, parent, report)
-            report.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]
+                    self._find_inside(url, unknown.pop(url), depth, parent, batch)
+            batch.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]
         return keys
 
-    def _find_inside(self, url: Url, known_by: tuple[int, int], depth: int, parent: int, report: WalkerBatch) -> None:
+    def _find_inside(self, url: Url, known_by: tuple[int, int], depth: int, parent: int, batch: WalkerBatch) -> None:
         fate = self._scope.judge_inside(url, depth)
         key, chk = known_by
         if fate is not Fate.OPEN:
             self._remember(url, fate)
-            report.skipped.append((key, chk, fate))
+            batch.skipped.append((key, chk, fate))
             return
         self._again.discard(url)
-        if self.denies(url):
-            report.skipped.append((key, chk, Fate.SKIPPED_ROBOTS))
+        if self._denies(url):
+            batch.skipped.append((key, chk, Fate.SKIPPED_ROBOTS))
             return
         if self.traps.holds(url):
             fate = Fate.QUARANTINED
-        report.found.append(NewUrl(key, chk, url, depth, fate, parent))
+        batch.found.append(NewUrl(key, chk, url, depth, fate, parent))
 
 
 def _hops(hops: Iterable[Hop]) -> list[dict[str, Any]]:
@@ -386,6 +389,7 @@ def _hops(hops: Iterable[Hop]) -> list[dict[str, Any]]:
 
 
 def facts_to_page(facts: PageFacts, page: Page) -> None:
+    """Copy the facts of a page to its record."""
     page.encoding = facts.encoding
     page.title = facts.title
     page.description = facts.description
@@ -399,7 +403,7 @@ def facts_to_page(facts: PageFacts, page: Page) -> None:
 
 
 def further_to_page(further: "OptionalFacts", page: Page) -> None:
-    """What was wrong with the data is the page's error, if it has no other."""
+    """Copy optional facts to the record. An error in the data is the page's error if it has no other."""
     page.data = further.data
     page.fingerprint = further.fingerprint
     page.detail = further.detail

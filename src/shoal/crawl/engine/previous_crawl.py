@@ -1,9 +1,8 @@
-"""The crawl that a recrawl follows: what to say to servers so that they need not send again what has not changed, and
-what was known of such a page.
+"""The previous crawl of a recrawl: validators for conditional requests, and the records of unchanged pages.
 
-Both crawls hash URLs with the same seed, so a page of the one is looked up by the key of the other. Whether a page may
-be asked for under a condition depends on its links: those of an unchanged page are followed from what the earlier crawl
-stored, and a link that it did not fetch it knows by its key alone.
+Both crawls hash URLs with the same seed, so a page of one is looked up by its key in the other. Whether a request may
+be conditional depends on the links of the page: those of an unchanged page are read from the previous crawl, which
+knows only the key of a link that it did not fetch.
 """
 
 from collections.abc import Iterable
@@ -25,23 +24,23 @@ BORDERS = (
     *("scope", "include", "exclude", "robots", "sitemap", "max_pages_per_host"),
     *("sort_query", "drop_params", "keep_params", "tracking_params", "session_params"),
 )
-"""What decides which links of a page are fetched, besides the seeds and the depth."""
+"""Options that decide which links of a page are fetched, besides the seeds and the depth."""
 
 READING = ("analyze", "rules", "hooks")
-"""What is read from a page beyond its record: an unchanged page has it only if the earlier crawl read the same."""
+"""Options that add data to a page: an unchanged page has it only if the previous crawl had the same options."""
 
-MOST_URLS = 100_000  # remembered by key, since most links of a site are on most of its pages
+MOST_URLS = 100_000  # cached by key, since most links of a site are on most of its pages
 
 
 class RecalledPage(Struct, frozen=True):
-    """A page of the earlier crawl, and the URLs that its links are followed to."""
+    """A page of the previous crawl, and the URLs that its followed links lead to."""
 
     page: Page
     urls: list[Url]
 
 
 class PreviousCrawl:
-    """One walker's view of it. It has ended, so nothing of it changes."""
+    """The previous crawl as one walker reads it. It has ended, so it does not change."""
 
     def __init__(
         self, database: Database, pages: PageStore, crawl: Crawl, config: CrawlConfig, *, is_whole: bool
@@ -58,8 +57,7 @@ class PreviousCrawl:
         self._urls: dict[int, Url] = {}
 
     async def prepare(self, tx: Tx, tasks: list[FrontierTask]) -> None:
-        """Give the tasks that were just taken what servers said about their pages last time, and their depth of then if
-        that was smaller."""
+        """Give tasks that were just taken the validators of the previous crawl, and its depth if that was smaller."""
         if not (self._reads_the_same or self._same_borders):
             return
         asked = {(task.key, task.chk): task for task in tasks if task.kind is UrlKind.PAGE and task.chain is None}
@@ -69,7 +67,7 @@ class PreviousCrawl:
             task = asked.get((row.key, row.chk))
             if task is None:
                 continue
-            if self._same_borders:  # unchanged pages answer sooner than others, which makes other ways the first
+            if self._same_borders:  # unchanged pages arrive sooner, so other paths may be found first
                 task.depth = min(task.depth, row.depth)
             if not (self._reads_the_same and row.is_condition):
                 continue
@@ -81,7 +79,7 @@ class PreviousCrawl:
             await self._judge(tx, doubtful)
 
     async def recall(self, tasks: list[FrontierTask]) -> dict[tuple[int, int], RecalledPage]:
-        """What was known of these pages, by key and check; one that is gone with its crawl is not among them."""
+        """Return the records of these pages, by key and check. Pages that were deleted with their crawl are missing."""
 
         async def look(tx: Tx) -> dict[tuple[int, int], RecalledPage]:
             depths = {(task.key, task.chk): task.depth for task in tasks}
@@ -95,14 +93,14 @@ class PreviousCrawl:
         return await self._database.read(look)
 
     async def _judge(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
-        """A page whose links lead to pages that were all fetched can be followed without being sent again."""
+        """Make the requests of pages conditional whose links were all fetched, so that they can be followed."""
         await self._learn(tx, {key for _, _, followed in doubtful for key in followed})
         for task, row, followed in doubtful:
             if all(key in self._urls for key in followed):
                 task.etag, task.last_modified = row.etag, row.last_modified
 
     async def _learn(self, tx: Tx, keys: set[int]) -> None:
-        """Look up the URLs behind keys."""
+        """Look up the URLs of keys."""
         missing = sorted(keys - self._urls.keys())
         if missing:
             if len(self._urls) + len(missing) > MOST_URLS:
@@ -119,8 +117,10 @@ class PreviousCrawl:
 
 
 def is_whole(crawl: Crawl, counts: Counts, traps: list[Trap]) -> bool:
-    """Whether every link of the crawl was fetched, or skipped for a reason that still holds. One that is in
-    quarantine, or waited at a host that gave all it may, was not: another crawl may come to fetch it."""
+    """Return whether every link of the crawl was fetched, or skipped for a reason that still holds.
+
+    Links in quarantine or over the page limit of their host do not count: the next crawl may fetch them.
+    """
     drained = (crawl.state, crawl.state_reason) == (CrawlState.COMPLETED, "drained")
     held = any(trap.state is TrapState.QUARANTINED for trap in traps)
     return drained and not held and Fate.SKIPPED_HOST_BUDGET.word not in counts.skipped

@@ -1,4 +1,4 @@
-"""Whether a fetch that failed is tried again, and when. Each try is a settle back to waiting, so a kill loses none."""
+"""Whether a failed fetch is retried, and when. A retry is stored in the frontier, so a killed worker loses none."""
 
 import random
 from collections.abc import Callable
@@ -11,25 +11,21 @@ from shoal.base.clock import span
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import REFUSED
 
-JITTER: Final = (
-    0.3  # how much longer than its time a wait may be, so that what failed together does not return together
-)
+JITTER: Final = 0.3  # the longest extra wait, as a fraction, so that URLs that failed together spread out
 LONGEST: Final = timedelta(minutes=10)
-AFTER_TIMEOUT: Final = 2  # tries in all of a page that takes all the time there is
+AFTER_TIMEOUT: Final = 2  # attempts in all for a page that timed out
 
 
 class Retries(Struct, frozen=True):
-    """How often a page is tried in all; the wait doubles with each try."""
+    """How many attempts a page has in all, and how long it waits between them: the wait doubles each time."""
 
     attempts: int
     first: timedelta = timedelta(seconds=1)
     jitter: Callable[[], float] = random.random
-    asked: Callable[[str], timedelta | None] = lambda retry_after: (
-        None
-    )  # for how long a `Retry-After` asks, if we do it
+    asked: Callable[[str], timedelta | None] = lambda retry_after: None  # parses `Retry-After`; None: ignore it
 
     def again_in(self, failed_before: int, fetched: Fetched) -> int | None:
-        """Microseconds until the next try; None if there is none."""
+        """Return the microseconds until the next attempt; None if there is none."""
         if not fetched.retryable:
             return None
         timed_out = fetched.failure is not None and fetched.failure.code == "total_timeout"
@@ -39,6 +35,6 @@ class Retries(Struct, frozen=True):
         return max(int(wait * (1 + JITTER * self.jitter())), self._asked(fetched))
 
     def _asked(self, fetched: Fetched) -> int:
-        """Microseconds that a page asks for by itself: a 503 holds its URL, and not always its host."""
+        """Return the microseconds that the `Retry-After` of a 503 asks for: it delays this URL, not always its host."""
         asked = self.asked(fetched.retry_after) if fetched.status == REFUSED and fetched.retry_after else None
         return 0 if asked is None else span(asked)

@@ -1,4 +1,4 @@
-"""The robots gate of one walker: which URLs may be fetched, asked once per host and then answered at once."""
+"""The robots.txt check of one walker: the rules of a host are loaded once, and then applied to each of its URLs."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,31 +10,40 @@ from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.hosts.robots import Rules
 
-MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without any takes as much as one
+MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without rules counts as one
 WITHOUT = "The host's robots.txt could not be had, so nothing there may be fetched."
-FAILURES_OF_THE_HOST = ("dns_", "connect_", "tls_", "proxy_")  # a page would meet them, too: they are its error then
+FAILURES_OF_THE_HOST = (
+    "dns_",
+    "connect_",
+    "tls_",
+    "proxy_",
+)  # pages would fail with them, too, so they are the page's error
 
 
 class RobotsAnswer(Enum):
+    """What the robots.txt of a host says about a URL."""
+
     ALLOWED = "allowed"
     DENIED = "denied"
-    UNREACHABLE = "unreachable"  # robots.txt could not be had: nothing may be fetched until it can
-    UNKNOWN = "unknown"  # ask first
+    UNREACHABLE = "unreachable"  # robots.txt could not be fetched: until it can, no page may be
+    UNKNOWN = "unknown"  # the rules have to be loaded first
 
 
 class RobotsUnavailable(NamedTuple):
-    """Why the pages of a host fail with its robots.txt: a code, and words for a person."""
+    """Why the pages of a host fail together with its robots.txt: an error code and a message."""
 
     code: str
     message: str
 
 
 class RobotsSource(Protocol):
+    """Loads the rules of a host, from the store or from the host."""
+
     async def rules_of(self, origin: str) -> Rules: ...
 
 
 class AllowAll:
-    """Robots are ignored: everything may pass."""
+    """The check of a crawl that ignores robots.txt."""
 
     def judge(self, url: Url) -> RobotsAnswer:
         return RobotsAnswer.ALLOWED
@@ -52,54 +61,54 @@ class AllowAll:
         then()
 
     def why(self, url: Url) -> RobotsUnavailable:
-        raise AssertionError("an open gate holds nobody back")
+        raise AssertionError("robots.txt is ignored, so no URL is held back")
 
     def close(self) -> None:
         return
 
 
 class RobotsCheck:
-    """Remembers the rules of the hosts of one walk, as many as there is room for and for a day at most; asks the desk
-    for those it does not know."""
+    """Caches the rules of the hosts of one walker, up to a number of rules and for a day; loads those that it lacks."""
 
     def __init__(
         self,
-        desk: RobotsSource,
-        shelf_life: timedelta = timedelta(days=1),
+        source: RobotsSource,
+        ttl: timedelta = timedelta(days=1),
         room: int = MOST_RULES,
         stumbled: Callable[[str, ShoalError], None] = lambda home, error: None,
     ) -> None:
-        self._desk = desk
-        self._stumbled = stumbled  # is told of a host whose rules the store did not give
-        self._shelf_life = shelf_life.total_seconds()
+        self._source = source
+        self._stumbled = stumbled  # is called with a host whose rules the store could not load
+        self._ttl_seconds = ttl.total_seconds()
         self._most = self._room = room
         self._clearing: asyncio.TimerHandle | None = None
         self._rules: dict[str, Rules | None] = {}
-        self._lost: dict[str, Rules | None] = {}  # what the last ones who were held back met
+        self._lost: dict[str, Rules | None] = {}  # the rules by which URLs were held back last
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, list[Callable[[], None]]] = {}  # who is told when the rules of a host are known
+        self._waiting: dict[str, list[Callable[[], None]]] = {}  # callbacks, by host
 
     def judge(self, url: Url) -> RobotsAnswer:
+        """Return whether the URL may be fetched, as far as the rules of its host are known."""
         home = origin(url)
         if home not in self._rules:
             return RobotsAnswer.UNKNOWN
         rules = self._rules[home]
         if rules is None or not rules.reachable:
-            self._lost[home] = self._rules.pop(home)  # the next try asks again
+            self._lost[home] = self._rules.pop(home)  # the next attempt loads them again
             return RobotsAnswer.UNREACHABLE
         return RobotsAnswer.ALLOWED if rules.allows(url) else RobotsAnswer.DENIED
 
     def denies(self, url: Url) -> bool:
-        """Whether the rules of the URL's host are known and forbid it."""
+        """Return whether the rules of the URL's host are known and forbid it."""
         rules = self._rules.get(origin(url))
         return rules is not None and bool(rules.rules) and rules.reachable and not rules.allows(url)
 
     def knows(self, home: str) -> bool:
-        """Whether the rules of a host are known."""
+        """Return whether the rules of a host are known."""
         return self._rules.get(home) is not None
 
     def why(self, url: Url) -> RobotsUnavailable:
-        """Why a URL that was just held back was."""
+        """Return why the robots.txt of a URL that `judge` just held back is unreachable."""
         rules = self._lost.pop(origin(url), None)
         if rules is None:
             return RobotsUnavailable("robots_unreachable", WITHOUT)
@@ -108,23 +117,23 @@ class RobotsCheck:
         return RobotsUnavailable("robots_unreachable", f"{WITHOUT} {rules.why_none}")
 
     def sitemaps(self, url: Url) -> list[str]:
-        """The sitemaps that the robots.txt of the URL's host names, if it is known."""
+        """Return the sitemaps that the robots.txt of the URL's host names, if it is known."""
         home = origin(url)
         rules = self._rules.get(home)
         return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(home)]
 
     def ask(self, url: Url, then: Callable[[], None]) -> None:
-        """Get the rules of the URL's host; `then` is called when they are known."""
+        """Load the rules of the URL's host, and call `then` when they are known."""
         home = origin(url)
         waiting = self._waiting.setdefault(home, [])
         waiting.append(then)
-        if home not in self._asking:  # a walker that begins again may ask while its first question is under way
+        if home not in self._asking:  # after an outage a walker may ask again while the first load is still running
             self._asking[home] = asyncio.create_task(self._learn(home))
         if self._clearing is None:
-            self._clearing = asyncio.get_running_loop().call_later(self._shelf_life, self.forget)
+            self._clearing = asyncio.get_running_loop().call_later(self._ttl_seconds, self.forget)
 
     def forget(self) -> None:
-        """Ask for every host's rules again; the desk decides whether its host is asked, too."""
+        """Load every host's rules again when they are needed; the source decides whether to fetch them."""
         self._rules.clear()
         self._room = self._most
         if self._clearing is not None:
@@ -138,6 +147,7 @@ class RobotsCheck:
         self._room -= wanted
 
     def close(self) -> None:
+        """Stop loading, and call nobody back."""
         self.forget()
         self._waiting.clear()
         for task in self._asking.values():
@@ -146,10 +156,10 @@ class RobotsCheck:
 
     async def _learn(self, home: str) -> None:
         try:
-            rules = await self._desk.rules_of(home)
+            rules = await self._source.rules_of(home)
             self._make_room(1 + len(rules.rules))
             self._rules[home] = rules
-        except ShoalError as error:  # the store is away or full
+        except ShoalError as error:  # the store is unavailable or full
             self._rules[home] = None
             self._stumbled(home, error)
         finally:

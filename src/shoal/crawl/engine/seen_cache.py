@@ -1,7 +1,6 @@
-"""The URLs that this walker brought to the store, with their keys: exact and bounded. What is not here is asked of the
-store.
+"""A bounded cache of the URLs that this walker has sent to the store, with their keys. The store checks all others.
 
-A page has sixty links and about one of them is new; looking the others up here costs a tenth of hashing them.
+A page has about sixty links, of which one is new. Looking the others up here costs a tenth of hashing them.
 """
 
 from collections.abc import Collection, Container, Sequence
@@ -10,35 +9,36 @@ from typing import cast
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import digest_of, key_in
 
-MOST_INSIDE = 50_000  # URLs of one generation: about 10 MB
-MOST_OUTSIDE = 10_000  # most of them are met once, the others on every page
-MOST_EACH = 200  # characters, on average: where URLs are longer, fewer of them are known
-PACKED = 8  # bytes at the head of a digest: its key, packed
+MOST_INSIDE = 50_000  # URLs per generation: about 10 MB
+MOST_OUTSIDE = 10_000  # most of them occur once, the others on every page
+MOST_EACH = 200  # characters, on average: fewer URLs are cached if they are longer
+PACKED = 8  # bytes at the start of a digest: its packed key
 
 Key = tuple[int, int]
 
 
 class Generations:
-    """Two of them: when the young one is full it becomes the old one, and the old one is forgotten."""
+    """Two generations of URLs: when the young one is full, it replaces the old one."""
 
     __slots__ = ("_most", "length", "old", "young")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.length = 0  # of the young ones, in characters
+        self.length = 0  # of the young URLs, in characters
         self.young: dict[Url, bytes] = {}
         self.old: dict[Url, bytes] = {}
 
     def grow_old(self) -> None:
+        """Start a new generation if the young one is full."""
         if len(self.young) >= self._most or self.length >= self._most * MOST_EACH:
             self.old, self.young, self.length = self.young, {}, 0
 
 
 class SeenCache:
-    """URLs inside the crawl and outside of it apart, so that the many that are met only once push no others out.
+    """Caches URLs in scope and out of scope apart, so that the many that occur only once evict no others.
 
-    Only URLs that were reported to the store are here, so "known" is never wrong; "unknown" only costs a question. Keys
-    are kept packed, as the link blob of a page holds them.
+    It holds only URLs that were sent to the store, so a hit is always right, and a miss only costs a query. Keys are
+    stored packed, as in the link blob of a page.
     """
 
     def __init__(self, key_seed: int, inside: int = MOST_INSIDE, outside: int = MOST_OUTSIDE) -> None:
@@ -48,17 +48,17 @@ class SeenCache:
 
     @property
     def texts(self) -> Container[str]:
-        """Texts that are canonical URLs."""
+        """Strings that are known to be canonical URLs."""
         return self._inside.young
 
     def add(self, urls: Collection[Url], insides: Sequence[bool]) -> tuple[list[bytes], dict[Url, Key]]:
-        """The packed keys of distinct URLs, and those of them that were unknown: they are known from now on."""
+        """Add distinct URLs. Return their packed keys, and the keys of those that were not in the cache."""
         keys = list(map(self._inside.young.get, urls))
         unknown = self._fill(urls, insides, keys) if None in keys else {}
         return cast("list[bytes]", keys), unknown
 
     def packed(self, url: Url) -> bytes:
-        """The packed key of a URL, known or not; it stays what it is."""
+        """Return the packed key of a URL without adding it."""
         return digest_of(url, self._key_seed)[:PACKED]
 
     def _fill(self, urls: Collection[Url], insides: Sequence[bool], keys: list[bytes | None]) -> dict[Url, Key]:

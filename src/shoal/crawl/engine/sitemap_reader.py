@@ -1,4 +1,4 @@
-"""What a fetched sitemap means for its crawl: its record, its fate, and the URLs it lists."""
+"""From a fetched sitemap to its record, its fate and the URLs it lists."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.scope.scope import CrawlScope
-from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, guesses, is_first_guess, new_sitemap
+from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
 from shoal.fetch.sitemap_fetcher import FetchedSitemap
 
 DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
@@ -29,29 +29,27 @@ class SitemapReader:
         self._clock = clock
         self._pages = pages
         self._retries = retries
-        self._named: set[Url] = set()  # that we had guessed, and a robots.txt names
+        self._named: set[Url] = set()  # guessed addresses that a robots.txt names, too
 
-    def add_guess(self, url: Url, report: WalkerBatch) -> None:
-        """A host that a seed redirects to may have a sitemap as well."""
-        report.found += guesses([url], self._key_seed)
-
-    def add_named(self, named: Iterable[str], report: WalkerBatch) -> None:
-        """The sitemaps that a host's robots.txt names, on whatever host: their URLs are judged when they are read."""
+    def add_named(self, named: Iterable[str], batch: WalkerBatch) -> None:
+        """Add the sitemaps that a robots.txt names, on any host: the URLs in them are checked when they are read."""
         for written in named:
             url = self._urls.canonical(written)
             if not isinstance(url, UrlRefusal):
                 new = new_sitemap(url, FIRST_DEPTH, self._key_seed)
-                report.found.append(new)
+                batch.found.append(new)
                 if is_first_guess(new):
                     self._named.add(url)
 
     def is_guess(self, task: FrontierTask) -> bool:
-        """Whether nobody but us said that there is a sitemap."""
+        """Return whether the address of the sitemap is only a guess of ours."""
         return is_first_guess(task) and task.url not in self._named
 
-    def read(self, task: FrontierTask, fetched: FetchedSitemap, report: WalkerBatch) -> Settled | None:
-        """What the sitemap lists next is added to the report. With the last of it the task is settled; until then it is
-        ours, and if we are killed, whoever comes next reads the sitemap again."""
+    def read(self, task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> Settled | None:
+        """Add the next entries of the sitemap to the batch; settle the task with the last of them.
+
+        Until then the walker holds the task: if it is killed, the next one reads the sitemap again.
+        """
         fetched.open()
         retry_in = None if self._pages.is_out_of_reach else self._retries.again_in(task.attempts, fetched)
         if retry_in is not None:
@@ -62,32 +60,30 @@ class SitemapReader:
         found = self._urls.resolve(task.url, fetched.take(MOST_AT_ONCE))
         urls = dict.fromkeys([url for url in found if not isinstance(url, UrlRefusal)])
         if listed.kind == "index":
-            self._add_listed(urls, task, fetched, report)
+            self._add_listed(urls, task, fetched, batch)
         else:
-            self._pages.find(urls, PAGE_DEPTH, task.key, report)
+            self._pages.find(urls, PAGE_DEPTH, task.key, batch)
         if fetched.has_more:
             return None
         record = self._record(task, fetched.problem, fetched.status, fetched.listed)
         return Settled(task, Fate.FETCHED, sitemap=record)
 
     def killer(self, task: FrontierTask) -> Settled:
-        """A sitemap that was alone in flight each time the worker died."""
+        """Fail a sitemap that was alone in flight each time the worker died."""
         return self._failed(task, "could not be read (the worker died each time it tried)")
 
     def unexpected(self, task: FrontierTask, error: Exception) -> Settled:
-        """Reading raised what nobody foresaw."""
+        """Fail a sitemap whose reading raised an unexpected error."""
         return self._failed(task, f"could not be read ({type(error).__name__}: {error})"[:500])
 
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
-        """The host's robots.txt cannot be had: try again later, then give up."""
+        """Retry a sitemap whose host has no reachable robots.txt later, or fail it after the last attempt."""
         if not self._pages.is_out_of_reach and task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
         return self._failed(task, f"could not be had ({why.message.rstrip('.')})")
 
-    def _add_listed(
-        self, urls: Iterable[Url], task: FrontierTask, fetched: FetchedSitemap, report: WalkerBatch
-    ) -> None:
-        """The sitemaps of an index: those of its own host, as the protocol says, or of the crawl's."""
+    def _add_listed(self, urls: Iterable[Url], task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> None:
+        """Add the sitemaps of an index that are on its own host, as the protocol demands, or in the crawl's scope."""
         homes = (origin(task.url) + "/", fetched.final_url[: fetched.final_url.find("/", 8) + 1])
         for url in urls:
             new = new_sitemap(url, task.depth + 1, self._key_seed, task.key)
@@ -96,9 +92,9 @@ class SitemapReader:
             elif new.depth > DEEPEST:
                 new.fate = Fate.SKIPPED_DEPTH
             if new.fate is Fate.OPEN:
-                report.found.append(new)
+                batch.found.append(new)
             else:
-                report.skipped.append((new.key, new.chk, new.fate))
+                batch.skipped.append((new.key, new.chk, new.fate))
 
     def _failed(self, task: FrontierTask, problem: str, status: int | None = None) -> Settled:
         return Settled(task, Fate.FAILED, sitemap=self._record(task, problem, status))

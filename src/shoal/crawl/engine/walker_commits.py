@@ -53,6 +53,9 @@ class WalkerCommits:
         holder: Fence,
         pace: HostRate,
         pages: PageStore,
+        *,
+        earlier: PreviousCrawl | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self._database = database
         self._crawls = crawls
@@ -64,8 +67,8 @@ class WalkerCommits:
         self.holder = holder
         self._pace = pace
         self._pages = pages
-        self.earlier: PreviousCrawl | None = None  # that this one follows
-        self.admission: Admission | None = None  # what needs no slot, as far as the walker knows
+        self.earlier = earlier  # the crawl that this one follows
+        self.admission = admission  # tells which URLs need no slot, as far as the walker knows
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")

@@ -1,0 +1,230 @@
+"""Construction of a walker's engine: the options of its crawl become scope, rate limit, window, budget and fetchers."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from shoal.base.clock import Clock
+from shoal.base.errors import ShoalError, StorageFull
+from shoal.base.retry_after import retry_after_seconds
+from shoal.base.url import Canonicalizer
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.credentials import cookies_for
+from shoal.crawl.engine.admission import Admission, RobotsRules
+from shoal.crawl.engine.batch_builder import BatchBuilder
+from shoal.crawl.engine.budget import Budget
+from shoal.crawl.engine.engine import Engine, EngineHooks
+from shoal.crawl.engine.fetch_window import FetchWindow, WindowSize
+from shoal.crawl.engine.fetchers import Fetchers
+from shoal.crawl.engine.not_modified import NotModifiedPages
+from shoal.crawl.engine.page_reader import PageReader
+from shoal.crawl.engine.previous_crawl import PreviousCrawl
+from shoal.crawl.engine.response_reader import ResponseReader
+from shoal.crawl.engine.retries import Retries
+from shoal.crawl.engine.robots_check import AllowAll, RobotsCheck
+from shoal.crawl.engine.sitemap_reader import SitemapReader
+from shoal.crawl.engine.walker_commits import WalkerCommits
+from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores
+from shoal.crawl.engine.walker_requests import WalkerRequests
+from shoal.crawl.engine.walker_signals import WalkerSignals
+from shoal.crawl.frontier.values import Settled
+from shoal.crawl.scope.scope import CrawlScope
+from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.scope.sitemap_guesses import wants_sitemaps
+from shoal.crawl.store import HostRate
+from shoal.egress import Limits
+from shoal.egress.custom_headers import split
+from shoal.extract.page import ExtractOptions
+from shoal.fetch.cookies import CookieJar
+from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
+from shoal.fetch.page_fetcher import PageFetcher
+from shoal.fetch.sitemap_fetcher import SitemapFetcher
+from shoal.hosts.robots import product_token
+from shoal.hosts.robots_cache import RobotsCache
+from shoal.hosts.throttle import ThrottleTracker
+from shoal.queue.job import Fence
+from shoal.settings import Settings
+
+if TYPE_CHECKING:  # few crawls store bodies or read more than facts
+    from shoal.extract.optional_facts import OptionalFactsReader
+    from shoal.pages.body_recorder import BodyRecorder
+
+ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
+
+
+def build_engine(
+    stores: WalkerStores,
+    runtime: WalkerRuntime,
+    crawl: Crawl,
+    fence: Fence,
+    callbacks: WalkerCallbacks,
+    *,
+    requests: WalkerRequests,
+    signals: WalkerSignals,
+    previous: PreviousCrawl | None,
+    bodies: "BodyRecorder | None",
+    optional_facts: "OptionalFactsReader | None",
+) -> Engine:
+    """Build the engine of one walker, with everything that only this walker uses."""
+    settings, clock, config = runtime.settings, runtime.clock, crawl.config
+    agent = config.user_agent or settings.egress.user_agent
+    size, rate = window_and_rate(crawl, settings)
+    budget = Budget(config, clock)
+    throttle = ThrottleTracker(settings.hosts, clock, ease=rate.ease, delay=rate.delay.total_seconds())
+    robots = _robots(stores, runtime, config, agent, requests, signals)
+
+    seeds = list(dict.fromkeys(seeds_of(config)))
+    scope = CrawlScope(config, seeds_of(config))
+    urls = Canonicalizer(config.url_rules(settings.crawl.max_url_length))
+    retries = Retries(
+        settings.crawl.page_attempts,
+        settings.crawl.page_backoff,
+        asked=lambda header: retry_after_seconds(header, clock.now(), settings.hosts.longest_retry_after),
+    )
+    pages = PageReader(
+        crawl.key_seed,
+        scope,
+        urls,
+        clock,
+        retries=retries,
+        lone_seed=seeds[0] if len(seeds) == 1 else None,
+        obey=config.robots == "obey",
+        follow=config.sitemap != "only",
+        guess_sitemaps=wants_sitemaps(config),
+        denies=robots.denies,
+    )
+    sitemaps = SitemapReader(crawl.key_seed, scope, urls, clock, pages, retries)
+
+    admission = Admission(robots, pages, sitemaps, throttle, rejudges=crawl.changed_at > 0)
+    commits = WalkerCommits(
+        stores.database,
+        stores.crawls,
+        stores.frontier,
+        stores.hosts,
+        stores.queue,
+        crawl,
+        fence,
+        rate,
+        stores.pages,
+        earlier=previous,
+        admission=admission,
+    )
+    not_modified = None if previous is None else NotModifiedPages(previous, pages, bodies)
+    batch = BatchBuilder(
+        size.total, settings.crawl, budget, throttle, requests.wake, bodies=bodies, not_modified=not_modified
+    )
+    responses = ResponseReader(pages, sitemaps, batch, budget, requests.wake, bodies=bodies)
+    fetchers = _fetchers(runtime, config, agent, signals, optional_facts, capture=bodies is not None)
+    window = FetchWindow(size, fetchers, admission, throttle, responses, batch, requests)
+
+    def settled(done: list[Settled]) -> None:
+        signals.settled(done, sitemaps.is_guess)
+        callbacks.settled(done)
+
+    return Engine(
+        commits,
+        window,
+        batch,
+        pages=pages,
+        budget=budget,
+        throttle=throttle,
+        requests=requests,
+        hooks=EngineHooks(
+            alive=callbacks.alive,
+            renew=callbacks.renew,
+            has_capacity=callbacks.has_capacity,
+            settled=settled,
+            hosts_held=signals.hosts_held,
+            options_changed=LiveOptions(settings, commits, scope, budget, throttle).apply,
+        ),
+        time_slice=settings.crawl.slice,
+        clock=clock,
+    )
+
+
+class LiveOptions:
+    """Applies options that were changed while a crawl runs to everything that depends on them."""
+
+    def __init__(
+        self, settings: Settings, commits: WalkerCommits, scope: CrawlScope, budget: Budget, throttle: ThrottleTracker
+    ) -> None:
+        self._settings = settings
+        self._commits = commits
+        self._scope = scope
+        self._budget = budget
+        self._throttle = throttle
+
+    def apply(self, crawl: Crawl) -> WindowSize:
+        """Apply the options of the crawl; return the size of the window that they allow."""
+        size, rate = window_and_rate(crawl, self._settings)
+        self._commits.change(crawl, rate)
+        self._scope.change(crawl.config)
+        self._budget.change(crawl.config)
+        self._throttle.change(ease=rate.ease, delay=rate.delay.total_seconds())
+        return size
+
+
+def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostRate]:
+    """Return how many fetches may be in flight and how far apart; explicit options override the speed profile."""
+    config = crawl.config
+    profile = settings.crawl.pace(config.speed, config.concurrency)
+    total = config.concurrency or settings.crawl.max_concurrent_curl
+    delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
+    connections = min(total, profile.connections)
+    rate = HostRate(
+        delay,
+        probe=config.robots == "obey",
+        per_host=config.max_pages_per_host,
+        walkers=config.workers,
+        # A host that is too slow for the delay is kept busy by half of the connections that it may have.
+        ease=0.0 if config.speed == "max" else 2 / connections,
+        longest_ease=settings.hosts.longest_slow_delay,
+    )
+    return WindowSize(total, connections), rate
+
+
+def _robots(
+    stores: WalkerStores,
+    runtime: WalkerRuntime,
+    config: CrawlConfig,
+    agent: str,
+    requests: WalkerRequests,
+    signals: WalkerSignals,
+) -> RobotsRules:
+    if config.robots == "ignore":
+        return AllowAll()
+    settings = runtime.settings.hosts
+
+    def store_failed(home: str, error: ShoalError) -> None:
+        if isinstance(error, StorageFull):
+            requests.fail(error)  # before an attempt is counted for any URL of that host
+        signals.robots_out_of_reach(home, error)
+
+    cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)
+    return RobotsCheck(cache, settings.robots_ttl, stumbled=store_failed)
+
+
+def _fetchers(
+    runtime: WalkerRuntime,
+    config: CrawlConfig,
+    agent: str,
+    signals: WalkerSignals,
+    optional_facts: "OptionalFactsReader | None",
+    *,
+    capture: bool,
+) -> Fetchers:
+    settings, egress, token = runtime.settings, runtime.egress, product_token(agent)
+    limits, headers = Limits.of(settings.egress), _headers(config, agent, runtime.clock)
+    options = ExtractOptions(max_links=settings.crawl.max_links, agent=token)
+    http = PageFetcher(
+        egress, headers, limits, options, signals.fetch_blocked, optional_facts, capture=capture, token=token
+    )
+    return Fetchers(http, SitemapFetcher(egress, headers, limits, signals.fetch_blocked))
+
+
+def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
+    """Return the request headers: the crawl's own replace ours, and secret ones go only to the hosts of the seeds."""
+    seeds = seeds_of(config)
+    custom, secret = split(config.headers)
+    ours = {"user-agent": ("User-Agent", agent), "accept": ("Accept", ACCEPT)}
+    pairs = tuple((ours | {pair[0].lower(): pair for pair in custom}).values())
+    return CrawlHeaders(pairs, CookieJar(clock, cookies_for(config.cookies, seeds)), secret, homes_of(seeds))

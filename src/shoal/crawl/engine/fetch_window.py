@@ -1,0 +1,203 @@
+"""The window of fetches: which of a walker's URLs are in flight, and what the others wait for.
+
+A URL that was taken waits for its slot (a timer), then for the robots.txt of its host (parked), then in the queue of
+its host, and is then fetched. All of this runs on callbacks, without a task per page: when a fetch ends, its response
+is read on the spot, and the next fetch starts.
+"""
+
+import asyncio
+from functools import partial
+
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from shoal.base.url import origin
+from shoal.crawl.engine.admission import Admission, Admitted
+from shoal.crawl.engine.batch_builder import BatchBuilder
+from shoal.crawl.engine.fetchers import Cancel, Fetchers
+from shoal.crawl.engine.host_queues import HostQueues
+from shoal.crawl.engine.response_reader import ResponseReader
+from shoal.crawl.engine.walker_requests import WalkerRequests
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
+from shoal.fetch.page_fetcher import Fetched
+from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
+
+
+class WindowSize(Struct, frozen=True):
+    """How many fetches may be in flight: in all, and to one host."""
+
+    total: int
+    per_host: int
+
+
+class FetchWindow:
+    """Keeps as many fetches in flight as the window, the hosts and the batch for the next commit allow."""
+
+    def __init__(
+        self,
+        size: WindowSize,
+        fetchers: Fetchers,
+        admission: Admission,
+        throttle: ThrottleTracker,
+        responses: ResponseReader,
+        batch: BatchBuilder,
+        requests: WalkerRequests,
+    ) -> None:
+        self._total = size.total
+        self._fetchers = fetchers
+        self._admission = admission
+        self._throttle = throttle
+        self._responses = responses
+        self._batch = batch
+        self._requests = requests
+        self._queues = HostQueues(size.per_host)
+        self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # of tasks that wait for their slot
+        self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
+        self._fetching: dict[int, Cancel] = {}
+        self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
+
+    @property
+    def waiting_for_slots(self) -> int:
+        """How many tasks wait for their slot."""
+        return len(self._timers)
+
+    def accept(self, tasks: list[FrontierTask]) -> None:
+        """Take over tasks from the frontier, and start what may start."""
+        loop = asyncio.get_running_loop()
+        self._batch.take(tasks)
+        for task in tasks:
+            if task.is_wary:
+                self._throttle.beware(task.host)
+            if task.verdict is not None:
+                self._batch.add(Settled(task, task.verdict))
+            elif task.is_killer:
+                self._responses.give_up(task)
+            elif task.start_in > 0 and not self._admission.is_out_of_reach:
+                self._timers[task.seq] = loop.call_later(task.start_in, self._slot_came, task), task
+            else:
+                self._admit(task)
+        self._fill()
+
+    def catch_up(self) -> None:
+        """Read responses that waited, then start more fetches."""
+        if self._continuation is None and self._responses.read():
+            self._continuation = asyncio.get_running_loop().call_soon(self._continue)
+        self._fill()
+
+    def resume_sitemaps(self) -> None:
+        """Allow the next large sitemap, unless responses still wait to be read."""
+        if not self._responses.has_waiting and not self._batch.is_heavy:
+            self._fetchers.resume_sitemaps()
+
+    def change(self, size: WindowSize) -> None:
+        """Apply changed options of the crawl, also to the tasks that wait in the queues of their hosts."""
+        self._total = size.total
+        self._queues.per_host = size.per_host
+        self._admission.rejudges = True
+        for task in self._queues.dissolve_all():
+            self._admit(task)
+
+    def put_back(self, host: int) -> None:
+        """Return the queue of a host that is held to the frontier.
+
+        Waiting here would start all of it at once when the hold ends, and keep it from other walkers.
+        """
+        for waiting in self._queues.dissolve(host):
+            self._batch.add(Settled(waiting, Fate.OPEN, untried=True))
+
+    def drop(self) -> None:
+        """Cancel what is in flight and forget what waits: the frontier gets it back."""
+        for timer, _ in self._timers.values():
+            timer.cancel()
+        for fetch in list(self._fetching.values()):
+            fetch.cancel()
+        self._timers.clear()
+        self._fetching.clear()
+        self._responses.clear()
+        if self._continuation is not None:
+            self._continuation.cancel()
+            self._continuation = None
+        self._queues.clear()
+        self._parked.clear()
+
+    def close(self) -> None:
+        """Cancel everything, robots.txt requests included."""
+        self.drop()
+        self._admission.close()
+
+    def _slot_came(self, task: FrontierTask) -> None:
+        self._timers.pop(task.seq, None)
+        try:
+            self._admit(task)
+            self._fill()
+        except Exception as error:
+            self._requests.fail(error)
+
+    def _admit(self, task: FrontierTask) -> None:
+        """Queue a task, settle it without a fetch, or park it until the robots.txt of its host is known."""
+        admitted = self._admission.check(task, self._batch.pending)
+        if admitted is Admitted.NOW:
+            self._queues.join(task)
+        elif isinstance(admitted, Settled):
+            self._batch.add(admitted)
+        else:
+            home = origin(task.at)
+            parked = self._parked.setdefault(home, [])
+            parked.append(task)
+            if len(parked) == 1:
+                self._admission.ask_robots(task.at, partial(self._unpark, home))
+
+    def _unpark(self, home: str) -> None:
+        try:
+            for task in self._parked.pop(home, []):
+                self._admit(task)
+            self._fill()
+        except Exception as error:
+            self._requests.fail(error)
+
+    def _fill(self) -> None:
+        if self._timers and self._admission.is_out_of_reach:
+            # The host of the only seed cannot be reached: what waits for a slot there fails now, and the crawl ends.
+            waiting, self._timers = self._timers, {}
+            for timer, task in waiting.values():
+                timer.cancel()
+                self._admit(task)
+        if self._batch.is_closed:
+            return
+        while len(self._fetching) < self._total and (next_task := self._queues.next()) is not None:
+            self._fetching[next_task.seq] = self._fetchers.start(next_task, partial(self._fetched, next_task))
+
+    def _fetched(self, task: FrontierTask, fetched: Fetched) -> None:
+        if self._fetching.pop(task.seq, None) is None:
+            return  # cancelled: the frontier has it back
+        self._queues.ended(task.host)
+        try:
+            if fetched.status in THROTTLED or self._throttle.is_attentive:
+                self._hear(task, fetched)
+            must_wait = self._continuation is not None or self._batch.is_heavy
+            self._responses.add(task, fetched)
+            if not must_wait:
+                self.catch_up()
+        except Exception as error:
+            self._requests.fail(error)
+
+    def _continue(self) -> None:
+        self._continuation = None
+        try:
+            self.catch_up()
+        except Exception as error:
+            self._requests.fail(error)
+
+    def _hear(self, task: FrontierTask, fetched: Fetched) -> None:
+        """Record what a response says about its host."""
+        home = origin(task.at)
+        if task.kind is UrlKind.SITEMAP and fetched.redirects and not fetched.final_url.startswith(f"{home}/"):
+            return  # another host responded
+        error = fetched.failure.code if fetched.failure is not None else None
+        page = xxh3_64_intdigest(task.url.encode())
+        answer = HostAnswer(
+            home, task.host, page, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
+        )
+        if self._throttle.hear(answer):
+            self.put_back(task.host)

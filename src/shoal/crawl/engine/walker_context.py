@@ -1,0 +1,53 @@
+"""What a walker is given by the process that runs it: stores, settings and callbacks."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+
+from shoal.base.clock import Clock
+from shoal.base.database import Database
+from shoal.base.signals import Signals
+from shoal.crawl.frontier.values import Settled
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.store import FrontierStore
+from shoal.egress import Egress
+from shoal.hosts.store import HostStore
+from shoal.pages.bodies import BodyStore
+from shoal.pages.store import PageStore
+from shoal.queue.queue import Queue
+from shoal.settings import Settings
+
+
+class WalkerStores(Struct, frozen=True, kw_only=True):
+    """The stores that a walker reads and writes."""
+
+    database: Database
+    crawls: Crawls
+    frontier: FrontierStore
+    hosts: HostStore
+    queue: Queue
+    pages: PageStore
+    bodies: BodyStore
+
+
+class WalkerRuntime(Struct, frozen=True, kw_only=True):
+    """What a walker uses of its process. The egress is its own, and is closed with it."""
+
+    egress: Egress
+    settings: Settings
+    clock: Clock
+    signals: Signals
+
+
+async def never() -> bool:
+    """Refuse to renew a lease: whoever holds it for the walker renews it, or gave it up."""
+    return False
+
+
+class WalkerCallbacks(Struct, frozen=True, kw_only=True):
+    """What a walker asks of the code that runs it, and what it tells that code."""
+
+    alive: Callable[[], bool]  # False once the lease may have expired
+    renew: Callable[[], Awaitable[bool]] = never  # renews the lease; returns whether it is still ours
+    settled: Callable[[list[Settled]], None] = lambda settled: None  # receives what each commit made durable
+    has_capacity: Callable[[], bool] = lambda: True  # False while the consumer of the results is too slow

@@ -1,0 +1,112 @@
+"""The signals of a walker, from which its log lines and metrics are made."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.base.errors import ShoalError
+from shoal.base.signals import Signal, Signals
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord
+from shoal.egress import Failure
+from shoal.hosts.throttle import HostNews, emit_holds
+from shoal.pages.page_signals import PagesSettled, status_class
+
+if TYPE_CHECKING:  # few crawls have hooks
+    from shoal.extract.hooks import Hook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchBlocked(Signal):
+    """An address rule blocked a fetch. The detail is for operators: the page's record does not name the address."""
+
+    crawl_id: str
+    url: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRan(Signal):
+    """The cost of a hook in one walker."""
+
+    crawl_id: str
+    hook: str
+    calls: int
+    failures: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitemapSettled(Signal):
+    """A sitemap was fetched. `how` is `read`, `partly`, `failed`, or `absent` for a guessed address without one."""
+
+    crawl_id: str
+    url: str
+    how: str
+    listed: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotsOutOfReach(Signal):
+    """The store could not load or save the robots.txt of a host, so nothing there is fetched for now."""
+
+    crawl_id: str
+    origin: str
+    error: str
+
+
+class WalkerSignals:
+    """Emits the signals of one walker."""
+
+    def __init__(self, signals: Signals, crawl_id: str) -> None:
+        self._signals = signals
+        self._crawl_id = crawl_id
+
+    def fetch_blocked(self, failure: Failure) -> None:
+        detail = failure.operator_detail or failure.message
+        self._signals.emit(FetchBlocked(crawl_id=self._crawl_id, url=failure.url, code=failure.code, detail=detail))
+
+    def robots_out_of_reach(self, home: str, error: ShoalError) -> None:
+        self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl_id, origin=home, error=str(error)))
+
+    def hosts_held(self, news: dict[int, HostNews], holds: dict[int, float]) -> None:
+        emit_holds(self._signals, news, holds, self._crawl_id)
+
+    def hooks_ran(self, hooks: "Iterable[Hook]") -> None:
+        for hook in hooks:
+            ran = HookRan(
+                crawl_id=self._crawl_id,
+                hook=hook.name,
+                calls=hook.calls,
+                failures=hook.failures,
+                seconds=hook.seconds,
+            )
+            self._signals.emit(ran)
+
+    def settled(self, settled: list[Settled], is_guess: Callable[[FrontierTask], bool]) -> None:
+        """Count the pages of a commit by status class, and name its sitemaps."""
+        pages: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for done in settled:
+            page = done.page
+            if page is not None:
+                status = status_class(page.status)
+                pages[status] += 1
+                sizes[status] += page.received
+            elif done.sitemap is not None:
+                self._sitemap_settled(done, done.sitemap, is_guess)
+        if pages:
+            self._signals.emit(PagesSettled(pages=dict(pages), bytes=dict(sizes)))
+
+    def _sitemap_settled(self, done: Settled, record: SitemapRecord, is_guess: Callable[[FrontierTask], bool]) -> None:
+        how = "read" if record.problem is None else "partly"
+        if done.fate is Fate.FAILED:
+            how = "absent" if is_guess(done.task) else "failed"
+        self._signals.emit(
+            SitemapSettled(
+                crawl_id=self._crawl_id, url=record.url, how=how, listed=record.listed, problem=record.problem
+            )
+        )

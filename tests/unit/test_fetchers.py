@@ -1,0 +1,79 @@
+"""The choice of the fetcher for a URL."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shoal.base.url import Url
+from shoal.crawl.engine.fetchers import Cancel, Fetchers
+from shoal.crawl.frontier.values import FrontierTask, UrlKind
+from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
+
+HERE = Url("https://example.com/")
+THERE = Url("https://example.net/")
+
+
+class Handle:
+    def cancel(self) -> None:
+        return
+
+
+class Recorder:
+    """A fetcher that only records what it was asked to fetch."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[Any, ...]] = []
+        self.resumed = 0
+
+    def submit(self, url: Url, done: Callable[[Any], None], *rest: Any) -> Cancel:
+        self.started.append((url, *rest))
+        return Handle()
+
+    def go_on(self) -> None:
+        self.resumed += 1
+
+
+@pytest.fixture
+def pages() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def sitemaps() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def fetchers(pages: Recorder, sitemaps: Recorder) -> Fetchers:
+    return Fetchers(pages, sitemaps)
+
+
+def task(**fields: Any) -> FrontierTask:
+    return FrontierTask(1, 1, 1, 0, 1, HERE, None, 0, **fields)
+
+
+def test_a_page_is_fetched_by_the_page_source(fetchers: Fetchers, pages: Recorder, sitemaps: Recorder) -> None:
+    fetchers.start(task(), lambda fetched: None)
+    assert (pages.started, sitemaps.started) == ([(HERE, None, None)], [])
+
+
+def test_a_sitemap_is_fetched_by_the_sitemap_source(fetchers: Fetchers, pages: Recorder, sitemaps: Recorder) -> None:
+    fetchers.start(task(kind=UrlKind.SITEMAP), lambda fetched: None)
+    assert (pages.started, sitemaps.started) == ([], [(HERE,)])
+
+
+def test_a_page_with_a_validator_is_requested_conditionally(fetchers: Fetchers, pages: Recorder) -> None:
+    fetchers.start(task(etag='"1"'), lambda fetched: None)
+    assert pages.started == [(HERE, ('"1"', None), None)]
+
+
+def test_a_redirected_page_is_fetched_at_the_target_of_the_redirect(fetchers: Fetchers, pages: Recorder) -> None:
+    chain = RedirectChain((RedirectStep(HERE, 301, 7),))
+    fetchers.start(task(target=THERE, chain=chain), lambda fetched: None)
+    assert pages.started == [(THERE, None, chain)]
+
+
+def test_the_next_large_sitemap_is_allowed_by_the_sitemap_source_alone(fetchers: Fetchers, sitemaps: Recorder) -> None:
+    fetchers.resume_sitemaps()
+    assert sitemaps.resumed == 1
