@@ -397,7 +397,7 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     await do("GET", "policies/export")
     log = (await lite.ask("/api/v1/audit-log", boss)).said["items"]
     subjects = {entry["act"]: entry["subject"] for entry in log}
-    of_the_table = {line.act for group in GROUPS for line in table_of(group)} - {None}
+    of_the_table = {line.audit for group in GROUPS for line in table_of(group)} - {None}
     assert set(subjects) == of_the_table | {"token.created"}
     assert subjects["crawl.removed"] == subjects["crawl.stopped_by_force"] == crawl["id"]
     assert {subjects[f"webhook.{deed}"] for deed in ("created", "rotated", "replayed", "removed")} == {hook["id"]}
