@@ -27,7 +27,7 @@ from shoal.events.event import TYPES
 from shoal.fetch.error_codes import PAGE_ERRORS
 from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
-from shoal.serve.endpoint import Endpoint, public_lines
+from shoal.serve.endpoint import Endpoint, public_endpoints
 from shoal.serve.openapi import problems_of, tag_of
 from shoal.settings import SPEEDS
 from shoal.settings_loader import CATALOGUE, ROOMS, SettingEntry
@@ -294,21 +294,21 @@ def http_page() -> str:
         "Errors are [problem documents](errors.md); unknown fields and query parameters are refused. Lists answer",
         "`{items, next}`, and `next` is the `cursor` of the next page. The scope is that of the token that is needed.",
     ]
-    told = list(public_lines(GROUPS))
+    told = list(public_endpoints(GROUPS))
     first: dict[object, Endpoint] = {}  # of those that answer the same
     for line in told:
-        first.setdefault(line.answer, line)
+        first.setdefault(line.response, line)
     for tag in dict.fromkeys(map(tag_of, told)):
         lines += ["", f"## {tag}"]
         for line in told:
-            lines += _endpoint_part(line, first[line.answer]) if tag_of(line) == tag else []
+            lines += _endpoint_part(line, first[line.response]) if tag_of(line) == tag else []
     return "\n".join(lines) + "\n"
 
 
 def _endpoint_part(line: Endpoint, first: Endpoint) -> Iterator[str]:
     yield from ("", f"### {line.method} {line.path}", "")
     scope = f"Scope `{line.scope}`." if line.scope else "No token needed."
-    once = ["Honours `Idempotency-Key`."] if line.once else []
+    once = ["Honours `Idempotency-Key`."] if line.idempotency_key else []
     yield " ".join([line.summary, *line.about.split(), scope, *once])
     yield from _fields("query", line.query)
     yield from _fields("body", line.body)
@@ -321,7 +321,7 @@ def _endpoint_part(line: Endpoint, first: Endpoint) -> Iterator[str]:
 
 def _answers(line: Endpoint, first: Endpoint) -> str:
     like = f", as {first.method} {first.path}" if line is not first and line.response_example is not None else ""
-    kind = "" if line.answer is None else f" ({line.media_type}{like})"
+    kind = "" if line.response is None else f" ({line.media_type}{like})"
     codes = ", ".join(f"`{one.code}`" for one in problems_of(line))
     return f"Answers {line.status}{kind}" + f"; {codes}." * bool(codes)
 

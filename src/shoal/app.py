@@ -222,6 +222,8 @@ class App:
     ) -> list[object]:
         """The groups of REST endpoints over these rooms. Who stops serving closes `live` and `room`, which ends what
         goes on and on."""
+        from shoal.observe.hourly_stats import HourlyStatsReader
+        from shoal.pages.pages import Pages
         from shoal.serve.analyses import AnalysisApi
         from shoal.serve.api import GROUPS
         from shoal.serve.bots import BotApi
@@ -242,12 +244,12 @@ class App:
         return [
             BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),  # asked most often: found first
             CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
-            PageApi(self.crawls, self.database, self.pages),
+            PageApi(self.crawls, Pages(self.database, self.pages)),
             JournalApi(self.crawls, live or CrawlFeeds(self.crawls, self.clock)),
             GroupApi(self.groups, self.once()),
             JobApi(self.jobs),
             QuotaApi(self.jobs),
-            StatsApi(self.crawls, self.jobs, self.database, SqlHourlyStats(), self.clock),
+            StatsApi(self.crawls, self.jobs, HourlyStatsReader(self.database, SqlHourlyStats()), self.clock),
             AnalysisApi(self.analyses),
             PolicyApi(self.policies(), self.intake(), self.once(), self.settings.serve.max_import_bytes),
             ResultApi(self.policies(), self.history()),

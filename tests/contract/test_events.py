@@ -24,6 +24,7 @@ from shoal.events.forwarder import Forwarder
 from shoal.events.retention import EventRetention, SinkMissedEvents
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import Webhooks
+from shoal.serve import to_api
 from shoal.settings import EventSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.leader import SqlLeaderStore
@@ -326,7 +327,7 @@ async def test_changing_the_url_of_a_held_webhook_or_enabling_it_ends_the_hold(p
     await post.happen("crawl.started")
     await post.carry()
     held, _ = await post.webhooks.get(webhook.id)
-    assert held.answer()["held_until"] is not None
+    assert to_api.webhook(held).held_until is not None
     there = f"http://127.0.0.1:{post.server.port}/hook"
     seen = await post.webhooks.change(webhook.id, WebhookChange(url=there) if moved else WebhookChange(enabled=True))
     assert (seen.held_until, seen.failing_since) == (0, None)

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import asdict
 
 from shoal.base.errors import BackendUnavailable
 from shoal.observe.hourly_stats import HOUR, HourlyStatsRetention, HourlyStatsWriter
@@ -11,6 +12,7 @@ from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotAsked, BotPulled
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.states import JobState
+from shoal.serve import to_api
 from shoal.store.sql.hourly_stats import SqlHourlyStats
 from tests.contract.conftest import Bench
 
@@ -21,7 +23,7 @@ def keeper(bench: Bench) -> HourlyStatsWriter:
 
 async def hours(bench: Bench, kind: str | None = None, back: int = 24) -> list[dict[str, object]]:
     seen = await bench.database.read(lambda tx: SqlHourlyStats().since(tx, back, kind))
-    return [one.answer() for one in seen]
+    return [asdict(to_api.hour(one)) for one in seen]
 
 
 async def run_a_few(bench: Bench) -> None:

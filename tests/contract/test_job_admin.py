@@ -6,6 +6,7 @@ from datetime import timedelta
 import asyncpg
 import orjson
 import pytest
+from msgspec import to_builtins
 
 from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
 from shoal.base.ids import JobId
@@ -13,6 +14,7 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
+from shoal.serve import to_api
 from shoal.store.sql import job_admin
 from tests.contract.conftest import Bench, until_blocked
 
@@ -73,10 +75,10 @@ async def test_a_page_that_found_little_says_where_to_go_on(bench: Bench, monkey
     assert await ids(bench, JobFilter(kind="rare")) == [wanted]
 
 
-async def test_an_answer_shows_the_url_and_no_headers(bench: Bench) -> None:
+async def test_a_response_shows_the_url_and_no_headers(bench: Bench) -> None:
     payload = '{"url": "http://joe:secret@example.org/a", "crawl_config": {"headers": {"Authorization": "hidden"}}}'
     job_id = await bench.enqueue(payload=payload, scopes=("project:a",))
-    answer = (await bench.desk.get(job_id)).answer()
+    answer = to_builtins(to_api.job(await bench.desk.get(job_id)))
     assert answer["url"].endswith("@example.org/a")
     assert "secret" not in str(answer)
     assert "hidden" not in str(answer)
@@ -340,7 +342,7 @@ async def test_a_payload_that_nobody_can_read_is_listed_swept_and_explained(benc
     await bench.lease()
     await bench.lose()
     assert (await bench.job(job_id)).crash_count == 1
-    assert (await bench.desk.get(job_id)).answer()["url"] is None
+    assert (await bench.desk.get(job_id)).url is None
     await bench.queue.fail(await bench.lease(), "invalid_payload: this version cannot read it")
     assert await ids(bench, DEAD) == [job_id]
     assert "invalid_payload" in (await bench.desk.explain(job_id)).sentence

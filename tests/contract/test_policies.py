@@ -28,6 +28,8 @@ from shoal.queue.job import Lease
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import JobMoved
 from shoal.queue.states import GrantEnd, JobState
+from shoal.serve import to_api
+from shoal.serve.schemas import Freshness
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.job_admin import SqlJobAdmin
 from shoal.store.sql.outbox import SqlOutbox
@@ -479,12 +481,12 @@ async def test_an_unknown_policy_is_not_found(office: Office) -> None:
 async def test_freshness_is_told(office: Office) -> None:
     policy = await office.make(frequency="1h")
     now, _ = await office.policies.page_of()
-    assert policy.answer(now)["freshness"] == {"age_seconds": None, "stale": False}
+    assert to_api.policy(policy, now).freshness == Freshness(age_seconds=None, stale=False)
     await office.pass_()
     await office.end(await office.take())
     seen = await office.policies.get(policy.id)
     later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
-    assert seen.answer(later)["freshness"] == {"age_seconds": 2 * HOUR, "stale": True}
+    assert to_api.policy(seen, later).freshness == Freshness(age_seconds=2 * HOUR, stale=True)
     assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
 
 
@@ -493,9 +495,9 @@ async def test_a_weekly_policy_is_not_stale_before_its_next_time(office: Office)
     monday = to_micros(datetime(2026, 3, 2, 6, 5, tzinfo=UTC))
     seen = dataclasses.replace(policy, last_success_at=monday)
     gone = dataclasses.replace(seen, spec=policy.spec.replace('"UTC"', '"Europe/Gone"'))
-    assert gone.answer(monday)["timezone"] == "Europe/Gone"
-    assert not seen.answer(monday + 6 * 24 * HOUR * 1_000_000)["freshness"]["stale"]
-    assert seen.answer(monday + 7 * 24 * HOUR * 1_000_000)["freshness"]["stale"]
+    assert to_api.policy(gone, monday).timezone == "Europe/Gone"
+    assert not to_api.policy(seen, monday + 6 * 24 * HOUR * 1_000_000).freshness.stale
+    assert to_api.policy(seen, monday + 7 * 24 * HOUR * 1_000_000).freshness.stale
 
 
 SITE = {"url": None, "seeds": ["http://example.org/"]}
@@ -605,5 +607,5 @@ async def test_a_job_is_explained_with_the_parts_of_its_priority(office: Office)
     await office.make(priority_base=60)
     await office.pass_()
     lease = await office.take()
-    said = (await office.bench.desk.explain(lease.holder.job_id)).answer()
+    said = to_api.job_explanation(await office.bench.desk.explain(lease.holder.job_id))
     assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

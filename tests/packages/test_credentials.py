@@ -12,6 +12,7 @@ from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import CrawlState
+from shoal.serve import to_api
 from shoal.settings_loader import load
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
@@ -118,7 +119,7 @@ async def test_a_crawl_goes_through_the_operators_proxy_by_its_label(sqlite_url:
             crawler = Crawler(app)
             seen = await crawler.crawl(site, proxy="eu")
             pages = await crawler.pages(seen)
-            assert seen.answer()["config"]["proxy"] == "eu"
+            assert to_api.crawl(seen).config["proxy"] == "eu"
             with pytest.raises(InvalidInput, match="proxy 'us' is the label of no proxy here; use eu, or"):
                 await crawler.submit(site, proxy="us")
     assert pages["/"].title == "by proxy"

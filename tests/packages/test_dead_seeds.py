@@ -3,11 +3,13 @@
 import asyncio
 
 import pytest
+from msgspec import to_builtins
 
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page
+from shoal.serve import to_api
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.servers import free_port
 
@@ -97,5 +99,5 @@ async def test_a_crawl_counts_its_pages_by_the_class_of_their_status(crawler: Cr
     counts = seen.counts
     assert (counts.responses["4xx"], counts.responses["5xx"], counts.responses["none"]) == (1, 1, 0)
     assert sum(counts.responses.values()) == counts.pages
-    assert seen.answer()["responses"] == counts.responses
+    assert to_builtins(to_api.crawl(seen).responses) == counts.responses
     assert counts.errors == 0

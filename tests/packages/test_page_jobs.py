@@ -262,7 +262,7 @@ async def test_a_group_of_a_later_version_keeps_no_other_job_from_being_done(
             jobs.close()
         [result] = await app.groups.results(later.id)
         assert result.result.error_code == "unreadable_job"
-        assert (await app.groups.get(later.id)).answer()["jobs"] == {"failed": 1}
+        assert (await app.groups.get(later.id)).jobs == {"failed": 1}
 
 
 async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> None:

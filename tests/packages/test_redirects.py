@@ -14,6 +14,7 @@ from shoal.pages import warc
 from shoal.pages.bodies import place_of
 from shoal.queue.states import GrantEnd, give_back
 from shoal.runners import make_walker
+from shoal.serve import to_api
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 from tests.support import ledger
 
@@ -33,8 +34,8 @@ def robots(text: str) -> Answer:
 
 
 async def explained(crawler: Crawler, seen: CrawlStatus, url: str) -> dict[str, Any]:
-    said = await crawler.app.archivist().explain(seen.crawl.id, url, 2000)
-    return said.answer()
+    found = await crawler.app.archivist().explain(seen.crawl.id, url, 2000)
+    return to_api.url_explanation(seen.crawl.id, found)
 
 
 async def crawl_both(crawler: Crawler, site: ScriptedSite, other: ScriptedSite, **config: Any) -> CrawlStatus:

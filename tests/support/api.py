@@ -1,4 +1,4 @@
-"""The API of one store, listening on a port of its own; answers are held against the shapes that endpoints name."""
+"""The API of one store, listening on a port of its own; responses are checked against the schemas of the endpoints."""
 
 import asyncio
 import json
@@ -77,15 +77,15 @@ class Served:
     def _check(self, method: str, path: str, answered: Answered) -> None:
         scope = {"type": "http", "method": method, "path": path.partition("?")[0], "headers": []}
         route = Finder(self.routes).find(scope)
-        line = None if route is None else route.line
+        spec = None if route is None else route.spec
         if answered.status >= 400:
             if answered.headers["content-type"] == "application/problem+json":
                 assert {"type", "title", "status", "code", "detail"} <= set(answered.json)
-        elif line is not None and line.media_type == "application/json":
-            assert answered.status == line.status
-            if line.answer is not None:
-                taken = msgspec.to_builtins(msgspec.convert(answered.json, line.answer))
-                if isinstance(taken, dict) and not getattr(line.answer, "grows", False):
+        elif spec is not None and spec.media_type == "application/json":
+            assert answered.status == spec.status
+            if spec.response is not None:
+                taken = msgspec.to_builtins(msgspec.convert(answered.json, spec.response))
+                if isinstance(taken, dict) and not getattr(spec.response, "open_fields", False):
                     assert set(taken) == set(answered.json), "undeclared fields"
 
 
@@ -105,7 +105,7 @@ async def listening(app: App) -> AsyncIterator[Served]:
     room = app.waiting_room()
     routes = routes_of([*app.api(live=live, room=room), health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
-    door_of = application(routes, app.clock, app.signals, acts=app.acts())
+    door_of = application(routes, app.clock, app.signals, audit_log=app.acts())
     async with answering(door_of, door):
         try:
             yield Served(app, door.getsockname()[1], clock, room, routes)

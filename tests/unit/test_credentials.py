@@ -8,9 +8,8 @@ from shoal.base.clock import FakeClock
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
 from shoal.cli.options import FLAGS, flag_of
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import CrawlConfig, shown_config
 from shoal.crawl.credentials import cookies_for, hidden, hides
-from shoal.crawl.states import CrawlState
 from shoal.egress.custom_headers import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
@@ -72,14 +71,13 @@ def test_flags_become_headers_and_a_proxy() -> None:
         FLAGS["headers"].value((SECRET,))
 
 
-def test_an_answer_shows_no_secret() -> None:
+def test_the_options_are_shown_without_secrets() -> None:
     given = config(
         headers={"Authorization": f"Bearer {SECRET}", "X-Mine": SECRET, "Accept-Language": "de"},
         cookies=[{"name": "sid", "value": SECRET}],
         proxy=f"http://me:{SECRET}@proxy.example:3128",
     )
-    crawl = Crawl(1, 2, "c", CrawlState.QUEUED, None, "p", given, frozenset(), 50, 0, None, None)  # type: ignore[arg-type]
-    shown = crawl.answer(Counts())["config"]
+    shown = shown_config(given)
     assert SECRET not in str(shown)
     assert shown["headers"] == {"Authorization": "***", "X-Mine": "***", "Accept-Language": "de"}
     assert shown["cookies"][0]["name"] == "sid"

@@ -17,7 +17,7 @@ from shoal.page_jobs.group import GroupConfig
 from shoal.plan.policy import PolicyForm
 from shoal.serve.bots import BatchForm
 from shoal.serve.endpoint import (
-    PARSED_AT_ONCE,
+    PARSED_INLINE,
     EndpointRequest,
     EndpointRoute,
     Finder,
@@ -28,7 +28,7 @@ from shoal.serve.endpoint import (
     routes_of,
     table_of,
 )
-from shoal.serve.pagination import Paging, cursor_of, cut, number_of
+from shoal.serve.pagination import Paging, cursor_of, growing_page_of, number_of, page_of
 from shoal.serve.problems import Json
 
 MAX_BODY = 100
@@ -48,19 +48,19 @@ class Shoals(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class FishApi:
     @endpoint("POST", "/fish", scope=TokenScope.WRITE, summary="Add a fish.", body=Fish)
-    async def add_fish(self, ask: EndpointRequest[Fish, Nothing]) -> Json:
-        return Json({"name": ask.body.name, "scales": ask.body.scales})
+    async def add_fish(self, request: EndpointRequest[Fish, Nothing]) -> Json:
+        return Json({"name": request.body.name, "scales": request.body.scales})
 
     @endpoint("GET", "/fish/{fish_id}", scope=TokenScope.READ, summary="Show a fish.")
-    async def show_fish(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json(ask.part("fish_id"))
+    async def show_fish(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
+        return Json(request.path_param("fish_id"))
 
     @endpoint("GET", "/fish", scope=TokenScope.READ, summary="List fish.", query=Shoals)
-    async def list_fish(self, ask: EndpointRequest[Nothing, Shoals]) -> Json:
-        return Json({"limit": ask.query.limit, "label": ask.query.label, "deep": ask.query.deep})
+    async def list_fish(self, request: EndpointRequest[Nothing, Shoals]) -> Json:
+        return Json({"limit": request.query.limit, "label": request.query.label, "deep": request.query.deep})
 
     @endpoint("POST", "/fish/{fish_id}/feed", scope=TokenScope.WRITE, summary="Feed a fish.")
-    async def feed_fish(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
+    async def feed_fish(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
         return Json("fed")
 
 
@@ -93,18 +93,18 @@ def test_the_table_keeps_the_order_of_the_class_and_what_was_declared() -> None:
     lines = table_of(FishApi)
     assert [line.name for line in lines] == ["add_fish", "show_fish", "list_fish", "feed_fish"]
     assert [line.needs_body for line in lines] == [True, False, False, False]
-    assert lines[1].parts == ["fish_id"]
+    assert lines[1].path_params == ["fish_id"]
 
 
 def test_a_door_learns_which_endpoint_a_request_will_reach() -> None:
     finder, scope = Finder(ROUTES), scope_of("GET", "/fish/carp")
     found = finder.find(scope)
     assert found is not None
-    assert (found.line.name, found.line.scope) == ("show_fish", TokenScope.READ)
+    assert (found.spec.name, found.spec.scope) == ("show_fish", TokenScope.READ)
     assert (scope["route"], scope["path_params"]) == (found, {"fish_id": "carp"})
     whole = finder.find(scope_of("GET", "/fish"))
     assert whole is not None
-    assert whole.line.name == "list_fish"
+    assert whole.spec.name == "list_fish"
     assert finder.find(scope_of("DELETE", "/fish/carp")) is None
     assert finder.find(scope_of("DELETE", "/fish")) is None
     assert finder.find(scope_of("GET", "/birds")) is None
@@ -157,13 +157,13 @@ class Watched(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class WatchedApi:
     @endpoint("POST", "/watched", scope=TokenScope.WRITE, summary="Say where it was parsed.", body=Watched)
-    async def parse_watched(self, ask: EndpointRequest[Watched, Nothing]) -> Json:
-        return Json(ask.body.name)
+    async def parse_watched(self, request: EndpointRequest[Watched, Nothing]) -> Json:
+        return Json(request.body.name)
 
 
-@pytest.mark.parametrize(("size", "on_the_loop"), [(10, True), (PARSED_AT_ONCE, False)])
+@pytest.mark.parametrize(("size", "on_the_loop"), [(10, True), (PARSED_INLINE, False)])
 async def test_a_large_body_is_parsed_outside_of_the_event_loop(size: int, on_the_loop: bool) -> None:
-    [route] = routes_of([WatchedApi()], 10 * PARSED_AT_ONCE)
+    [route] = routes_of([WatchedApi()], 10 * PARSED_INLINE)
     assert isinstance(route, EndpointRoute)
 
     async def receive() -> dict[str, Any]:
@@ -288,10 +288,17 @@ async def test_what_cannot_be_a_name_is_not_looked_for() -> None:
 
 
 def test_a_list_ends_with_the_cursor_of_its_next_page() -> None:
-    page = cut([1, 2, 3], 2, str, lambda one: cursor_of(str(one)))
-    assert page["items"] == ["1", "2"]
-    assert number_of(page["next"]) == 2
-    assert cut([3], 2, str, lambda one: cursor_of(str(one)))["next"] is None
+    items, following = page_of([1, 2, 3], 2, int)
+    assert items == [1, 2]
+    assert number_of(following) == 2
+    assert page_of([3], 2, int) == ([3], None)
+
+
+def test_a_growing_list_always_has_a_next_page() -> None:
+    assert growing_page_of([], 2, 7, int, growing=True) == ([], cursor_of("7"))
+    assert growing_page_of([8], 2, 7, int, growing=True) == ([8], cursor_of("8"))
+    assert growing_page_of([8, 9, 10], 2, 7, int, growing=False) == ([8, 9], cursor_of("9"))
+    assert growing_page_of([8], 2, 7, int, growing=False) == ([8], None)
 
 
 @pytest.mark.parametrize("cursor", ["", "!", "MTIz=", "LTE", cursor_of("1e5"), cursor_of("9" * 30), "\x00", "é"])

@@ -7,41 +7,41 @@ import pytest
 
 from shoal.serve.api import GROUPS
 from shoal.serve.docs import DocsApi
-from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, public_lines
+from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, public_endpoints
 from shoal.serve.openapi import document
 
-LINES = list(public_lines(GROUPS))
-DOCUMENT = document(LINES)
+ENDPOINTS = list(public_endpoints(GROUPS))
+DOCUMENT = document(ENDPOINTS)
 
 
-def ids(line: Endpoint) -> str:
-    return line.name
+def ids(endpoint: Endpoint) -> str:
+    return endpoint.name
 
 
 def test_every_endpoint_has_an_operation_of_its_own_name() -> None:
     names = [one["operationId"] for path in DOCUMENT["paths"].values() for one in path.values()]
-    assert sorted(names) == sorted(line.name for line in LINES)
+    assert sorted(names) == sorted(endpoint.name for endpoint in ENDPOINTS)
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("line", LINES, ids=ids)
-def test_every_endpoint_is_described_with_examples(line: Endpoint) -> None:
-    assert line.summary.endswith(".")
-    if line.media_type == "application/json" and line.answer is not None and line.path.startswith("/api"):
-        assert line.response_example is not None, "an example of its answer"
-    if line.needs_body:
-        assert line.request_example is not None, "an example of its body"
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=ids)
+def test_every_endpoint_is_described_with_examples(endpoint: Endpoint) -> None:
+    assert endpoint.summary.endswith(".")
+    if endpoint.media_type == "application/json" and endpoint.response is not None and endpoint.path.startswith("/api"):
+        assert endpoint.response_example is not None, "an example of its response"
+    if endpoint.needs_body:
+        assert endpoint.request_example is not None, "an example of its body"
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.request_example is not None], ids=ids)
-def test_the_example_of_a_body_is_taken(line: Endpoint) -> None:
-    assert line.body.read(line.request_example)
+@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.request_example is not None], ids=ids)
+def test_the_example_of_a_body_is_accepted(endpoint: Endpoint) -> None:
+    assert endpoint.body.read(endpoint.request_example)
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.response_example is not None], ids=ids)
-def test_the_example_of_an_answer_has_its_shape(line: Endpoint) -> None:
-    taken = msgspec.convert(line.response_example, line.answer)
-    assert set(msgspec.to_builtins(taken)) == set(line.response_example)
+@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.response_example is not None], ids=ids)
+def test_the_example_of_a_response_matches_its_schema(endpoint: Endpoint) -> None:
+    taken = msgspec.convert(endpoint.response_example, endpoint.response)
+    assert set(msgspec.to_builtins(taken)) == set(endpoint.response_example)
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -71,7 +71,7 @@ def test_a_query_parameter_has_no_null() -> None:
 
 async def test_the_page_for_people_names_every_endpoint_and_loads_nothing_from_elsewhere() -> None:
     page = bytes((await DocsApi(GROUPS).show_docs(EndpointRequest(None, Nothing(), Nothing()))).body).decode()
-    assert all(f'id="{line.name}"' in page for line in LINES)
+    assert all(f'id="{endpoint.name}"' in page for endpoint in ENDPOINTS)
     assert 'src="http' not in page
     assert 'href="http' not in page
     assert "<script" not in page

@@ -150,8 +150,8 @@ async def test_a_list_refuses_what_it_does_not_know(api: Served) -> None:
     for query, says in (
         ("limit=201", "limit cannot be '201'; give a whole number from 1 to 200."),
         ("state=walking", "state cannot be 'walking'; give pending, queued, running"),
-        ("cursor=MTIz!", "cursor is not one that this list gave"),
-        ("label=team", "label 'team' is no label; write it as name=value."),
+        ("cursor=MTIz!", "cursor is not a cursor of this list"),
+        ("label=team", "label 'team' is not a label; write it as name=value."),
         ("xyz=1", "xyz is not a known field; the known ones are limit, cursor, state, project, label, after."),
     ):
         status, problem = await api.ask(f"{CRAWLS}?{query}")

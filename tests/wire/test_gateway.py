@@ -23,7 +23,7 @@ from shoal.base.clock import FakeClock
 from shoal.base.errors import BadConfig, NotAllowed
 from shoal.cli.listen import check_exposure
 from shoal.serve.api import GROUPS
-from shoal.serve.application import LOOK_EVERY_SECONDS, application
+from shoal.serve.application import CHECK_EVERY_SECONDS, application
 from shoal.serve.authentication import CallerRefused, TokenAuthenticator
 from shoal.serve.console import ConsoleApi
 from shoal.serve.endpoint import table_of
@@ -323,11 +323,11 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
         }
         streaming = asyncio.create_task(door(scope, receive, send))
         for piece in (b"a", b"b"):
-            clock.jump(LOOK_EVERY_SECONDS)
+            clock.jump(CHECK_EVERY_SECONDS)
             await more.put(piece)
             assert await asyncio.wait_for(seen.get(), 60) == piece
         await tokens.revoke(minted.token.id, ME)
-        clock.jump(LOOK_EVERY_SECONDS)
+        clock.jump(CHECK_EVERY_SECONDS)
         await more.put(b"secret")
         assert await asyncio.wait_for(seen.get(), 60) == b"end"
         await asyncio.wait_for(streaming, 60)
@@ -397,7 +397,7 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     await do("GET", "policies/export")
     log = (await lite.ask("/api/v1/audit-log", boss)).said["items"]
     subjects = {entry["act"]: entry["subject"] for entry in log}
-    of_the_table = {line.act for group in GROUPS for line in table_of(group)} - {None}
+    of_the_table = {line.audit for group in GROUPS for line in table_of(group)} - {None}
     assert set(subjects) == of_the_table | {"token.created"}
     assert subjects["crawl.removed"] == subjects["crawl.stopped_by_force"] == crawl["id"]
     assert {subjects[f"webhook.{deed}"] for deed in ("created", "rotated", "replayed", "removed")} == {hook["id"]}

@@ -2,7 +2,7 @@
 
 from shoal.base.request_form import fields_of
 from shoal.serve.api import GROUPS
-from shoal.serve.endpoint import public_lines
+from shoal.serve.endpoint import public_endpoints
 from shoal.serve.pagination import cursor_of
 from tests.support.api import Served
 
@@ -13,7 +13,7 @@ WORDS = ("x", "job_zzz", "é", "a|b", "-1", "1.5")
 async def test_a_cursor_that_no_list_gave_is_refused_or_leads_nowhere(api: Served) -> None:
     crawl_id = (await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"]}))[1]["id"]
     group_id = (await api.ask("/api/v1/jobs", {"urls": ["http://127.0.0.1:9/"]}))[1]["id"]
-    lists = [line for line in public_lines(GROUPS) if "cursor" in fields_of(line.query)]
+    lists = [line for line in public_endpoints(GROUPS) if "cursor" in fields_of(line.query)]
     assert len(lists) > 5
     for line in lists:
         path = line.path.replace("{crawl_id}", crawl_id).replace("{group_id}", group_id)

@@ -6,7 +6,6 @@ from typing import Any
 
 from shoal.access.caller import Caller
 from shoal.access.store import AuditLogStore
-from shoal.base.clock import moment
 from shoal.base.database import Database, Tx
 
 
@@ -28,17 +27,6 @@ class StoredAuditEntry:
     who: str
     act: AuditEntry
     address: str
-
-    def answer(self) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "at": moment(self.at),
-            "who": self.who,
-            "act": self.act.name,
-            "subject": self.act.subject,
-            "facts": self.act.facts,
-            "address": self.address or None,
-        }
 
 
 class AuditLog:

@@ -9,12 +9,11 @@ import secrets
 from binascii import crc32
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import field
 
-from shoal.access.scopes import ROLES, TokenScope, in_order
-from shoal.base.clock import moment
+from shoal.access.scopes import ROLES, TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import TokenId
 from shoal.base.parsing import read_span
@@ -51,19 +50,6 @@ class Token:
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= self.seen_at else "valid"
-
-    def answer(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "state": self.state,
-            "scopes": [scope.value for scope in in_order(self.scopes)],
-            "made_by": self.made_by,
-            "created_at": moment(self.created_at),
-            "expires_at": moment(self.expires_at),
-            "last_used_at": moment(self.last_used_at),
-            "revoked_at": moment(self.revoked_at),
-        }
 
 
 def _check_name(name: str) -> str:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shoal.audit.states import AnalysisState
-from shoal.base.clock import moment
 from shoal.base.ids import AnalysisId
 
 Severity = Literal["info", "warning", "error"]
@@ -19,9 +18,6 @@ class Finding:
     message: str
     severity: Severity = "info"
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def answer(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("analyzer", "key", "severity", "message", "facts")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +36,3 @@ class Analysis:
     created_at: int
     started_at: int | None
     finished_at: int | None
-
-    def answer(self) -> dict[str, Any]:
-        """The analysis as the API and the command line show it."""
-        failed = self.state is AnalysisState.FAILED
-        return {
-            "id": self.id,
-            "crawl_id": self.crawl_id,
-            "project": self.project,
-            "state": self.state.value,
-            "state_reason": self.state_reason,
-            "error": {"code": self.state_reason, "message": self.error} if failed else None,
-            "findings": self.findings,
-            "created_at": moment(self.created_at),
-            "started_at": moment(self.started_at),
-            "finished_at": moment(self.finished_at),
-        }

@@ -200,7 +200,7 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
 
     async with opened(settings, quiet(settings), existing=existing) as app:
         routes = routes_of(app.api(), settings.serve.max_request_bytes)
-        door = application(routes, app.clock, app.signals, InProcessAuthenticator(local_caller()), acts=app.acts())
+        door = application(routes, app.clock, app.signals, InProcessAuthenticator(local_caller()), audit_log=app.acts())
 
         async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
             return await _call(door, method, target, body, kind)

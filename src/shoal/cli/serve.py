@@ -158,7 +158,9 @@ class Controller:
         keeper = TokenAuthenticator(tokens, AuthThrottle(app.clock), settings, app.signals)
         groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
         routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
-        whole = application(routes, app.clock, app.signals, keeper, acts=app.acts(), open_probes=settings.open_probes)
+        whole = application(
+            routes, app.clock, app.signals, keeper, audit_log=app.acts(), open_probes=settings.open_probes
+        )
         server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:
             self._chores.append(Service(Certificate(server.tls, settings), LOOK_EVERY, app.clock, app.signals))

@@ -9,6 +9,7 @@ from shoal.base.text import plural, visible
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.journal.messages import in_words
 from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.pages.response_counts import in_words as in_classes
 
 SHORTEST_BREAK = 5.0  # seconds; less is how a crawl begins and ends
@@ -34,8 +35,13 @@ def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
         "duration_seconds": round(seconds, 3),
         "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
         "depth_reached": counts.depth_reached,
-        "failed_seeds": [seed.answer() for seed in seen.failed_seeds],
+        "failed_seeds": [_failed_seed(seed) for seed in seen.failed_seeds],
     }
+
+
+def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
+    error = None if seed.error_code is None else {"code": seed.error_code, "message": seed.error_message or ""}
+    return {"url": seed.url, "status": seed.status, "error": error}
 
 
 def rows_of(seen: CrawlStatus, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ class PersistentUrlQueueManager:
         return self._call(self._scan.has_next())
 
     def get_statistics(self) -> dict[str, int]:
-        return self._call(self._scan.statistics()).answer()
+        return self._call(self._scan.statistics()).as_dict()
 
     def pause_scan(self) -> dict[str, Any]:
         """Hold the scan still, for every process that walks it; what it looked like."""

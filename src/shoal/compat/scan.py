@@ -47,7 +47,7 @@ class Statistics:
     queued: int = 0
     seen: int = 0
 
-    def answer(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int]:
         return {"queued": self.queued, "seen": self.seen, "processed": self.seen - self.queued}
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 import xxhash
 from msgspec import Meta
 
-from shoal.base.clock import moment
 from shoal.base.ids import CrawlId
 from shoal.base.query_params import SESSION, TRACKING, read_name
 from shoal.base.request_form import Form, describe, matching
@@ -209,28 +208,7 @@ class Crawl:
             return None
         return (self.finished_at - self.started_at) / 1e6
 
-    def answer(self, counts: Counts) -> dict[str, Any]:
-        """The crawl as the API and the CLI show it."""
-        return {
-            "id": self.id,
-            "state": self.state.value,
-            "state_reason": self.state_reason,
-            "seeds": self.config.seeds,
-            "project": self.project,
-            "labels": self.config.labels,
-            "priority": self.priority,
-            "created_at": moment(self.created_at),
-            "started_at": moment(self.started_at),
-            "finished_at": moment(self.finished_at),
-            "pages": counts.pages,
-            "errors": counts.errors,
-            "responses": counts.responses,
-            "queued": counts.queued,
-            "skipped": counts.skipped,
-            "bytes": counts.bytes,
-            "not_modified": counts.not_modified,
-            "bytes_saved": counts.bytes_saved,
-            "depth_reached": counts.depth_reached,
-            "worked_seconds": round(counts.walked / 1e6, 3),
-            "config": hidden({name: value for name, value in self.config.plain().items() if name not in SHOWN_APART}),
-        }
+
+def shown_config(config: CrawlConfig) -> dict[str, Any]:
+    """Return the options of a crawl with secrets masked, without those that the API shows as fields of the crawl."""
+    return hidden({name: value for name, value in config.plain().items() if name not in SHOWN_APART})

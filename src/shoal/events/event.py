@@ -72,15 +72,12 @@ class EventReceipt:
     body: str
     created_at: int
 
-    def answer(self) -> dict[str, Any]:
-        """The event in the words of CloudEvents 1.0."""
-        return self._head() | {"data": orjson.loads(self.body)}
-
     def line(self) -> bytes:
         """The event as one JSON object."""
-        return orjson.dumps(self._head() | {"data": orjson.Fragment(self.body)}, option=orjson.OPT_UTC_Z)
+        return orjson.dumps(self.attributes() | {"data": orjson.Fragment(self.body)}, option=orjson.OPT_UTC_Z)
 
-    def _head(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, Any]:
+        """Return the CloudEvents attributes: everything but the data."""
         return {
             "specversion": "1.0",
             "id": self.id,

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec import field
 
-from shoal.base.clock import moment
 from shoal.base.request_form import Form, describe
-from shoal.base.text import redact_url
 from shoal.base.url import UrlRefusal, canonical
 from shoal.events.event import TYPES
 from shoal.events.signature import check_secret
@@ -104,19 +102,6 @@ class Webhook:
         old = (self.old_secret or "").split() if (self.old_until or 0) > now else []
         return [self.secret, *old]
 
-    def answer(self) -> dict[str, Any]:
-        """What the API and the command line show of it; never its secret."""
-        return {
-            "id": self.id,
-            "url": redact_url(self.url),
-            "events": list(self.events),
-            "enabled": self.enabled,
-            "reason": self.reason,
-            "failing_since": moment(self.failing_since),
-            "held_until": moment(self.held_until or None),
-            "created_at": moment(self.created_at),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -131,15 +116,3 @@ class Delivery:
     error: str | None
     event_id: str
     event_type: str
-
-    def answer(self) -> dict[str, Any]:
-        return {
-            "event_id": self.event_id,
-            "event_type": self.event_type,
-            "sequence": self.sequence,
-            "state": self.state.value,
-            "attempts": self.attempts,
-            "next_at": moment(self.next_at) if self.state is DeliveryState.WAITING else None,
-            "status": self.status,
-            "error": self.error,
-        }

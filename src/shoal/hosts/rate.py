@@ -1,11 +1,9 @@
 """How hard a host may be asked: how it stands, what a holder wishes of it, what it is granted. Pure; the rows are the
 store's, and how many connections are open at once is each holder's own business."""
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
-
-from shoal.base.clock import moment
 
 AHEAD = 2.0
 """Seconds: how far ahead of their time slots are reserved. A kill wastes no more, and others wait no longer."""
@@ -40,10 +38,6 @@ class HeldHost(Struct, frozen=True):
     origin: str
     until: int
     status: int
-
-    def answer(self) -> dict[str, Any]:
-        """The host as the API and the CLI show it."""
-        return {"origin": self.origin, "held_until": moment(self.until), "status": self.status}
 
 
 class HostSlots(Struct, frozen=True):

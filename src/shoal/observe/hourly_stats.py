@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from shoal.base.clock import moment
 from shoal.base.database import Database, Tx
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
@@ -39,20 +38,21 @@ class HourRow:
     amounts: Mapping[str, float]
     bots: int
 
-    def answer(self) -> dict[str, Any]:
-        told = {name: round(self.amounts.get(name, 0)) for name in SHOWN}
-        tried = told["done"] + told["failed"] + told["retried"]
+    def count(self, name: str) -> int:
+        return round(self.amounts.get(name, 0))
+
+    @property
+    def retry_rate(self) -> float | None:
+        """The share of finished attempts that are retried; None without any."""
+        retried = self.count("retried")
+        finished = self.count("done") + self.count("failed") + retried
+        return round(retried / finished, 4) if finished else None
+
+    @property
+    def average_seconds(self) -> float | None:
+        """The average duration of the fetches that were timed; None without any."""
         timed = self.amounts.get("timed", 0)
-        return {
-            "hour": moment(self.hour),
-            **told,
-            "retry_rate": round(told["retried"] / tried, 4) if tried else None,
-            "average_seconds": round(self.amounts.get("seconds", 0) / timed, 3) if timed else None,
-            "bots": self.bots,
-        }
-
-
-SHOWN: Final = ("created", "done", "failed", "expired", "retried", "lost")
+        return round(self.amounts.get("seconds", 0) / timed, 3) if timed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,6 @@ class BotActivity:
     bot_id: str
     pulled: int
     seen_at: int
-
-    def answer(self) -> dict[str, Any]:
-        told = {"token": self.token, "bot_id": self.bot_id, "pulled": self.pulled}
-        return told | {"seen_at": moment(self.seen_at)}
 
 
 class HourlyStatsStore(Protocol):
@@ -83,6 +79,22 @@ class HourlyStatsStore(Protocol):
         ...
 
     async def forget(self, tx: Tx, before: int) -> int: ...
+
+
+class HourlyStatsReader:
+    """Reads the stored statistics."""
+
+    def __init__(self, database: Database, store: HourlyStatsStore) -> None:
+        self._database = database
+        self._store = store
+
+    async def read(self, hours: int, kind: str | None, most_bots: int) -> tuple[list[HourRow], list[BotActivity]]:
+        """Return the last hours and the bots that were active in them, read together."""
+
+        async def look(tx: Tx) -> tuple[list[HourRow], list[BotActivity]]:
+            return await self._store.since(tx, hours, kind), await self._store.bots(tx, hours, most_bots)
+
+        return await self._database.read(look)
 
 
 class HourlyStats:

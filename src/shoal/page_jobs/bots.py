@@ -4,7 +4,7 @@ told what to fetch and for how long it is the bot's, and nothing of whose it is.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
@@ -174,17 +174,3 @@ class Bots:
         if len(self._meters) >= MOST_TOKENS and token not in self._meters:
             self._meters.clear()
         return self._meters.setdefault(token, _Meter())
-
-
-def told(task: PageTask) -> dict[str, Any]:
-    """A job as a bot sees it: nothing of policy, project or labels."""
-    work, lease = task.work, task.lease
-    assert work is not None, "what cannot be read is handed back"
-    return {
-        "job_id": lease.holder.job_id,
-        "url": work.url,
-        "priority": lease.priority,
-        "crawl_config": work.crawl_config.plain(),
-        "rule_set": work.rule_set,
-        "lease": {"epoch": lease.holder.epoch, "ttl_seconds": lease.ttl_seconds},
-    }

@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from msgspec import Meta
 
-from shoal.base.clock import moment
 from shoal.base.ids import GroupId
 from shoal.base.request_form import describe, matching
 from shoal.page_jobs.spec import PageSpec, Text
 
 MOST_URLS: Final = 10_000
-UNREADABLE: Final[dict[str, Any]] = {"crawl_config": {}, "rule_set": None}
 
 Name = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")]
 Id = Annotated[
@@ -65,19 +63,3 @@ class Group:
     created_at: int
     finished_at: int | None
     jobs: dict[str, int] = field(default_factory=dict)  # how many of them are in each state
-
-    def answer(self) -> dict[str, Any]:
-        """The group as the API and the command line show it."""
-        return {
-            "id": self.id,
-            "state": self.state.value,
-            "state_reason": self.state_reason,
-            "project": self.project,
-            "labels": self.labels,
-            "priority": self.priority,
-            "total": self.total,
-            "jobs": self.jobs,
-            "created_at": moment(self.created_at),
-            "finished_at": moment(self.finished_at),
-            **(UNREADABLE if self.spec is None else self.spec.shown()),
-        }

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shoal.base.clock import moment
 from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
 from shoal.base.text import shorten
@@ -22,9 +21,6 @@ class Change:
     before: Any
     after: Any
 
-    def answer(self) -> dict[str, Any]:
-        return {"path": self.path, "from": self.before, "to": self.after}
-
 
 @dataclass(frozen=True, slots=True)
 class Diff:
@@ -33,16 +29,14 @@ class Diff:
     before: StoredResult
     after: StoredResult
 
-    def answer(self) -> dict[str, Any]:
-        changes = changes_of(self.before.result.data, self.after.result.data)
-        hashes = (self.before.result.html_hash, self.after.result.html_hash)
-        return {
-            "from": _told(self.before),
-            "to": _told(self.after),
-            "html_changed": None if None in hashes else hashes[0] != hashes[1],
-            "changes": [change.answer() for change in changes[:MOST_CHANGES]],
-            "more_changes": max(0, len(changes) - MOST_CHANGES),
-        }
+    @property
+    def html_changed(self) -> bool | None:
+        """Whether the page changed; None if a hash is missing."""
+        before, after = self.before.result.html_hash, self.after.result.html_hash
+        return None if before is None or after is None else before != after
+
+    def changes(self) -> "list[Change]":
+        return changes_of(self.before.result.data, self.after.result.data)
 
 
 class History:
@@ -97,13 +91,3 @@ def _each(before: dict[Any, Any], after: dict[Any, Any], places: list[tuple[str,
 
 def _known(value: Any) -> Any:
     return None if value is ABSENT else value
-
-
-def _told(stored: StoredResult) -> dict[str, Any]:
-    result = stored.result
-    return {
-        "job_id": stored.job_id,
-        "status": result.status.value,
-        "html_hash": result.html_hash,
-        "fetched_at": moment(result.fetched_at),
-    }

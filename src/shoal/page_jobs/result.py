@@ -101,9 +101,3 @@ class StoredResult:
     policy: str | None
     state: JobState
     result: Result
-
-    def answer(self) -> dict[str, Any]:
-        """The result as the API and the command line show it."""
-        ids: dict[str, Any] = {"job_id": self.job_id, "group": self.group_id, "policy": self.policy}
-        ids |= {"attempt": self.epoch, "state": self.state.value}
-        return ids | self.result.told()

@@ -31,10 +31,6 @@ class ImportSummary:
     bad: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)  # of the first bad lines: which, and what
 
-    def answer(self) -> dict[str, object]:
-        problems = [{"line": line, "problem": problem} for line, problem in self.problems]
-        return {"made": self.made, "bad": self.bad, "problems": problems}
-
 
 class PolicyImporter:
     def __init__(self, database: Database, store: PolicyStore, policies: Policies) -> None:

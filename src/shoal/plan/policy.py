@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from msgspec import Meta, field
 
-from shoal.base.clock import moment, span, to_micros
+from shoal.base.clock import span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.parsing import read_duration, read_pause, read_span
 from shoal.base.request_form import Form, describe, matching
-from shoal.base.text import HIDDEN, redact_url
+from shoal.base.text import HIDDEN
 from shoal.egress.custom_headers import hidden_headers
 from shoal.page_jobs.spec import PageConfig, check_config, check_rule_set
 from shoal.plan.schedule import MOST_WINDOWS, Schedule, check_cron, check_frequency, check_windows, read_window, zone
@@ -198,27 +198,9 @@ class Policy:
             step = span(DAY)
         return max(0.0, (now - last) / step)
 
-    def answer(self, now: int) -> dict[str, Any]:
-        """What the API and the command line show of it; without secrets."""
-        told = self.form.plain()
-        told["crawl_config"] = _shown(self.form.crawl_config)
-        told["url"] = None if self.form.url is None else redact_url(self.form.url)
-        age = None if self.last_success_at is None else round((now - self.last_success_at) / 1e6)
-        return {
-            "id": self.id,
-            **told,
-            "next_run_at": moment(self.next_run_at),
-            "last_run_at": moment(self.last_run_at),
-            "last_success_at": moment(self.last_success_at),
-            "live_job_id": self.live_job_id,
-            "last_crawl_id": self.live_crawl,
-            "freshness": {"age_seconds": age, "stale": self.staleness(now) > 1.0},
-            "created_at": moment(self.created_at),
-        }
 
-
-def _shown(config: dict[str, Any]) -> dict[str, Any]:
-    """Options as anybody may see them."""
+def shown_options(config: dict[str, Any]) -> dict[str, Any]:
+    """Mask the secrets among the options of a policy."""
     secret = {name: HIDDEN for name in ("cookies", "proxy") if name in config}
     if "://" not in str(config.get("proxy")):  # the label of one
         secret.pop("proxy", None)

@@ -19,18 +19,6 @@ class JobExplanation:
     sentence: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def answer(self) -> dict[str, Any]:
-        """What the API and the command line show of it."""
-        return {
-            "job_id": self.job.id,
-            "state": self.job.state.value,
-            "reason": self.reason,
-            "explanation": self.sentence,
-            "capability": self.job.capability,
-            **self.facts,
-            **({"priority_parts": parts} if (parts := self.job.priority_parts) else {}),
-        }
-
 
 def explain(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None) -> JobExplanation:
     """`room`: of the scope that a parked job waits for, how many are locked and how many may be."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import orjson
 from msgspec import Struct
 
-from shoal.base.clock import moment
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import redact_url
@@ -194,33 +193,6 @@ class Job:
     line_at: int
     finished_at: int | None
 
-    def answer(self) -> dict[str, Any]:
-        """What the API and the command line show of it. Of what it carries only the URL: headers may hold secrets."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "state": self.state.value,
-            "state_reason": self.state_reason,
-            "url": self.url,
-            "run_id": self.run_id,
-            "lane": self.lane,
-            "capability": self.capability,
-            "priority": self.priority,
-            "scopes": list(self.scopes),
-            "dedupe_key": self.dedupe_key,
-            "attempts": self.attempts,
-            "max_attempts": self.max_attempts,
-            "crash_count": self.crash_count,
-            "lease_epoch": self.lease_epoch,
-            "locked_by": self.lease_holder,
-            "locked_at": moment(self.granted_at) if self.lease_holder is not None else None,
-            "lease_until": moment(self.lease_until),
-            "not_before": moment(self.not_before),
-            "error": self.error,
-            "created_at": moment(self.created_at),
-            "finished_at": moment(self.finished_at),
-        }
-
     @property
     def url(self) -> str | None:
         """The page that the job is about, if it is about one and its payload can be read."""
@@ -255,19 +227,6 @@ class Grant:
     node: str | None
     pid: int | None
     config: str | None
-
-    def answer(self) -> dict[str, Any]:
-        """What the API and the command line show of it."""
-        return {
-            "epoch": self.epoch,
-            "holder": self.holder,
-            "node": self.node,
-            "pid": self.pid,
-            "granted_at": moment(self.granted_at),
-            "ended_at": moment(self.ended_at),
-            "ended": None if self.ended is None else self.ended.value,
-            "error": self.error,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
@@ -44,10 +44,6 @@ class Quota:
     most: int
     locked: int = 0
     parked: int = 0
-
-    def answer(self) -> dict[str, Any]:
-        """What the API and the command line show of it."""
-        return {"scope": self.scope, "most": self.most, "locked": self.locked, "parked": self.parked}
 
 
 @dataclass(frozen=True, slots=True)

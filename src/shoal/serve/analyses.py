@@ -1,21 +1,19 @@
-"""REST for analyses: what became of them, and what they found."""
+"""REST endpoints for analyses and their findings."""
 
 from typing import Annotated
 
 from shoal.access.scopes import TokenScope
 from shoal.audit.analyses import Analyses
-from shoal.audit.analysis import Analysis
 from shoal.audit.states import AnalysisState
 from shoal.base.errors import NotFound
 from shoal.base.request_form import describe
 from shoal.crawl.crawl import Name
-from shoal.serve import examples, schemas
+from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, cursor_of, cut, number_of
-from shoal.serve.problems import Json
+from shoal.serve.pagination import Paging, number_of, page_of
 
 
-class AnalysesWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnalysisQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: Annotated[AnalysisState | None, describe("Only analyses in this state.")] = None
     crawl_id: Annotated[Name | None, describe("Only analyses of this crawl.")] = None
 
@@ -30,41 +28,42 @@ class AnalysisApi:
         "GET",
         "/api/v1/analyses",
         scope=TokenScope.READ,
-        summary="List analyses, the newest first.",
-        query=AnalysesWanted,
-        answer=schemas.AnalysisList,
+        summary="List analyses, newest first.",
+        query=AnalysisQuery,
+        response=schemas.AnalysisList,
         response_example={"items": [examples.ANALYSIS], "next": "MTI"},
     )
-    async def list_analyses(self, ask: EndpointRequest[Nothing, AnalysesWanted]) -> Json:
-        """A crawl with `analyze` has one when it is completed."""
-        query = ask.query
+    async def list_analyses(self, request: EndpointRequest[Nothing, AnalysisQuery]) -> schemas.AnalysisList:
+        """A crawl with the option `analyze` is analyzed when it completes."""
+        query = request.query
         found = await self._analyses.newest(
             after=number_of(query.cursor), limit=query.limit + 1, state=query.state, crawl_id=query.crawl_id
         )
-        return Json(cut(found, query.limit, Analysis.answer, lambda one: cursor_of(str(one.number))))
+        analyses, more = page_of(found, query.limit, lambda analysis: analysis.number)
+        return schemas.AnalysisList(items=[to_api.analysis(one) for one in analyses], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/analyses/{analysis_id}",
         scope=TokenScope.READ,
-        summary="Show one analysis.",
-        answer=schemas.Analysis,
+        summary="Show an analysis.",
+        response=schemas.Analysis,
         response_example=examples.ANALYSIS,
         problems=[NotFound],
     )
-    async def show_analysis(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json((await self._analyses.get(ask.part("analysis_id"))).answer())
+    async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Analysis:
+        return to_api.analysis(await self._analyses.get(request.path_param("analysis_id")))
 
     @endpoint(
         "GET",
         "/api/v1/analyses/{analysis_id}/findings",
         scope=TokenScope.READ,
-        summary="List what the analyzers found.",
-        answer=schemas.FindingList,
+        summary="List the findings of an analysis.",
+        response=schemas.FindingList,
         response_example={"items": [examples.FINDING], "next": None},
         problems=[NotFound],
     )
-    async def list_findings(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        """All of them at once; `next` is always null. They are there when the analysis is a success."""
-        found = await self._analyses.findings(ask.part("analysis_id"))
-        return Json({"items": [finding.answer() for finding in found], "next": None})
+    async def list_findings(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.FindingList:
+        """The list is complete; `next` is always null. Findings are available once the analysis has succeeded."""
+        found = await self._analyses.findings(request.path_param("analysis_id"))
+        return schemas.FindingList(items=[to_api.finding(one) for one in found], next=None)

@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, what it refuses before any route, and its errors."""
+"""The HTTP application: the gateway that authenticates every request, the routes behind it, and error handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from shoal.serve.problems import http_error, shoal_error, unexpected
 PROBES = frozenset({"/readyz", "/metrics"})
 OPEN = frozenset({"/login", "/logout"})
 FILES = "/static/"
-LOOK_EVERY_SECONDS = 3.0  # at the caller of an answer that goes on and on
-CLIENT_GONE = 499  # in metrics: the client closed the connection before there was an answer
+CHECK_EVERY_SECONDS = 3.0  # how often the token of a streaming response is checked
+CLIENT_GONE = 499  # in metrics: the client closed the connection before the response
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -48,28 +48,28 @@ def application(
     routes: Sequence[BaseRoute],
     clock: Clock,
     signals: Signals,
-    keeper: Authenticator | None = None,
+    authenticator: Authenticator | None = None,
     *,
-    acts: AuditLog | None = None,
+    audit_log: AuditLog | None = None,
     open_probes: bool = False,
 ) -> ASGIApp:
-    """The application over these routes. Without a keeper only this machine is let in."""
+    """Build the application. Without an authenticator, only requests from this machine are allowed."""
     app = Starlette(
         routes=list(routes),
         exception_handlers={ShoalError: shoal_error, HTTPException: http_error, Exception: unexpected},
     )
-    app.state.acts = acts
-    return Gateway(app, Finder(routes), keeper or LoopbackAuthenticator(), open_probes, clock, signals)
+    app.state.audit_log = audit_log
+    return Gateway(app, Finder(routes), authenticator or LoopbackAuthenticator(), open_probes, clock, signals)
 
 
-class RequestBounds:
-    """The way of one answer out. A stream ends soon after its caller is no longer welcome: tokens are revoked."""
+class ResponseSender:
+    """Sends one response with security headers. A stream is closed soon after the token of its caller is revoked."""
 
-    def __init__(self, send: Send, clock: Clock, is_welcome: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, send: Send, clock: Clock, is_allowed: Callable[[], Awaitable[bool]]) -> None:
         self._send = send
         self._clock = clock
-        self._is_welcome = is_welcome
-        self._looked_at = clock.monotonic()
+        self._is_allowed = is_allowed
+        self._checked_at = clock.monotonic()
         self.status = 500
         self.is_closed = False
 
@@ -80,33 +80,35 @@ class RequestBounds:
         elif message.get("more_body") and await self._must_end():
             self.is_closed = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-            raise ConnectionError("the caller is no longer welcome")  # how a server tells that nobody reads any more
+            raise ConnectionError("the caller is no longer allowed")  # as a server reports a closed connection
         await self._send(message)
 
     async def _must_end(self) -> bool:
         now = self._clock.monotonic()
-        if now - self._looked_at < LOOK_EVERY_SECONDS:
+        if now - self._checked_at < CHECK_EVERY_SECONDS:
             return False
-        self._looked_at = now
-        return not await self._is_welcome()
+        self._checked_at = now
+        return not await self._is_allowed()
 
 
 class Gateway:
-    """Every request passes here: its keeper lets it in or not, the answer gets its headers, and is counted. Endpoints
-    answer it straight: the framework's way to them costs as much as what most of them do."""
+    """Authenticates every request, adds the security headers to its response, and counts it.
+
+    Endpoints are called directly, because the framework's dispatch costs as much as most of them do.
+    """
 
     def __init__(
         self,
         app: Starlette,
         finder: Finder,
-        keeper: Authenticator,
+        authenticator: Authenticator,
         open_probes: bool,
         clock: Clock,
         signals: Signals,
     ) -> None:
         self._app = app
         self._finder = finder
-        self._keeper = keeper
+        self._authenticator = authenticator
         self._open_probes = open_probes
         self._clock = clock
         self._signals = signals
@@ -116,42 +118,42 @@ class Gateway:
             await self._app(scope, receive, send)
             return
         request, began = Request(scope, receive), self._clock.monotonic()
-        passage = RequestBounds(send, self._clock, lambda: self._is_welcome(request))
+        sender = ResponseSender(send, self._clock, lambda: self._is_allowed(request))
         try:
             found = self._finder.find(scope)
-            answer: ASGIApp | None = await self._refusal(request)
-            if answer is None and found is not None:
-                answer = await self._answer(found, request, passage)
-            await (answer or self._app)(scope, receive, passage.send)
-        except ClientDisconnect:  # it sent a part of a body and went, or was cut for being slow: nobody to tell
-            passage.status = CLIENT_GONE
+            response: ASGIApp | None = await self._refusal(request)
+            if response is None and found is not None:
+                response = await self._respond(found, request, sender)
+            await (response or self._app)(scope, receive, sender.send)
+        except ClientDisconnect:  # while sending its body, or it was cut off for being slow
+            sender.status = CLIENT_GONE
         except Exception:
-            if not passage.is_closed:
+            if not sender.is_closed:
                 raise
         finally:
             route = getattr(scope.get("route"), "path", "none")
             seconds = self._clock.monotonic() - began
-            served = RequestServed(method=scope["method"], route=route, status=passage.status, seconds=seconds)
+            served = RequestServed(method=scope["method"], route=route, status=sender.status, seconds=seconds)
             self._signals.emit(served)
 
-    async def _answer(self, found: EndpointRoute, request: Request, passage: RequestBounds) -> Response:
-        """What an endpoint answers, as the framework would give it."""
+    async def _respond(self, found: EndpointRoute, request: Request, sender: ResponseSender) -> Response:
+        """Call an endpoint, with the error handling of the framework."""
         request.scope["app"] = self._app
         try:
-            answer: Response = await found.endpoint(request)
+            response: Response = await found.endpoint(request)
         except ShoalError as error:
             return await shoal_error(request, error)
         except ClientDisconnect:
             raise
         except Exception as error:
-            await (await unexpected(request, error))(request.scope, request.receive, passage.send)
-            raise  # whoever serves us tells of it
-        return answer
+            await (await unexpected(request, error))(request.scope, request.receive, sender.send)
+            raise  # the HTTP server logs it
+        return response
 
-    async def _is_welcome(self, request: Request) -> bool:
-        """Whether who was let in still would be. A store that cannot say so throws nobody out."""
+    async def _is_allowed(self, request: Request) -> bool:
+        """Check whether the caller is still allowed. If the store is unavailable, the stream goes on."""
         try:
-            await self._keeper.admit(request, self._needed(request))
+            await self._authenticator.admit(request, self._needed(request))
         except CallerError:
             return False
         except ShoalError:
@@ -159,9 +161,9 @@ class Gateway:
         return True
 
     async def _refusal(self, request: Request) -> Response | None:
-        """The answer to who is not let in. Who is let in is known to handlers as `request.state.caller`."""
+        """Return the response to a caller that is not allowed. Else set `request.state.caller` for the handlers."""
         try:
-            caller = request.state.caller = await self._keeper.admit(request, self._needed(request))
+            caller = request.state.caller = await self._authenticator.admit(request, self._needed(request))
             if caller is not None and (proven := request.scope.get("extensions", {}).get(EXTENSION)) is not None:
                 proven["prove"]()
         except Unauthenticated as error:
@@ -171,20 +173,20 @@ class Gateway:
         return None
 
     def _needed(self, request: Request) -> TokenScope | None:
-        """What a request needs. What is in no table, or not there at all, is open to nobody else."""
-        path = request.scope["path"]  # what is routed by; `request.url` would believe the Host header
+        """Return the scope that a request needs. Paths outside the endpoint table need one too, even unknown ones."""
+        path = request.scope["path"]  # as routed; `request.url` would depend on the Host header
         if path in PROBES:
             return None if self._open_probes else TokenScope.READ
         found = request.scope["route"]
         if isinstance(found, EndpointRoute):
-            return found.line.scope
+            return found.spec.scope
         if path in OPEN or path.startswith(FILES):
             return None
         return TokenScope.READ if request.method in SAFE_METHODS else TokenScope.WRITE
 
 
 def _is_visit(request: Request) -> bool:
-    """Whether a person opened a page."""
+    """Tell whether a browser opened a page, rather than a program calling the API."""
     is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
     return (
         is_page and not request.scope["path"].startswith(("/api/", "/bot/")) and "authorization" not in request.headers

@@ -93,11 +93,11 @@ class ConsoleApi:
         self._page = templates().get_template("crawls.html")
 
     @endpoint("GET", "/", scope=TokenScope.READ, summary="The console.", query=ConsoleFeedQuery, public=False)
-    async def show_console(self, ask: EndpointRequest[Nothing, ConsoleFeedQuery]) -> HTMLResponse:
-        after = ask.query.after
+    async def show_console(self, request: EndpointRequest[Nothing, ConsoleFeedQuery]) -> HTMLResponse:
+        after = request.query.after
         rows, older = await self._rows(after)
         shown = {"rows": rows, "older": older, "summary": summary(rows), "newest": after is None, "blank": BLANK}
-        return HTMLResponse(self._page.render(shown, **_about(ask.request)), headers=FRESH)
+        return HTMLResponse(self._page.render(shown, **_about(request.http)), headers=FRESH)
 
     @endpoint(
         "GET",
@@ -107,8 +107,8 @@ class ConsoleApi:
         query=ConsoleFeedQuery,
         public=False,
     )
-    async def show_rows(self, ask: EndpointRequest[Nothing, ConsoleFeedQuery]) -> Json:
-        rows, older = await self._rows(ask.query.after)
+    async def show_rows(self, request: EndpointRequest[Nothing, ConsoleFeedQuery]) -> Json:
+        rows, older = await self._rows(request.query.after)
         answer = {"rows": [asdict(row) for row in rows], "older": older, "summary": summary(rows)}
         return Json(answer, headers=FRESH)
 

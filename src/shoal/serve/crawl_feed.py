@@ -117,7 +117,7 @@ class CrawlFeeds:
             changed = feed.changed
             for line in await self._lines(crawl_id, feed, place):
                 place = line.number
-                yield _event("log", line.answer(crawl_id), place)
+                yield _event("log", line.record(crawl_id), place)
             for name, value in (("state", _state(feed.seen)), ("progress", _progress(feed.seen))):
                 if told.get(name) != value:
                     told[name] = value

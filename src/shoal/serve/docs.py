@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: what this server takes and answers, for programs and for people."""
+"""`/openapi.json` and `/docs`: the reference of the API, for programs and for people."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,13 +10,13 @@ from starlette.responses import HTMLResponse, Response
 from shoal import __version__
 from shoal.access.scopes import TokenScope
 from shoal.serve.console import templates
-from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, endpoint, public_lines
+from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, endpoint, public_endpoints
 from shoal.serve.openapi import document, problems_of, tag_of
 from shoal.serve.problems import Json
 
 
 class DocsApi:
-    """The reference of the API that it is part of."""
+    """The OpenAPI document and the reference page."""
 
     def __init__(self, groups: Sequence[type]) -> None:
         self._groups = groups
@@ -25,37 +25,39 @@ class DocsApi:
         "GET",
         "/openapi.json",
         scope=TokenScope.READ,
-        summary="The OpenAPI 3.1 document of this server.",
-        answer=dict[str, Any],
+        summary="Return the OpenAPI 3.1 document of this server.",
+        response=dict[str, Any],
     )
-    async def show_openapi(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
+    async def show_openapi(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         return Response(self._document, media_type="application/json")
 
-    @endpoint("GET", "/docs", scope=TokenScope.READ, summary="The same for people.", answer=str, media_type="text/html")
-    async def show_docs(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
+    @endpoint(
+        "GET", "/docs", scope=TokenScope.READ, summary="Show the API reference.", response=str, media_type="text/html"
+    )
+    async def show_docs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         return HTMLResponse(self._page)
 
     @cached_property
-    def _lines(self) -> list[Endpoint]:
-        return list(public_lines(self._groups))
+    def _endpoints(self) -> list[Endpoint]:
+        return list(public_endpoints(self._groups))
 
     @cached_property
     def _document(self) -> bytes:
-        return bytes(Json(document(self._lines)).body)
+        return bytes(Json(document(self._endpoints)).body)
 
     @cached_property
     def _page(self) -> str:
-        told = orjson.loads(self._document)
+        reference = orjson.loads(self._document)
         tags: dict[str, list[dict[str, Any]]] = {}
-        for line in self._lines:
-            operation = told["paths"][line.path.replace(":path}", "}")][line.method.lower()]
-            codes = [kind.code for kind in problems_of(line)]
-            tags.setdefault(tag_of(line), []).append({"line": line, "told": operation, "codes": codes})
-        schemas = told["components"]["schemas"]
+        for spec in self._endpoints:
+            operation = reference["paths"][spec.path.replace(":path}", "}")][spec.method.lower()]
+            codes = [kind.code for kind in problems_of(spec)]
+            tags.setdefault(tag_of(spec), []).append({"endpoint": spec, "operation": operation, "codes": codes})
+        schemas = reference["components"]["schemas"]
         return (
             templates()
             .get_template("docs.html")
-            .render(tags=tags, schemas=schemas, about=told["info"], version=__version__, as_json=_as_json)
+            .render(tags=tags, schemas=schemas, about=reference["info"], version=__version__, as_json=_as_json)
         )
 
 

@@ -1,6 +1,7 @@
-"""The endpoint table: what each endpoint takes and answers, who may call it, and what is refused before it is called.
+"""The endpoint table: the input, response schema and token scope of each endpoint.
 
-Routes, scope checks and the OpenAPI document are made from it. Who a caller is, is the door's business (`site.py`).
+Routes, scope checks and the OpenAPI document are generated from it. Callers are authenticated before they get here, in
+`application.py`.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from json import JSONDecoder
 from typing import Any, Generic, TypeVar, get_origin
 
 import orjson
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
@@ -24,79 +26,79 @@ from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, Wron
 from shoal.base.request_form import Form, fields_of
 from shoal.base.text import shorten
 from shoal.serve.authentication import caller_of
+from shoal.serve.problems import Json
 
 F = TypeVar("F", bound=Form)
 B = TypeVar("B", bound=Form)
 Q = TypeVar("Q", bound=Form)
 
 MOST_DRAINED = 32_000_000
-PARSED_AT_ONCE = 64_000  # bytes of a body that are parsed on the event loop: a few milliseconds
-LONGEST_NAME = 300  # characters of a part of a path
+PARSED_INLINE = 64_000  # bytes; parsing that much takes a few milliseconds, so it may run on the event loop
+LONGEST_NAME = 300  # characters of a path parameter
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
-WHOLE = re.compile(r"-?[0-9]{1,19}")  # as many digits as the largest of 64 bits has
+WHOLE = re.compile(r"-?[0-9]{1,19}")  # as many digits as a 64-bit integer has
 MARK = "shoal_endpoint"
 
 
 class Nothing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """No fields at all: of an endpoint that takes no body, or no query parameters."""
+    """The form of an endpoint without a body, or without query parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRequest(Generic[B, Q]):
-    """One request, read and judged: what its handler needs, and nothing that was not declared."""
+    """A request with its validated body and query parameters."""
 
-    request: Request
+    http: Request
     body: B
     query: Q
-    act: str | None = None  # what the log of administrative acts calls it
+    action: str | None = None  # its name in the audit log
 
-    def part(self, name: str) -> str:
-        """A part of the path by its name in the endpoint's path."""
-        return str(self.request.path_params[name])
+    def path_param(self, name: str) -> str:
+        return str(self.http.path_params[name])
 
-    async def note(self, tx: Tx, subject: str) -> None:
-        """Log what is done, in the commit that does it: what verbs take as `noting`."""
-        acts: AuditLog | None = getattr(self.request.app.state, "acts", None)
-        if acts is not None and self.act is not None:
-            await acts.note_in(tx, caller_of(self.request), AuditEntry(self.act, subject))
+    async def audit(self, tx: Tx, subject: str) -> None:
+        """Write the action to the audit log, in the commit that carries it out."""
+        audit_log: AuditLog | None = getattr(self.http.app.state, "audit_log", None)
+        if audit_log is not None and self.action is not None:
+            await audit_log.note_in(tx, caller_of(self.http), AuditEntry(self.action, subject))
 
-    async def note_alone(self, subject: str) -> None:
-        """Log what changes nothing in the store."""
-        acts: AuditLog | None = getattr(self.request.app.state, "acts", None)
-        if acts is not None and self.act is not None:
-            await acts.note(caller_of(self.request), AuditEntry(self.act, subject))
+    async def audit_alone(self, subject: str) -> None:
+        """Write an action that changes nothing else in the store to the audit log."""
+        audit_log: AuditLog | None = getattr(self.http.app.state, "audit_log", None)
+        if audit_log is not None and self.action is not None:
+            await audit_log.note(caller_of(self.http), AuditEntry(self.action, subject))
 
 
-Handler = Callable[[Any, EndpointRequest[Any, Any]], Awaitable[Response]]
+Handler = Callable[[Any, EndpointRequest[Any, Any]], Awaitable[Response | Struct | dict[str, Any]]]
+"""Returns a response schema, the fields of an open schema, or a complete HTTP response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One line of the table."""
+    """One entry of the table."""
 
     name: str  # of its handler, and of the operation in the OpenAPI document
     method: str
     path: str
-    scope: TokenScope | None  # None: anybody may call it
+    scope: TokenScope | None  # None: no token needed
     summary: str  # one sentence
-    about: str  # what else is to be said
+    about: str  # further description
     body: type[Form]
     needs_body: bool
-    file: tuple[str, ...]  # media types of a body that is a file, which its handler reads
+    file: tuple[str, ...]  # media types of an uploaded file, which the handler reads itself
     query: type[Form]
     status: int
-    answer: Any  # a type, or None if it has no body
+    response: Any  # a type, or None without a response body
     media_type: str  # or several, as `one or another`
-    problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may answer
-    request_example: Any  # an example of a body
-    response_example: Any  # an example of an answer
-    once: bool  # honours `Idempotency-Key`
-    act: str | None  # what the log of administrative acts calls it; its handler hands `ask.note` on
+    problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may return
+    request_example: Any
+    response_example: Any
+    idempotency_key: bool  # honours `Idempotency-Key`
+    audit: str | None  # name of the action in the audit log; the handler passes `request.audit` on
     public: bool  # part of the OpenAPI document
 
     @property
-    def parts(self) -> list[str]:
-        """The names of the parts of its path that a caller fills in."""
+    def path_params(self) -> list[str]:
         return re.findall(r"{(\w+)", self.path)
 
 
@@ -111,19 +113,19 @@ def endpoint(
     file: tuple[str, ...] = (),
     query: type[Form] = Nothing,
     status: int = 200,
-    answer: Any = None,
+    response: Any = None,
     media_type: str = "application/json",
     problems: Sequence[type[ShoalError]] = (),
     request_example: Any = None,
     response_example: Any = None,
-    once: bool = False,
-    act: str | None = None,
+    idempotency_key: bool = False,
+    audit: str | None = None,
     public: bool = True,
 ) -> Callable[[Handler], Handler]:
-    """Put the method below into the table. A body is needed if one of its fields is, unless `needs_body` says else."""
+    """Add the decorated method to the table. A body is required if one of its fields is, unless `needs_body` is set."""
 
     def mark(handler: Handler) -> Handler:
-        line = Endpoint(
+        spec = Endpoint(
             name=handler.__name__,
             method=method,
             path=path,
@@ -131,102 +133,101 @@ def endpoint(
             summary=summary,
             about=getdoc(handler) or "",
             body=body,
-            needs_body=_needs(body) if needs_body is None else needs_body,
+            needs_body=any(one.required for one in fields_of(body).values()) if needs_body is None else needs_body,
             file=file,
             query=query,
             status=status,
-            answer=answer,
+            response=response,
             media_type=media_type,
             problems=tuple(problems),
             request_example=request_example,
             response_example=response_example,
-            once=once,
-            act=act,
+            idempotency_key=idempotency_key,
+            audit=audit,
             public=public,
         )
-        setattr(handler, MARK, line)
+        setattr(handler, MARK, spec)
         return handler
 
     return mark
 
 
-def _needs(body: type[Form]) -> bool:
-    return any(field.required for field in fields_of(body).values())
-
-
 def table_of(group: type) -> tuple[Endpoint, ...]:
-    """The endpoints of a class, in the order in which they stand there."""
-    lines = [getattr(found, MARK) for _, found in getmembers_static(group) if hasattr(found, MARK)]
+    """Return the endpoints of a class in the order of their definition."""
+    endpoints = [getattr(found, MARK) for _, found in getmembers_static(group) if hasattr(found, MARK)]
     order = {name: place for kind in group.__mro__ for place, name in enumerate(vars(kind))}
-    return tuple(sorted(lines, key=lambda line: order[line.name]))
+    return tuple(sorted(endpoints, key=lambda one: order[one.name]))
 
 
 class EndpointRoute(Route):
-    """The route of an endpoint: reads and judges the request, then calls the handler."""
+    """The route of an endpoint: validates the request, calls the handler, and encodes what it returns."""
 
-    def __init__(self, line: Endpoint, group: object, max_body: int, parsing: asyncio.Semaphore) -> None:
-        self.line = line
-        self._handler = getattr(group, line.name)
+    def __init__(self, spec: Endpoint, group: object, max_body: int, parsing: asyncio.Semaphore) -> None:
+        self.spec = spec
+        self._handler = getattr(group, spec.name)
         self._max_body = max_body
         self._parsing = parsing
-        super().__init__(line.path, self._answer, methods=[line.method], name=line.name)
+        super().__init__(spec.path, self._respond, methods=[spec.method], name=spec.name)
 
-    async def _answer(self, request: Request) -> Response:
-        check_parts(request.path_params)
-        query = read_query(self.line.query, request)
-        unread = self.line.method == "GET" or bool(self.line.file)
+    async def _respond(self, request: Request) -> Response:
+        spec = self.spec
+        check_path_params(request.path_params)
+        query = read_query(spec.query, request)
+        unread = spec.method == "GET" or bool(spec.file)
         text = b"" if unread else await read_body(request, self._max_body)
-        body = await self._parse(text) if text or self.line.needs_body else self.line.body()
-        answer: Response = await self._handler(EndpointRequest(request, body, query, self.line.act))
-        return answer
+        body = await self._parse(text) if text or spec.needs_body else spec.body()
+        found = await self._handler(EndpointRequest(request, body, query, spec.audit))
+        return found if isinstance(found, Response) else Json(found, spec.status)
 
     async def _parse(self, text: bytes) -> Form:
-        """Parse a body. A large one takes seconds at worst, so it is parsed in a thread while others are served."""
-        if len(text) <= PARSED_AT_ONCE:
-            return parse(self.line.body, text)
+        """Parse a body; a large one in a thread, because it may take seconds."""
+        if len(text) <= PARSED_INLINE:
+            return parse(self.spec.body, text)
         async with self._parsing:
-            return await asyncio.to_thread(parse, self.line.body, text)
+            return await asyncio.to_thread(parse, self.spec.body, text)
 
 
 def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:
-    """The routes of these groups' endpoints. They parse one large body at a time: threads share one interpreter, and
-    each body takes a multiple of its size in memory."""
+    """Return the routes of these groups' endpoints.
+
+    One large body is parsed at a time: threads share one interpreter, and a parsed body takes a multiple of its size.
+    """
     parsing = asyncio.Semaphore(1)
-    most = [(group, getattr(group, "max_body", max_body)) for group in groups]  # some take more than others
-    return [EndpointRoute(line, group, limit, parsing) for group, limit in most for line in table_of(type(group))]
+    limits = [(group, getattr(group, "max_body", max_body)) for group in groups]  # a group may set its own limit
+    return [EndpointRoute(spec, group, limit, parsing) for group, limit in limits for spec in table_of(type(group))]
 
 
 class Finder:
-    """Finds the endpoint of a request: by its whole path if that has no parts to fill in, else one after the other."""
+    """Finds the endpoint of a request: with one lookup if its path has no parameters, else by trying each pattern."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         known = [route for route in routes if isinstance(route, EndpointRoute)]
-        self._whole = {(name, one.path): one for one in known if not one.line.parts for name in one.methods or ()}
-        self._others = [one for one in known if one.line.parts]
+        self._exact = {(name, one.path): one for one in known if not one.spec.path_params for name in one.methods or ()}
+        self._patterns = [one for one in known if one.spec.path_params]
 
     def find(self, scope: AsgiScope) -> EndpointRoute | None:
-        """The endpoint, which the scope is told; None if the request goes to something outside of the table."""
-        found = scope["route"] = self._whole.get((scope["method"], scope["path"])) or self._search(scope)
+        """Return the endpoint and store it in the scope; None if the table has no endpoint for the request."""
+        found = scope["route"] = self._exact.get((scope["method"], scope["path"])) or self._search(scope)
         return found
 
     def _search(self, scope: AsgiScope) -> EndpointRoute | None:
-        for route in self._others:
-            match, told = route.matches(scope)
+        for route in self._patterns:
+            match, child_scope = route.matches(scope)
             if match is Match.FULL:
-                scope.update(told)
+                scope.update(child_scope)
                 return route
         return None
 
 
-def check_parts(parts: Mapping[str, Any]) -> None:
-    """No store has to be asked for what cannot be a name."""
-    for name, value in parts.items():
+def check_path_params(params: Mapping[str, Any]) -> None:
+    """Refuse values that cannot be an id, before a store is asked for them."""
+    for name, value in params.items():
         if not value.isprintable() or len(value) > LONGEST_NAME:
             raise NotFound(name.removesuffix("_id"), shorten(value))
 
 
 def read_query(form: type[F], request: Request) -> F:
-    """The query parameters; unknown and repeated ones are refused."""
+    """Read the query parameters; unknown and repeated ones are refused."""
     values: dict[str, Any] = {}
     known = fields_of(form)
     for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
@@ -234,7 +235,7 @@ def read_query(form: type[F], request: Request) -> F:
             raise InvalidInput(shorten(name), "has a NUL in it", "leave it out")
         if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
             raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {known[name].accepts}")
-        if name in known and value.lower() == "null" and known[name].kind is not str:  # which would stand for nothing
+        if name in known and value.lower() == "null" and known[name].kind is not str:  # it would be read as absent
             raise InvalidInput(name, f"cannot be {value!r}", f"give {known[name].accepts}")
         if name in known and get_origin(known[name].kind) is list:
             values.setdefault(name, []).append(value)
@@ -246,7 +247,8 @@ def read_query(form: type[F], request: Request) -> F:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The body as sent. What is too much is read, within reason, and dropped: who still sends reads no answer."""
+    """Read the body. A client that is still sending will not read the response, so a body that is too large is drained
+    first, within reason."""
     body, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -271,7 +273,7 @@ def _check_type(request: Request) -> None:
 
 
 def parse(form: type[F], body: bytes) -> F:
-    """The form that a body fills in."""
+    """Read a form from a JSON body."""
     try:
         values = orjson.loads(body)
         _PAIRS.decode(body.decode())
@@ -283,7 +285,7 @@ def parse(form: type[F], body: bytes) -> F:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Parsers differ in which of two equal keys they take, so neither is taken."""
+    """Refuse duplicate keys: parsers differ in which of them they use."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
@@ -297,6 +299,6 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _PAIRS = JSONDecoder(object_pairs_hook=_each_once)
 
 
-def public_lines(groups: Sequence[type]) -> Iterator[Endpoint]:
-    """What the OpenAPI document tells of."""
-    return (line for group in groups for line in table_of(group) if line.public)
+def public_endpoints(groups: Sequence[type]) -> Iterator[Endpoint]:
+    """Yield the endpoints of the OpenAPI document."""
+    return (one for group in groups for one in table_of(group) if one.public)

@@ -1,4 +1,4 @@
-"""Examples of answers, for the OpenAPI document and the reference."""
+"""Example responses for the OpenAPI document and the reference."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ TOKEN: dict[str, Any] = {
     "last_used_at": None,
     "revoked_at": None,
 }
-ACT: dict[str, Any] = {
+AUDIT_ENTRY: dict[str, Any] = {
     "number": 12,
     "at": "2026-03-01T09:00:00Z",
     "who": "local",
@@ -67,7 +67,7 @@ TRAP = {
     "sample": "https://example.com/calendar?month=7&year=2093",
     "count": 240,
 }
-LINE = {
+JOURNAL_ENTRY = {
     "timestamp": "2026-03-01T09:00:07Z",
     "level": "info",
     "event": "depth_finished",
@@ -247,4 +247,68 @@ STATS: dict[str, Any] = {
         }
     ],
     "bots": [{"token": "tok_7h3k9m2pxw", "bot_id": "spider-1", "pulled": 120, "seen_at": "2026-03-01T09:00:05Z"}],
+}
+POLICY_FORM: dict[str, Any] = {
+    "url": "https://shop.example.com/item/17",
+    "frequency": "6h",
+    "priority_base": 60,
+    "labels": {"team": "prices"},
+    "rule_set": {"fields": {"price": {"css": ".price", "type": "float", "required": True}}},
+}
+POLICY: dict[str, Any] = {
+    "id": "pol_01hr2v8k3m4n5p6q",
+    "seeds": [],
+    "cron": None,
+    "timezone": "UTC",
+    "windows": [],
+    "jitter": "0s",
+    "crawl_config": {},
+    "lock_ttl": "10m",
+    "max_retry": 3,
+    "queue": None,
+    "overlap": "skip",
+    "adaptive": None,
+    "not_after": None,
+    "project": "default",
+    "enabled": True,
+    **POLICY_FORM,
+    "next_run_at": "2026-03-01T15:00:00Z",
+    "last_run_at": "2026-03-01T09:00:00Z",
+    "last_success_at": "2026-03-01T09:00:02Z",
+    "live_job_id": None,
+    "last_crawl_id": None,
+    "freshness": {"age_seconds": 1800, "stale": False},
+    "created_at": "2026-02-01T09:00:00Z",
+}
+WEBHOOK: dict[str, Any] = {
+    "id": "whk_01hr2v8k3m4n5p6q",
+    "url": "https://core.example.com/shoal",
+    "events": ["crawl.job.*"],
+    "enabled": True,
+    "reason": None,
+    "failing_since": None,
+    "held_until": None,
+    "created_at": "2026-03-01T09:00:00Z",
+}
+WEBHOOK_SECRET = {"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
+EVENT: dict[str, Any] = {
+    "specversion": "1.0",
+    "id": "evt_01hr2v8k3m4n5p6q",
+    "source": "shoal",
+    "type": "crawl.completed",
+    "subject": "crl_01hr2v8k3m4n5p6q",
+    "time": "2026-03-01T09:00:00Z",
+    "datacontenttype": "application/json",
+    "sequence": "42",
+    "data": {"crawl_id": "crl_01hr2v8k3m4n5p6q", "reason": None},
+}
+DELIVERY: dict[str, Any] = {
+    "event_id": EVENT["id"],
+    "event_type": EVENT["type"],
+    "sequence": 42,
+    "state": "dead",
+    "attempts": 11,
+    "next_at": None,
+    "status": 500,
+    "error": "it was answered (500)",
 }

@@ -1,4 +1,4 @@
-"""REST for job groups: single URLs made into page jobs together, and what they gave."""
+"""REST endpoints for job groups (page jobs that were created together) and their results."""
 
 from typing import Annotated
 
@@ -9,133 +9,135 @@ from shoal.access.idempotency import Idempotency
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import AlreadyExists, NotFound
 from shoal.base.request_form import describe
-from shoal.page_jobs.group import Group, GroupConfig, GroupState
+from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import Groups
-from shoal.serve import examples, schemas
+from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once
-from shoal.serve.pagination import Paging, cursor_of, cut, number_of, so_far
+from shoal.serve.pagination import Paging, growing_page_of, number_of, page_of
 from shoal.serve.problems import Json
 
 
-class GroupsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GroupQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: Annotated[GroupState | None, describe("Only groups in this state.")] = None
 
 
 class GroupApi:
     """`POST /api/v1/jobs` and `/api/v1/groups`."""
 
-    def __init__(self, groups: Groups, once: Idempotency) -> None:
+    def __init__(self, groups: Groups, idempotency: Idempotency) -> None:
         self._groups = groups
-        self._once = once
+        self._idempotency = idempotency
 
     @endpoint(
         "POST",
         "/api/v1/jobs",
         scope=TokenScope.WRITE,
-        summary="Make a page job for each of these URLs, all of them one group.",
+        summary="Create a page job for each URL, in one group.",
         body=GroupConfig,
         status=202,
-        answer=schemas.Group,
+        response=schemas.Group,
         response_example=examples.GROUP,
         request_example={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": examples.RULE_SET},
         problems=[AlreadyExists],
-        once=True,
+        idempotency_key=True,
     )
-    async def create_jobs(self, ask: EndpointRequest[GroupConfig, Nothing]) -> Response:
-        """All of them or none: URLs that cannot be fetched are named by their places, and nothing is stored. One event
-        tells of each job's end, and one, `crawl.group.completed`, of the end of all."""
-        config = ask.body
+    async def create_jobs(self, request: EndpointRequest[GroupConfig, Nothing]) -> Response:
+        """If a URL is invalid, the error names its position and nothing is created. An event is sent when each job
+        ends, and `crawl.group.completed` when all have ended."""
+        config = request.body
         return await respond_once(
-            self._once,
-            ask,
+            self._idempotency,
+            request,
             "grp",
-            lambda group_id: self._make(config, config.group or group_id, own=config.group is None),
-            again=lambda group_id: self._make(config, config.group or group_id, own=True),
+            lambda group_id: self._create(config, config.group or group_id, own=config.group is None),
+            resume=lambda group_id: self._create(config, config.group or group_id, own=True),
         )
 
     @endpoint(
         "GET",
         "/api/v1/groups",
         scope=TokenScope.READ,
-        summary="List job groups, the newest first.",
-        query=GroupsWanted,
-        answer=schemas.GroupList,
+        summary="List job groups, newest first.",
+        query=GroupQuery,
+        response=schemas.GroupList,
         response_example={"items": [examples.GROUP], "next": "MTI"},
     )
-    async def list_groups(self, ask: EndpointRequest[Nothing, GroupsWanted]) -> Json:
-        query = ask.query
+    async def list_groups(self, request: EndpointRequest[Nothing, GroupQuery]) -> schemas.GroupList:
+        query = request.query
         after, most = number_of(query.cursor), query.limit + 1
         found = await self._groups.newest(after=after, limit=most, state=query.state)
-        return Json(cut(found, query.limit, Group.answer, lambda group: cursor_of(str(group.number))))
+        groups, more = page_of(found, query.limit, lambda group: group.number)
+        return schemas.GroupList(items=[to_api.group(one) for one in groups], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/groups/{group_id}",
         scope=TokenScope.READ,
-        summary="Show a job group, and how many of its jobs are in which state.",
-        answer=schemas.Group,
+        summary="Show a job group and the number of its jobs by state.",
+        response=schemas.Group,
         response_example=examples.GROUP,
         problems=[NotFound],
     )
-    async def show_group(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json((await self._groups.get(ask.part("group_id"))).answer())
+    async def show_group(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Group:
+        return to_api.group(await self._groups.get(request.path_param("group_id")))
 
     @endpoint(
         "GET",
         "/api/v1/groups/{group_id}/results",
         scope=TokenScope.READ,
-        summary="List what the jobs of a group gave, in the order in which they ended.",
+        summary="List the results of a group's jobs, in the order in which they ended.",
         query=Paging,
-        answer=schemas.ResultList,
+        response=schemas.ResultList,
         response_example={"items": [examples.RESULT], "next": "MTIw"},
         problems=[NotFound],
     )
-    async def list_results(self, ask: EndpointRequest[Nothing, Paging]) -> Json:
-        """What is there so far: until the group is over, `next` is where to go on later. A page of large ones has
-        fewer of them. A job that is tried again, was
-        cancelled, or lost its workers too often has no result."""
-        group = await self._groups.get(ask.part("group_id"))
-        query, after = ask.query, number_of(ask.query.cursor) or 0
+    async def list_results(self, request: EndpointRequest[Nothing, Paging]) -> schemas.ResultList:
+        """Until the group has ended, `next` is set: request it later for the results that follow. A page of large
+        results may have fewer items than `limit`. Jobs that will be retried, were cancelled or became dead letters
+        because their workers were lost have no result."""
+        group = await self._groups.get(request.path_param("group_id"))
+        query, after = request.query, number_of(request.query.cursor) or 0
         found = await self._groups.results(group.id, after=after, limit=query.limit)
         more = found and await self._groups.results(group.id, after=found[-1].number, limit=1)
-        rows = [(one.number, one.answer()) for one in found]
-        return Json(so_far(rows, query.limit, after, goes_on=bool(more) or group.state is GroupState.OPEN))
+        growing = bool(more) or group.state is GroupState.OPEN
+        results, following = growing_page_of(found, query.limit, after, lambda one: one.number, growing=growing)
+        return schemas.ResultList(items=[to_api.result(one) for one in results], next=following)
 
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}/results",
         scope=TokenScope.READ,
-        summary="List what each attempt at a page job gave, the oldest first.",
-        answer=schemas.ResultList,
+        summary="List the results of a page job's attempts, oldest first.",
+        response=schemas.ResultList,
         response_example={"items": [examples.RESULT], "next": None},
         problems=[NotFound],
     )
-    async def list_results_of_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        """All of them at once; `next` is always null. An attempt whose worker was lost gave nothing."""
-        found = await self._groups.results_of_job(ask.part("job_id"))
-        return Json({"items": [one.answer() for one in found], "next": None})
+    async def list_results_of_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.ResultList:
+        """The list is complete; `next` is always null. An attempt whose worker was lost has no result."""
+        found = await self._groups.results_of_job(request.path_param("job_id"))
+        return schemas.ResultList(items=[to_api.result(one) for one in found], next=None)
 
     @endpoint(
         "POST",
         "/api/v1/groups/{group_id}/cancel",
         scope=TokenScope.WRITE,
-        summary="Cancel those jobs of a group that have not ended.",
-        answer=schemas.Group,
+        summary="Cancel the unfinished jobs of a group.",
+        response=schemas.Group,
         response_example=examples.GROUP
         | {"state": "cancelled", "state_reason": "asked", "jobs": {"done": 1, "cancelled": 1}},
         problems=[NotFound],
     )
-    async def cancel_group(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        """What is being fetched is dropped. A group that is over stays as it is."""
-        return Json((await self._groups.cancel(ask.part("group_id"))).answer())
+    async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Group:
+        """Fetches in progress are aborted. A group that has ended does not change."""
+        return to_api.group(await self._groups.cancel(request.path_param("group_id")))
 
-    async def _make(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
-        """`own`: if there is such a group, a request with the same key made it."""
+    async def _create(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
+        """Create the group. `own`: an existing group with this id was created by a request with the same key."""
         try:
             await self._groups.make(replace(config, group=group_id))
         except AlreadyExists:
             if not own:
                 raise
         group = await self._groups.get(group_id)
-        return Json(group.answer(), status_code=202, headers={"Location": f"/api/v1/groups/{group.id}"})
+        return Json(to_api.group(group), 202, {"Location": f"/api/v1/groups/{group.id}"})

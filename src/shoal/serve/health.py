@@ -1,4 +1,4 @@
-"""`/healthz` (this process lives), `/readyz` (its store answers), `/metrics`."""
+"""`/healthz` (liveness), `/readyz` (readiness) and `/metrics`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,11 +13,11 @@ from shoal.serve import schemas
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
 
-FRESH_SECONDS = 1.0  # an answer is given again for so long: anybody may ask, and each check writes to the store
+FRESH_SECONDS = 1.0  # a result is cached that long, because each check writes to the store
 
 
 class HealthApi:
-    """What whoever watches this process asks."""
+    """Health checks and metrics for monitoring."""
 
     def __init__(
         self,
@@ -34,59 +34,58 @@ class HealthApi:
         self._clock = clock
         self._checking = asyncio.Lock()
         self._checked_at = -FRESH_SECONDS
-        self._trouble: ShoalError | None = None
+        self._error: ShoalError | None = None
 
     @endpoint(
         "GET",
         "/healthz",
         scope=None,
-        summary="Whether this process lives.",
-        answer=schemas.Health,
+        summary="Check that the process is alive.",
+        response=schemas.Health,
         response_example={"status": "ok", "version": __version__},
     )
-    async def show_health(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json({"status": "ok", "version": __version__})
+    async def show_health(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Health:
+        return schemas.Health(status="ok", version=__version__)
 
     @endpoint(
         "GET",
         "/readyz",
         scope=TokenScope.READ,
-        summary="Whether its store takes what is written, and so does all that its workers need.",
-        answer=schemas.Readiness,
+        summary="Check that the store and the body store accept writes.",
+        response=schemas.Readiness,
         response_example={"status": "ok", "store": "ok"},
     )
-    async def show_readiness(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        """503 with the same fields while it does not; `bodies` is there while there is no room for kept bodies."""
-        async with self._checking:  # those who ask meanwhile get what it finds
+    async def show_readiness(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
+        """Otherwise the status is 503, with the same fields; `bodies` is present while the body store is full."""
+        async with self._checking:  # concurrent requests share one check
             if self._clock.monotonic() - self._checked_at >= FRESH_SECONDS:
                 await self._check()
-        error = self._trouble
+        error = self._error
         if error is not None:
-            return Json({"status": "unavailable", "store": error.code, "detail": error.message}, status_code=503)
+            return Json(schemas.Readiness(status="unavailable", store=error.code, detail=error.message), 503)
         if full := self._full_storage():
-            told = dict.fromkeys(full, StorageFull.code)
-            detail = " ".join(full.values())
-            return Json({"status": "unavailable", "store": "ok", **told, "detail": detail}, status_code=503)
-        if (why := self._deaf()) is not None:  # jobs are still found, only a moment later: ready all the same
-            return Json({"status": "ok", "store": "ok", "detail": f"notify degraded: {why}"})
-        return Json({"status": "ok", "store": "ok"})
+            stores = dict.fromkeys(full, StorageFull.code)
+            return Json({"status": "unavailable", "store": "ok", **stores, "detail": " ".join(full.values())}, 503)
+        if (why := self._deaf()) is not None:  # workers poll instead, so it is still ready
+            return Json(schemas.Readiness(status="ok", store="ok", detail=f"notify degraded: {why}"))
+        return Json(schemas.Readiness(status="ok", store="ok"))
 
     async def _check(self) -> None:
-        self._trouble = None
+        self._error = None
         try:
             await self._check_store()
         except ShoalError as error:
-            self._trouble = error
+            self._error = error
         self._checked_at = self._clock.monotonic()
 
     @endpoint(
         "GET",
         "/metrics",
         scope=TokenScope.READ,
-        summary="Metrics, as Prometheus reads them.",
-        answer=str,
+        summary="Show metrics in Prometheus format.",
+        response=str,
         media_type="text/plain",
     )
-    async def show_metrics(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
+    async def show_metrics(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         body, media_type = self._metrics()
         return Response(body, media_type=media_type)

@@ -1,4 +1,4 @@
-"""`Idempotency-IdempotencyKey`: a POST that makes something makes it once, and every repeat gets the first answer."""
+"""`Idempotency-Key`: a request repeated with the same key is executed once, and gets the response of the first."""
 
 from collections.abc import Awaitable, Callable
 
@@ -14,37 +14,40 @@ from shoal.serve.problems import Json
 HEADER = "Idempotency-Key"
 LOCATION = "Location"
 
-Make = Callable[[str], Awaitable[Json]]
-"""Makes what has this id, or shows it if it is there already."""
+Create = Callable[[str], Awaitable[Json]]
+"""Creates the object with this id, or shows it if it exists already."""
 
 
 async def respond_once(
-    once: Idempotency,
-    ask: EndpointRequest[B, Q],
+    idempotency: Idempotency,
+    request: EndpointRequest[B, Q],
     prefix: str,
-    make: Make,
+    create: Create,
     content: Callable[[], str] | None = None,
-    again: Make | None = None,
+    resume: Create | None = None,
 ) -> Response:
-    """What `make` answers, the first time; later the same again. `content`: what was sent, if it is not the body.
-    `again` is called instead of `make` for a key that came before and has no answer yet, if that makes a difference."""
+    """Return the response of `create`, or the stored response if a request with the same key has completed before.
+
+    `content` returns what was sent, if that is not the body. `resume` replaces `create` for a key whose first request
+    did not complete.
+    """
     fresh = new_id(prefix)
-    sent = ask.request.headers.get(HEADER)
+    sent = request.http.headers.get(HEADER)
     if sent is None:
-        return await make(fresh)
-    key = IdempotencyKey(caller_of(ask.request).who, f"{ask.request.method} {ask.request.url.path}", sent)
-    kept = await once.begin(key, ask.body.text() if content is None else content(), fresh)
-    if kept.answer is not None:
-        return _again(kept.answer)
+        return await create(fresh)
+    key = IdempotencyKey(caller_of(request.http).who, f"{request.http.method} {request.http.url.path}", sent)
+    record = await idempotency.begin(key, request.body.text() if content is None else content(), fresh)
+    if record.answer is not None:
+        return _replay(record.answer)
     try:
-        made = await (make if again is None or kept.subject == fresh else again)(kept.subject)
+        response = await (create if resume is None or record.subject == fresh else resume)(record.subject)
     except CallerError:
-        await once.forget(key)
+        await idempotency.forget(key)
         raise
-    told = StoredResponse(made.status_code, bytes(made.body).decode(), made.headers.get(LOCATION))
-    return _again(await once.end(key, told))
+    stored = StoredResponse(response.status_code, bytes(response.body).decode(), response.headers.get(LOCATION))
+    return _replay(await idempotency.end(key, stored))
 
 
-def _again(answer: StoredResponse) -> Response:
-    headers = {} if answer.location is None else {LOCATION: answer.location}
-    return Response(answer.body, answer.status, headers, Json.media_type)
+def _replay(stored: StoredResponse) -> Response:
+    headers = {} if stored.location is None else {LOCATION: stored.location}
+    return Response(stored.body, stored.status, headers, Json.media_type)

@@ -1,8 +1,8 @@
-"""REST for jobs: look, explain, cancel, replay and purge, one or many; quotas; how many there are. Making page jobs is
-`groups.py`'s."""
+"""REST endpoints for jobs (list, explain, cancel, retry, purge) and quotas. `groups.py` has the one that creates page
+jobs."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 from starlette.responses import Response
@@ -11,12 +11,11 @@ from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.queue.job_admin import MOST, JobAdmin
-from shoal.queue.job_admin_store import JobFilter, Quota
+from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.serve import examples, schemas
+from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, cursor_of, text_of
-from shoal.serve.problems import Json
+from shoal.serve.pagination import Paging, cursor_of, page_of, text_of
 
 Word = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00]*\Z")]
 Most = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -26,16 +25,16 @@ Age = Annotated[float, Meta(ge=0, le=10**9)]
 OfKind = Annotated[Word | None, describe("Only jobs of this kind: page, crawl or analysis.")]
 InState = Annotated[JobState | None, describe("Only jobs in this state.")]
 OfRun = Annotated[Word | None, describe("Only jobs of this crawl, analysis or group.")]
-InLane = Annotated[Word | None, describe("Only jobs of this lane.")]
-AtMost = Annotated[Most | None, describe("At most so many.")]
+InLane = Annotated[Word | None, describe("Only jobs in this lane.")]
+AtMost = Annotated[Most | None, describe("Maximum number of jobs.")]
 
 
-class JobsWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: OfKind = None
     state: InState = None
     run_id: OfRun = None
     lane: InLane = None
-    dead: Annotated[bool | None, describe("True: only dead letters, failed or expired; false: all others.")] = None
+    dead: Annotated[bool | None, describe("True: only dead letters (failed or expired); false: all others.")] = None
 
 
 class RetryForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,13 +48,13 @@ class RetryForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class PurgeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: OfKind = None
     state: InState = None
-    dead: Annotated[bool, describe("Only dead letters; false: all that ended.")] = True
-    older_than_seconds: Annotated[Age, describe("Only jobs that ended so long ago.")] = 0
+    dead: Annotated[bool, describe("Only dead letters; false: all jobs that have ended.")] = True
+    older_than_seconds: Annotated[Age, describe("Only jobs that ended at least this many seconds ago.")] = 0
     limit: AtMost = None
 
 
 class QuotaForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    most: Annotated[int, describe("How many of its jobs may run at once.", ge=0, le=MOST)]
+    most: Annotated[int, describe("Maximum number of jobs that run at once.", ge=0, le=MOST)]
 
 
 class JobApi:
@@ -68,37 +67,37 @@ class JobApi:
         "GET",
         "/api/v1/jobs",
         scope=TokenScope.READ,
-        summary="List jobs, the newest first.",
-        query=JobsWanted,
-        answer=schemas.JobList,
+        summary="List jobs, newest first.",
+        query=JobQuery,
+        response=schemas.JobList,
         response_example={"items": [examples.JOB], "next": None},
     )
-    async def list_jobs(self, ask: EndpointRequest[Nothing, JobsWanted]) -> Json:
-        """A page may be short, or empty, and yet not be the last: `next` says."""
-        query = ask.query
+    async def list_jobs(self, request: EndpointRequest[Nothing, JobQuery]) -> schemas.JobList:
+        """A page may have fewer items than `limit`, or none, and still have a `next`."""
+        query = request.query
         before = None if query.cursor is None else text_of(query.cursor)
         page = await self._jobs.newest(
             JobFilter(query.state, query.kind, query.run_id, query.lane, query.dead), before=before, limit=query.limit
         )
         more = None if page.next is None else cursor_of(page.next)
-        return Json({"items": [job.answer() for job in page.items], "next": more})
+        return schemas.JobList(items=[to_api.job(one) for one in page.items], next=more)
 
     @endpoint(
         "POST",
         "/api/v1/jobs/retry",
         scope=TokenScope.WRITE,
-        summary="Let dead letters run again.",
+        summary="Retry dead letters.",
         body=RetryForm,
-        answer=schemas.JobsRetried,
+        response=schemas.JobsRetried,
         response_example={"retried": 12},
         request_example={"kind": "page", "limit": 1000},
     )
-    async def retry_jobs(self, ask: EndpointRequest[RetryForm, Nothing]) -> Json:
-        """Those that fit, or all without a body; each with all its attempts. Jobs of crawls and analyses are retried
-        with these."""
-        body = ask.body
+    async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> schemas.JobsRetried:
+        """All dead letters that match, or all without a body; their attempts are counted anew. To retry the job of a
+        crawl or an analysis, retry the crawl or the analysis."""
+        body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
-        return Json({"retried": await self._jobs.retry_dead(which, body.limit)})
+        return schemas.JobsRetried(retried=await self._jobs.retry_dead(which, body.limit))
 
     @endpoint(
         "POST",
@@ -106,71 +105,76 @@ class JobApi:
         scope=TokenScope.ADMIN,
         summary="Remove jobs that have ended.",
         body=PurgeForm,
-        act="jobs.purged",
-        answer=schemas.JobsPurged,
+        audit="jobs.purged",
+        response=schemas.JobsPurged,
         response_example={"purged": 12},
         request_example={"kind": "page", "older_than_seconds": 86400},
     )
-    async def purge_jobs(self, ask: EndpointRequest[PurgeForm, Nothing]) -> Json:
-        """Their history and results go with them. Never one that lives, nor one of a crawl or an analysis, nor one
-        whose group is not over."""
-        body = ask.body
+    async def purge_jobs(self, request: EndpointRequest[PurgeForm, Nothing]) -> schemas.JobsPurged:
+        """Their history and results are removed too. Jobs that are waiting or running, jobs of crawls and analyses, and
+        jobs of unfinished groups are kept."""
+        body = request.body
         if body.state in (JobState.PENDING, JobState.LOCKED):
-            raise InvalidInput("state", f"cannot be {body.state.value}", "only jobs that have ended are removed")
+            raise InvalidInput(
+                "state",
+                f"cannot be {body.state.value}",
+                "only jobs that have ended can be removed",
+            )
         which = JobFilter(body.state, body.kind, dead=True if body.dead else None)
         older = timedelta(seconds=body.older_than_seconds)
-        return Json({"purged": await self._jobs.purge(which, older, body.limit, noting=ask.note)})
+        return schemas.JobsPurged(purged=await self._jobs.purge(which, older, body.limit, noting=request.audit))
 
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}",
         scope=TokenScope.READ,
-        summary="Show one job and its history.",
-        answer=schemas.JobDetail,
+        summary="Show a job and its history.",
+        response=schemas.JobDetail,
         response_example=examples.JOB | {"history": [examples.GRANT]},
         problems=[NotFound],
     )
-    async def show_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        job = await self._jobs.get(ask.part("job_id"))
-        history = await self._jobs.history(job.id)
-        return Json(job.answer() | {"history": [grant.answer() for grant in history]})
+    async def show_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.JobDetail:
+        job = await self._jobs.get(request.path_param("job_id"))
+        return to_api.job_detail(job, await self._jobs.history(job.id))
 
     @endpoint(
         "GET",
         "/api/v1/jobs/{job_id}/explain",
         scope=TokenScope.READ,
-        summary="Explain why a job is where it is.",
-        answer=schemas.JobExplained,
+        summary="Explain the state of a job.",
+        response=schemas.JobExplained,
         response_example=examples.EXPLAINED,
         problems=[NotFound],
     )
-    async def explain_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json((await self._jobs.explain(ask.part("job_id"))).answer())
+    async def explain_job(self, request: EndpointRequest[Nothing, Nothing]) -> dict[str, Any]:
+        """For example why a pending job has not started: a quota, a rate limit, or jobs of higher priority."""
+        return to_api.job_explanation(await self._jobs.explain(request.path_param("job_id")))
 
     @endpoint(
         "POST",
         "/api/v1/jobs/{job_id}/cancel",
         scope=TokenScope.WRITE,
         summary="Cancel a job.",
-        answer=schemas.Job,
+        response=schemas.Job,
         response_example=examples.JOB | {"state": "cancelled", "state_reason": "asked"},
         problems=[NotFound, StateConflict],
     )
-    async def cancel_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        """At once; what comes of it if somebody works on it is refused. Jobs of crawls and analyses end with these."""
-        return Json((await self._jobs.cancel(ask.part("job_id"))).answer())
+    async def cancel_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Job:
+        """Takes effect immediately; if the job is running, its result will be rejected. To cancel the job of a crawl or
+        an analysis, stop the crawl or the analysis."""
+        return to_api.job(await self._jobs.cancel(request.path_param("job_id")))
 
     @endpoint(
         "POST",
         "/api/v1/jobs/{job_id}/retry",
         scope=TokenScope.WRITE,
-        summary="Let a dead letter run again, with all its attempts.",
-        answer=schemas.Job,
+        summary="Retry a dead letter; its attempts are counted anew.",
+        response=schemas.Job,
         response_example=examples.JOB | {"state": "pending"},
         problems=[NotFound, StateConflict],
     )
-    async def retry_job(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json((await self._jobs.retry(ask.part("job_id"))).answer())
+    async def retry_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Job:
+        return to_api.job(await self._jobs.retry(request.path_param("job_id")))
 
 
 class QuotaApi:
@@ -183,42 +187,42 @@ class QuotaApi:
         "GET",
         "/api/v1/quotas",
         scope=TokenScope.READ,
-        summary="List quotas by their scopes.",
+        summary="List quotas, sorted by key.",
         query=Paging,
-        answer=schemas.QuotaList,
+        response=schemas.QuotaList,
         response_example={"items": [examples.QUOTA], "next": None},
     )
-    async def list_quotas(self, ask: EndpointRequest[Nothing, Paging]) -> Json:
-        after = "" if ask.query.cursor is None else text_of(ask.query.cursor)
-        found = await self._jobs.quotas(after=after, limit=ask.query.limit + 1)
-        shown = found[: ask.query.limit]
-        more = cursor_of(shown[-1].scope) if len(found) > ask.query.limit else None
-        return Json({"items": [Quota.answer(quota) for quota in shown], "next": more})
+    async def list_quotas(self, request: EndpointRequest[Nothing, Paging]) -> schemas.QuotaList:
+        after = "" if request.query.cursor is None else text_of(request.query.cursor)
+        found = await self._jobs.quotas(after=after, limit=request.query.limit + 1)
+        quotas, more = page_of(found, request.query.limit, lambda quota: quota.scope)
+        return schemas.QuotaList(items=[to_api.quota(one) for one in quotas], next=more)
 
     @endpoint(
         "PUT",
         "/api/v1/quotas/{scope:path}",
         scope=TokenScope.ADMIN,
-        summary="Let at most so many jobs of a scope run at once.",
+        summary="Set the maximum number of concurrent jobs of a quota key.",
         body=QuotaForm,
-        act="quota.set",
-        answer=schemas.Quota,
+        audit="quota.set",
+        response=schemas.Quota,
         response_example=examples.QUOTA,
         request_example={"most": 5},
     )
-    async def set_quota(self, ask: EndpointRequest[QuotaForm, Nothing]) -> Json:
-        """A scope is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. What runs already goes on."""
-        return Json((await self._jobs.set_quota(ask.part("scope"), ask.body.most, noting=ask.note)).answer())
+    async def set_quota(self, request: EndpointRequest[QuotaForm, Nothing]) -> schemas.Quota:
+        """The key is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. Jobs that are running are not stopped."""
+        scope = request.path_param("scope")
+        return to_api.quota(await self._jobs.set_quota(scope, request.body.most, noting=request.audit))
 
     @endpoint(
         "DELETE",
         "/api/v1/quotas/{scope:path}",
         scope=TokenScope.ADMIN,
-        summary="Limit a scope no more.",
-        act="quota.removed",
+        summary="Remove a quota.",
+        audit="quota.removed",
         status=204,
         problems=[NotFound],
     )
-    async def remove_quota(self, ask: EndpointRequest[Nothing, Nothing]) -> Response:
-        await self._jobs.remove_quota(ask.part("scope"), noting=ask.note)
+    async def remove_quota(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        await self._jobs.remove_quota(request.path_param("scope"), noting=request.audit)
         return Response(status_code=204)

@@ -1,6 +1,6 @@
-"""REST for the journal of a crawl: its lines, and everything that becomes of it, live."""
+"""REST endpoints for the journal of a crawl and its live feed (server-sent events)."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
@@ -14,77 +14,80 @@ from shoal.crawl.states import TERMINAL
 from shoal.serve import examples, schemas
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import WHOLE, EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, number_of, so_far
-from shoal.serve.problems import Json
+from shoal.serve.pagination import Paging, growing_page_of, number_of
 
 Tail = Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
-LAST_LINE = 10**15
-Line = Annotated[int, Meta(ge=0, le=LAST_LINE)]
+LAST_ENTRY = 10**15
+EntryNumber = Annotated[int, Meta(ge=0, le=LAST_ENTRY)]
 UNCACHED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class LinesWanted(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    tail: Annotated[Tail | None, describe("Only the last so many lines; then go on with `next`.")] = None
+class JournalQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tail: Annotated[Tail | None, describe("Return only the last entries, at most this many; continue with `next`.")] = (
+        None
+    )
 
 
 class CrawlFeedQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    after: Annotated[Line | None, describe("The number of the last line that you have; `Last-Event-ID` beats it.")] = (
-        None
-    )
+    after: Annotated[
+        EntryNumber | None, describe("Number of the last entry received; `Last-Event-ID` takes precedence.")
+    ] = None
 
 
 class JournalApi:
     """`/api/v1/crawls/{crawl_id}/logs` and `/events`."""
 
-    def __init__(self, crawls: Crawls, live: CrawlFeeds) -> None:
+    def __init__(self, crawls: Crawls, feeds: CrawlFeeds) -> None:
         self._crawls = crawls
-        self._live = live
+        self._feeds = feeds
 
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}/logs",
         scope=TokenScope.READ,
-        summary="Read the journal of a crawl, in order.",
-        query=LinesWanted,
-        answer=schemas.LineList,
-        response_example={"items": [examples.LINE], "next": "MTI"},
+        summary="List the journal of a crawl, oldest entries first.",
+        query=JournalQuery,
+        response=schemas.JournalEntryList,
+        response_example={"items": [examples.JOURNAL_ENTRY], "next": "MTI"},
         problems=[NotFound],
     )
-    async def list_lines(self, ask: EndpointRequest[Nothing, LinesWanted]) -> Json:
-        """What was said so far: until the crawl has ended, `next` is where to go on later."""
-        query, crawl_id = ask.query, ask.part("crawl_id")
+    async def list_lines(self, request: EndpointRequest[Nothing, JournalQuery]) -> dict[str, Any]:
+        """Until the crawl has ended, `next` is set: request it later for the entries that follow."""
+        query, crawl_id = request.query, request.path_param("crawl_id")
         if query.tail is not None and query.cursor is not None:
-            raise InvalidInput("tail", "cannot stand beside a cursor", "leave one of them out")
-        # First whether it has ended, then what it said: the line about its end comes with the end.
+            raise InvalidInput("tail", "cannot be combined with cursor", "give one of them")
+        # The state is read before the journal: the last entry is written in the commit that ends the crawl.
         ended = (await self._crawls.get(crawl_id)).crawl.state in TERMINAL
         after = None if query.tail is not None else number_of(query.cursor) or 0
         limit = query.limit + 1 if query.tail is None else query.tail
         found = await self._crawls.journal.lines(crawl_id, after, limit)
-        rows = [(line.number, line.answer(crawl_id)) for line in found]
-        return Json(so_far(rows, query.tail or query.limit, after or 0, goes_on=not ended))
+        most = query.tail or query.limit
+        entries, following = growing_page_of(found, most, after or 0, lambda entry: entry.number, growing=not ended)
+        return {"items": [entry.record(crawl_id) for entry in entries], "next": following}
 
     @endpoint(
         "GET",
         "/api/v1/crawls/{crawl_id}/events",
         scope=TokenScope.READ,
-        summary="Watch a crawl: server-sent events, until it has ended.",
+        summary="Follow a crawl with server-sent events until it ends.",
         query=CrawlFeedQuery,
-        answer=str,
+        response=str,
         media_type="text/event-stream",
         problems=[NotFound, RateLimited],
     )
-    async def watch_crawl(self, ask: EndpointRequest[Nothing, CrawlFeedQuery]) -> Response:
-        """`state` and `progress` (at most one a second) tell how it is now, `log` brings each line of the journal with
-        its number as id, `end` comes last. Who reconnects with `Last-Event-ID` misses no line. Without it, the last 100
-        lines come first. A comment comes every 15 seconds when nothing else does."""
-        after = ask.query.after if (sent := ask.request.headers.get("last-event-id")) is None else _number(sent)
-        stream = await self._live.watch(ask.part("crawl_id"), after)
-        if ask.request.method == "HEAD":
+    async def watch_crawl(self, request: EndpointRequest[Nothing, CrawlFeedQuery]) -> Response:
+        """`state` and `progress` events (at most one a second) carry the current status, `log` events carry journal
+        entries with their number as id, and `end` is the last event. A client that reconnects with `Last-Event-ID`
+        misses no entry; without it, the stream begins with the last 100 entries. A comment is sent every 15 seconds as
+        a keep-alive."""
+        after = request.query.after if (sent := request.http.headers.get("last-event-id")) is None else _number(sent)
+        stream = await self._feeds.watch(request.path_param("crawl_id"), after)
+        if request.http.method == "HEAD":
             return Response(headers=UNCACHED, media_type="text/event-stream")
         return StreamingResponse(stream, headers=UNCACHED, media_type="text/event-stream")
 
 
 def _number(sent: str) -> int:
-    if not WHOLE.fullmatch(sent) or not 0 <= int(sent) <= LAST_LINE:
-        raise InvalidInput("Last-Event-ID", "is not one that this stream gave", "leave it out")
+    if not WHOLE.fullmatch(sent) or not 0 <= int(sent) <= LAST_ENTRY:
+        raise InvalidInput("Last-Event-ID", "is not an id of this stream", "leave it out")
     return int(sent)

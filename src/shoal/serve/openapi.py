@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the endpoint table."""
+"""The OpenAPI 3.1 document, generated from the endpoint table."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -25,8 +25,8 @@ from shoal.serve.endpoint import Endpoint, Nothing
 
 ABOUT = """The REST API of Shoal, a self-hosted crawl platform.
 
-Every error is a problem document (RFC 9457) with a stable `code`. Unknown fields and query parameters are refused.
-Lists answer `{items, next}`; `next` is the `cursor` of the next page. Times are UTC. Fields may be added to answers."""
+Every error is a problem document (RFC 9457) with a stable `code`. Unknown fields and query parameters are rejected.
+Lists return `{items, next}`; `next` is the `cursor` of the next page. Times are UTC. Responses may get new fields."""
 ALWAYS: tuple[type[ShoalError], ...] = (BackendUnavailable, StorageFull)
 WITH_TOKEN: tuple[type[ShoalError], ...] = (Unauthenticated, NotAllowed, RateLimited)
 WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaType)
@@ -37,12 +37,12 @@ KEY = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    "description": "A key of your own: whatever comes with the same key within 24 hours is carried out once.",
+    "description": "A key of your choice: a request repeated with the same key within 24 hours is executed once.",
 }
 
 
 class Problem(Struct, kw_only=True):
-    """An error as RFC 9457 has it. What else is known stands beside these fields, such as `field` and `id`."""
+    """An error in RFC 9457 format. Further fields, such as `field` and `id`, depend on the error."""
 
     type: str
     title: str
@@ -51,12 +51,13 @@ class Problem(Struct, kw_only=True):
     detail: str
 
 
-def document(lines: Sequence[Endpoint]) -> dict[str, Any]:
-    """The whole document."""
-    schemas = Schemas(lines)
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Return the whole document."""
+    schemas = Schemas(endpoints)
     paths: dict[str, Any] = {}
-    for line in lines:
-        paths.setdefault(re.sub(r":\w+}", "}", line.path), {})[line.method.lower()] = _operation(line, schemas)
+    for endpoint in endpoints:
+        path = re.sub(r":\w+}", "}", endpoint.path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Shoal", "version": __version__, "description": ABOUT},
@@ -70,27 +71,29 @@ def document(lines: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 class Schemas:
-    """The schemas of everything that the lines take and answer."""
+    """The schemas of the inputs and responses of the endpoints."""
 
-    def __init__(self, lines: Iterable[Endpoint]) -> None:
-        kinds = {kind: None for line in lines for kind in (line.body, line.query, line.answer) if kind is not None}
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        used = [kind for one in endpoints for kind in (one.body, one.query, one.response) if kind is not None]
+        kinds = dict.fromkeys(used)
         kinds[Problem] = None
         references, components = schema_components(list(kinds), ref_template=REFERENCE)
         self._found = dict(zip(kinds, references, strict=True))
-        self._queries = {self._name(line.query) for line in lines}
+        self._queries = {self._name(endpoint.query) for endpoint in endpoints}
         self._all = components
         self.components = {name: _portable(one) for name, one in components.items() if name not in self._queries}
 
     def of(self, kind: Any) -> dict[str, Any]:
         return self._found[kind]
 
-    def parameters(self, line: Endpoint) -> list[dict[str, Any]]:
-        """Parts of the path, then the query."""
-        parts = [_parameter("path", name, {"type": "string", "minLength": 1}, required=True) for name in line.parts]
-        parts += [KEY] if line.once else []
-        form = self._all[self._name(line.query)]
+    def parameters(self, endpoint: Endpoint) -> list[dict[str, Any]]:
+        """Return the path parameters, headers and query parameters."""
+        schema = {"type": "string", "minLength": 1}
+        found = [_parameter("path", name, dict(schema), required=True) for name in endpoint.path_params]
+        found += [KEY] if endpoint.idempotency_key else []
+        form = self._all[self._name(endpoint.query)]
         needed = form.get("required", ())
-        return parts + [
+        return found + [
             _parameter("query", name, _without_null(_portable(one)), required=name in needed)
             for name, one in form["properties"].items()
         ]
@@ -99,58 +102,58 @@ class Schemas:
         return str(self._found[kind]["$ref"]).rpartition("/")[2]
 
 
-def _operation(line: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    scope = f"Needs a token with the scope `{line.scope}`." if line.scope else "Needs no token."
-    told = {
-        "operationId": line.name,
-        "tags": [tag_of(line)],
-        "summary": line.summary.rstrip("."),
-        "description": " ".join([*line.about.split(), scope]),
-        "parameters": schemas.parameters(line),
-        "security": [{"token": []}] if line.scope else [],
-        "responses": _responses(line, schemas),
+def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    scope = f"Needs a token with the scope `{endpoint.scope}`." if endpoint.scope else "Needs no token."
+    operation = {
+        "operationId": endpoint.name,
+        "tags": [tag_of(endpoint)],
+        "summary": endpoint.summary.rstrip("."),
+        "description": " ".join([*endpoint.about.split(), scope]),
+        "parameters": schemas.parameters(endpoint),
+        "security": [{"token": []}] if endpoint.scope else [],
+        "responses": _responses(endpoint, schemas),
     }
-    if line.body is not Nothing:
-        content = {"schema": schemas.of(line.body)} | (
-            {"example": line.request_example} if line.request_example is not None else {}
+    if endpoint.body is not Nothing:
+        content = {"schema": schemas.of(endpoint.body)} | (
+            {"example": endpoint.request_example} if endpoint.request_example is not None else {}
         )
-        told["requestBody"] = {"required": line.needs_body, "content": {"application/json": content}}
-    if line.file:
-        content = {kind: {"schema": {"type": "string"}} for kind in line.file}
-        told["requestBody"] = {"required": True, "content": content}
-    return told
+        operation["requestBody"] = {"required": endpoint.needs_body, "content": {"application/json": content}}
+    if endpoint.file:
+        content = {kind: {"schema": {"type": "string"}} for kind in endpoint.file}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
 
 
-def tag_of(line: Endpoint) -> str:
-    """The group of an endpoint: what its path is about."""
-    found = re.match(r"/(?:api|bot)/v1/(\w+)", line.path)
+def tag_of(endpoint: Endpoint) -> str:
+    """Return the group of an endpoint: the first word of its path after the version."""
+    found = re.match(r"/(?:api|bot)/v1/(\w+)", endpoint.path)
     return found[1] if found else "server"
 
 
-def problems_of(line: Endpoint) -> list[type[ShoalError]]:
-    """Every error that an endpoint may answer, by its status."""
-    takes = line.query is not Nothing or line.method != "GET"
-    kinds = {*line.problems, *(ALWAYS if line.path.startswith(("/api", "/bot")) else ())}
-    kinds |= {*(WITH_TOKEN if line.scope else ()), *(WITH_BODY if line.method != "GET" else ())}
-    kinds |= {*([InvalidInput] if takes else ()), *([NotFound] if line.parts else ())}
+def problems_of(endpoint: Endpoint) -> list[type[ShoalError]]:
+    """Return every error that an endpoint may respond with, sorted by status."""
+    has_input = endpoint.query is not Nothing or endpoint.method != "GET"
+    kinds = {*endpoint.problems, *(ALWAYS if endpoint.path.startswith(("/api", "/bot")) else ())}
+    kinds |= {*(WITH_TOKEN if endpoint.scope else ()), *(WITH_BODY if endpoint.method != "GET" else ())}
+    kinds |= {*([InvalidInput] if has_input else ()), *([NotFound] if endpoint.path_params else ())}
     return sorted(kinds, key=lambda kind: (_status(kind), kind.code))
 
 
-def _responses(line: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": HTTPStatus(line.status).phrase}
-    if line.answer is not None:
-        content = {"schema": schemas.of(line.answer)} | (
-            {"example": line.response_example} if line.response_example is not None else {}
+def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": HTTPStatus(endpoint.status).phrase}
+    if endpoint.response is not None:
+        content = {"schema": schemas.of(endpoint.response)} | (
+            {"example": endpoint.response_example} if endpoint.response_example is not None else {}
         )
-        answer["content"] = dict.fromkeys(line.media_type.split(" or "), content)
-    told = {str(line.status): answer}
-    codes: dict[int, list[str]] = {422: ["invalid_input"]}  # every endpoint refuses query parameters that it has not
-    for kind in problems_of(line):
+        response["content"] = dict.fromkeys(endpoint.media_type.split(" or "), content)
+    responses = {str(endpoint.status): response}
+    codes: dict[int, list[str]] = {422: ["invalid_input"]}  # every endpoint rejects unknown query parameters
+    for kind in problems_of(endpoint):
         codes.setdefault(_status(kind), [])
         codes[_status(kind)] += [kind.code] if kind.code not in codes[_status(kind)] else []
     for status, found in sorted(codes.items()):
-        told.setdefault(str(status), _problem(found, schemas))
-    return told
+        responses.setdefault(str(status), _problem(found, schemas))
+    return responses
 
 
 def _problem(codes: list[str], schemas: Schemas) -> dict[str, Any]:
@@ -165,20 +168,20 @@ def _status(kind: type[ShoalError]) -> int:
 
 
 def _parameter(where: str, name: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    told = {"name": name, "in": where, "required": required, "schema": schema}
+    parameter = {"name": name, "in": where, "required": required, "schema": schema}
     summary = schema.pop("description", None)
-    return told | ({"description": summary} if summary else {})
+    return parameter | ({"description": summary} if summary else {})
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is absent is absent: there is no null in a query."""
+    """Remove null: a query parameter is either present or absent."""
     schema = {name: value for name, value in schema.items() if not (name == "default" and value is None)}
     rest = [one for one in schema.pop("anyOf", []) if one != {"type": "null"}]
     return schema | (rest[0] if len(rest) == 1 else {"anyOf": rest} if rest else {})
 
 
 def _portable(schema: Any) -> Any:
-    """The same for readers that are not Python: the end of a text is `$` to them."""
+    """Translate patterns for readers other than Python, which spell the end of the text `$`."""
     if isinstance(schema, dict):
         return {name: _pattern(value) if name == "pattern" else _portable(value) for name, value in schema.items()}
     return [_portable(one) for one in schema] if isinstance(schema, list) else schema

@@ -1,8 +1,8 @@
-"""Lists in pages: how many items, and where the next page begins. What a cursor holds is nobody's business but ours."""
+"""Pagination of lists. Cursors are opaque to callers."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
@@ -18,24 +18,26 @@ Cursor = Annotated[str, Meta(max_length=200)]
 
 
 class Paging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every list takes."""
+    """The query parameters of every list."""
 
-    limit: Annotated[int, describe("How many items at most.", ge=1, le=MOST_ITEMS)] = 50
-    cursor: Annotated[Cursor | None, describe("`next` of the answer before, to go on after it.")] = None
+    limit: Annotated[int, describe("Maximum number of items.", ge=1, le=MOST_ITEMS)] = 50
+    cursor: Annotated[Cursor | None, describe("`next` of the previous response, to continue after it.")] = None
 
 
-def cut(found: Sequence[T], limit: int, answer: Callable[[T], Any], place: Callable[[T], str]) -> dict[str, Any]:
-    """One page of a list of which one item more than the limit was looked for."""
+def page_of(found: Sequence[T], limit: int, key: Callable[[T], object]) -> tuple[Sequence[T], str | None]:
+    """Return the items of one page and the cursor of the next. The caller looked for one item more than the limit."""
     shown = found[:limit]
-    return {"items": [answer(one) for one in shown], "next": place(shown[-1]) if len(found) > limit else None}
+    return shown, cursor_of(str(key(shown[-1]))) if len(found) > limit else None
 
 
-def so_far(found: Sequence[tuple[int, Any]], limit: int, after: int, *, goes_on: bool) -> dict[str, Any]:
-    """One page of a list that grows at its end, by numbers: as long as it goes on there is a next page."""
+def growing_page_of(
+    found: Sequence[T], limit: int, after: int, key: Callable[[T], int], *, growing: bool
+) -> tuple[Sequence[T], str | None]:
+    """Return one page of a list to which items are appended: while it is growing, there always is a next page."""
     shown = found[:limit]
-    more = len(found) > limit or goes_on
-    last = shown[-1][0] if shown else after
-    return {"items": [one for _, one in shown], "next": cursor_of(str(last)) if more else None}
+    if len(found) <= limit and not growing:
+        return shown, None
+    return shown, cursor_of(str(key(shown[-1]) if shown else after))
 
 
 def cursor_of(text: str) -> str:
@@ -43,7 +45,7 @@ def cursor_of(text: str) -> str:
 
 
 def text_of(cursor: str) -> str:
-    """What a cursor was made from; refused if it was not made by us."""
+    """Decode a cursor; one that this server did not create is refused."""
     try:
         text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
     except ValueError:
@@ -54,7 +56,7 @@ def text_of(cursor: str) -> str:
 
 
 def number_of(cursor: str | None, last: int = LAST) -> int | None:
-    """The number that a cursor was made from; None without one."""
+    """Decode the number in a cursor; None without a cursor."""
     if cursor is None:
         return None
     text = text_of(cursor)
@@ -64,4 +66,4 @@ def number_of(cursor: str | None, last: int = LAST) -> int | None:
 
 
 def _foreign() -> InvalidInput:
-    return InvalidInput("cursor", "is not one that this list gave", "take it from `next` of the last answer")
+    return InvalidInput("cursor", "is not a cursor of this list", "use `next` of the previous response")

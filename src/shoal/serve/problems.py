@@ -3,6 +3,8 @@
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.json import Encoder
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,13 +13,17 @@ from starlette.routing import Match, Route
 from shoal.base.errors import RateLimited, ShoalError, Unauthenticated
 from shoal.base.text import shorten
 
+_ENCODER = Encoder()
+
 
 class Json(Response):
-    """A JSON answer."""
+    """A JSON response. Times are UTC, with `Z`."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
+        if isinstance(content, Struct):
+            return _ENCODER.encode(content)
         return orjson.dumps(content, option=orjson.OPT_UTC_Z)
 
 
@@ -36,10 +42,10 @@ async def shoal_error(request: Request, error: Exception) -> Response:
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: unknown path, wrong method."""
+    """Describe an error of the router: an unknown path or a wrong method."""
     assert isinstance(error, HTTPException)
     code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    detail = f"{request.method} {shorten(request.url.path, 300)}: {error.detail}; /docs lists what there is."
+    detail = f"{request.method} {shorten(request.url.path, 300)}: {error.detail}; /docs lists the endpoints."
     body = {
         "type": "about:blank",
         "title": error.detail,
@@ -54,12 +60,12 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Return the methods of a path: several routes may share it, and the router names only those of the first."""
+    """Return the methods of a path. Several routes may share it, and the router names only the methods of the first."""
     methods: set[str] = set()
     for route in request.app.routes:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
-    return sorted(methods) or ["GET", "HEAD"]  # of a file
+    return sorted(methods) or ["GET", "HEAD"]  # a static file
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
@@ -68,6 +74,6 @@ async def unexpected(request: Request, error: Exception) -> Response:
         "title": "unexpected",
         "status": 500,
         "code": "unexpected",
-        "detail": "Shoal did not expect this; its log has the details.",
+        "detail": "An unexpected error occurred; see the server log for details.",
     }
     return ProblemResponse(body, status_code=500)

@@ -1,4 +1,7 @@
-"""The shapes of answers: for the OpenAPI document, for clients made from it, and for the tests that hold us to it."""
+"""Response schemas of the HTTP API. Endpoints return them, and the OpenAPI document is generated from them.
+
+`to_api` builds them from the values of the packages. A schema with `open_fields` may be returned with further fields.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
@@ -12,19 +15,22 @@ from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.states import CrawlState
+from shoal.events.webhook import DeliveryState
 from shoal.page_jobs.group import GroupState
 from shoal.page_jobs.result import Status
 from shoal.queue.states import JobState
 
 Moment = Annotated[datetime, Meta(tz=True)]
+NextPage = Annotated[str | None, describe("Cursor of the next page; null on the last page.")]
+NextLater = Annotated[str | None, describe("Cursor of what follows; null once nothing more can follow.")]
 
 
 class Crawl(Struct, kw_only=True):
-    """A crawl, and what it has done so far."""
+    """A crawl and its progress so far."""
 
     id: str
     state: CrawlState
-    state_reason: Annotated[str | None, describe("Why it is in this state.")]
+    state_reason: Annotated[str | None, describe("Why the crawl is in this state.")]
     seeds: list[str]
     project: str
     labels: dict[str, str]
@@ -32,78 +38,90 @@ class Crawl(Struct, kw_only=True):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
-    pages: Annotated[int, describe("URLs that gave an HTTP answer.")]
-    errors: Annotated[int, describe("URLs that gave none, or one that cannot be used.")]
-    responses: Annotated["Responses", describe("Pages by the class of their HTTP status.")]
-    queued: Annotated[int, describe("URLs that wait or are under way.")]
-    skipped: Annotated[dict[str, int], describe("URLs that were not asked for, by the reason.")]
-    bytes: int
-    not_modified: int
-    bytes_saved: int
+    pages: Annotated[int, describe("URLs that returned an HTTP response.")]
+    errors: Annotated[int, describe("URLs that returned no response, or one that cannot be used.")]
+    responses: Annotated["Responses", describe("Pages by HTTP status class.")]
+    queued: Annotated[int, describe("URLs that are waiting or being fetched.")]
+    skipped: Annotated[dict[str, int], describe("URLs that were not requested, by reason.")]
+    bytes: Annotated[int, describe("Bytes received.")]
+    not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
+    bytes_saved: Annotated[int, describe("Bytes not transferred because of these.")]
     depth_reached: int
-    worked_seconds: Annotated[float, describe("How long it was walked; time that several walkers share counts once.")]
-    config: Annotated[dict[str, Any], describe("The options that it was made with; secrets are hidden.")]
-    node_ids: Annotated[list[str], describe("Who walks it now.")]
-    error: Annotated["CrawlError | None", describe("Why it failed, if it did.")]
+    worked_seconds: Annotated[
+        float, describe("Time during which workers ran this crawl; time shared by several workers counts once.")
+    ]
+    config: Annotated[dict[str, Any], describe("Options of the crawl; secrets are masked.")]
+    node_ids: Annotated[list[str], describe("Nodes that are running it now.")]
+    error: Annotated["CrawlError | None", describe("Why the crawl failed, if it did.")]
 
 
 class Responses(Struct, kw_only=True):
-    """The statuses that pages ended with, after redirects and retries. The first four add up to `pages`."""
+    """Final statuses of URLs, after redirects and retries. The first four add up to `pages`."""
 
-    success: Annotated[int, describe("Answered with 2xx.")] = field(name="2xx")
-    redirect: Annotated[int, describe("Answered with 3xx: not modified, or a redirect that leads nowhere.")] = field(
+    success: Annotated[int, describe("2xx responses.")] = field(name="2xx")
+    redirect: Annotated[int, describe("3xx responses: not modified, or a redirect without a usable target.")] = field(
         name="3xx"
     )
-    client_error: Annotated[int, describe("Answered with 4xx.")] = field(name="4xx")
-    server_error: Annotated[int, describe("Answered with 5xx.")] = field(name="5xx")
-    none: Annotated[int, describe("Gave no HTTP answer: the connection failed, or robots.txt could not be had.")]
+    client_error: Annotated[int, describe("4xx responses.")] = field(name="4xx")
+    server_error: Annotated[int, describe("5xx responses.")] = field(name="5xx")
+    none: Annotated[int, describe("No HTTP response: the connection failed, or robots.txt could not be fetched.")]
 
 
 class CrawlError(Struct, kw_only=True):
+    """Why a crawl, an analysis or a seed failed."""
+
     code: str | None
     message: str
 
 
 class CrawlDetail(Crawl, kw_only=True):
-    """A crawl with what it waits for."""
+    """A crawl with the hosts it is waiting for and the seeds that failed."""
 
-    held_hosts: Annotated[list["HeldHost"], describe("Hosts that asked us to wait, where something of it waits.")]
+    held_hosts: Annotated[
+        list["HeldHost"], describe("Hosts that asked for a pause (429 or 503) and have URLs of this crawl waiting.")
+    ]
     failed_seeds: Annotated[
         list["FailedSeed"],
-        describe("If it has ended and every seed ended in 4xx, 5xx or no answer: its seeds. Else empty."),
+        describe("All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response. Else empty."),
     ]
 
 
 class CrawlRetried(Crawl, kw_only=True):
-    retried: Annotated[int | UnsetType, describe("How many failed URLs will be fetched again, if some were named.")] = (
-        UNSET
-    )
+    """A crawl after a retry."""
+
+    retried: Annotated[
+        int | UnsetType, describe("Number of failed URLs that will be fetched again, if the request selected URLs.")
+    ] = UNSET
 
 
 class FailedSeed(Struct, kw_only=True):
+    """A seed that returned no page."""
+
     url: str
     status: int | None
-    error: Annotated["CrawlError | None", describe("Why there is no answer.")]
+    error: Annotated["CrawlError | None", describe("Why there was no response.")]
 
 
 class HeldHost(Struct, kw_only=True):
+    """A host that receives no requests for a while."""
+
     origin: str
-    held_until: Moment
-    status: int
+    held_until: Annotated[Moment, describe("No request is sent before this time.")]
+    status: Annotated[int, describe("The HTTP status that caused the pause.")]
 
 
 class CrawlList(Struct, kw_only=True):
     items: list[Crawl]
-    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
+    next: NextPage
 
 
 class Trap(Struct, kw_only=True):
-    """A pattern of URLs whose pages said the same again and again."""
+    """A URL pattern whose pages repeat the same content."""
 
     pattern: str
     state: TrapState
-    sample: str
-    count: Annotated[int, describe("How many URLs it holds.")]
+    sample: Annotated[str, describe("One of its URLs.")]
+    count: Annotated[int, describe("Number of quarantined URLs.")]
 
 
 class TrapList(Struct, kw_only=True):
@@ -111,26 +129,28 @@ class TrapList(Struct, kw_only=True):
     next: str | None
 
 
-class Released(Struct, kw_only=True):
+class TrapReleased(Struct, kw_only=True):
+    """A URL pattern after its release from quarantine."""
+
     crawl_id: str
     pattern: str
-    released: Annotated[int, describe("How many URLs wait again.")]
+    released: Annotated[int, describe("Number of URLs that are queued again.")]
 
 
-class Line(Struct, kw_only=True):
-    """A line of a crawl's journal. What else is known stands beside these fields."""
+class JournalEntry(Struct, kw_only=True):
+    """An entry of a crawl's journal. Further fields depend on the event."""
 
     timestamp: Moment
     level: str
-    event: Annotated[str, describe("What happened, in a word.")]
-    msg: Annotated[str, describe("What happened, in words.")]
+    event: Annotated[str, describe("Stable name of the event.")]
+    msg: Annotated[str, describe("Message for people.")]
     crawl_id: str
-    number: int
+    number: Annotated[int, describe("Position in the journal.")]
 
 
-class LineList(Struct, kw_only=True):
-    items: list[Line]
-    next: Annotated[str | None, describe("The cursor of what follows; null when the crawl has ended and this was all.")]
+class JournalEntryList(Struct, kw_only=True):
+    items: list[JournalEntry]
+    next: NextLater
 
 
 class Redirect(Struct, kw_only=True):
@@ -148,10 +168,10 @@ class Page(Struct, kw_only=True):
 
     crawl_id: str
     url: str
-    final_url: str | None
-    status: Annotated[int | None, describe("Of the last answer; null if no server answered.")]
-    depth: int
-    parent: str | None
+    final_url: Annotated[str | None, describe("URL after redirects.")]
+    status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
+    depth: Annotated[int, describe("Number of links from the nearest seed.")]
+    parent: Annotated[str | None, describe("The page on which the URL was found first.")]
     content_type: str | None
     encoding: str | None
     bytes: int
@@ -171,70 +191,74 @@ class Page(Struct, kw_only=True):
     attempt: int
     rendered: bool
     error: PageError | None
-    data: Annotated[dict[str, Any] | None, describe("What the rule set took from it.")]
+    data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
 
 class PageList(Struct, kw_only=True):
     items: list[Page]
-    next: Annotated[str | None, describe("The cursor of the next page of the list; null on the last one.")]
+    next: NextLater
 
 
 class Health(Struct, kw_only=True):
+    """Liveness of the process."""
+
     status: str
     version: str
 
 
 class Readiness(Struct, kw_only=True):
-    """`detail` says what is wrong, or limps. `bodies` is there while there is no room for kept bodies."""
+    """Readiness of the process. `bodies` is present while the body store is full."""
 
     status: str
     store: str
     bodies: str | UnsetType = UNSET
-    detail: str | UnsetType = UNSET
+    detail: Annotated[str | UnsetType, describe("What is wrong or degraded.")] = UNSET
 
 
 class Token(Struct, kw_only=True):
-    """What is kept of a token: never the token itself."""
+    """An API token, without its secret."""
 
     id: str
     name: str
     state: Annotated[str, describe("valid, expired or revoked.")]
     scopes: list[TokenScope]
-    made_by: Annotated[str, describe("The id of the token that made it, or `local`.")]
+    made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
     created_at: datetime
     expires_at: datetime | None
-    last_used_at: Annotated[datetime | None, describe("To the minute.")]
+    last_used_at: Annotated[datetime | None, describe("Time of the last use, to the minute.")]
     revoked_at: datetime | None
 
 
 class TokenMade(Token, kw_only=True):
-    token: Annotated[str, describe("The token. It is shown this once and kept nowhere.")]
+    """A new API token with its secret."""
+
+    token: Annotated[str, describe("The token. It is shown only once and is not stored.")]
 
 
 class TokenList(Struct, kw_only=True):
     items: list[Token]
-    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
+    next: NextPage
 
 
 class AuditEntry(Struct, kw_only=True):
-    """What an administrator did."""
+    """An administrative action."""
 
     number: int
     at: datetime
-    who: Annotated[str, describe("The id of a token, or `local` for who works at the machine.")]
-    act: Annotated[str, describe("Such as `token.created`.")]
-    subject: Annotated[str, describe("The id of what it was done to.")]
+    who: Annotated[str, describe("Id of the caller's token, or `local` for a user on the server itself.")]
+    act: Annotated[str, describe("Name of the action, such as `token.created`.")]
+    subject: Annotated[str, describe("Id of the object of the action.")]
     facts: dict[str, Any]
-    address: Annotated[str | None, describe("Where it was asked from.")]
+    address: Annotated[str | None, describe("IP address of the caller.")]
 
 
 class AuditLog(Struct, kw_only=True):
     items: list[AuditEntry]
-    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
+    next: NextPage
 
 
 class Group(Struct, kw_only=True):
-    """Page jobs that were made together."""
+    """Page jobs that were created together."""
 
     id: str
     state: GroupState
@@ -242,17 +266,17 @@ class Group(Struct, kw_only=True):
     project: str
     labels: dict[str, str]
     priority: int
-    total: Annotated[int, describe("How many jobs it was made with; a URL that came twice has one.")]
-    jobs: Annotated[dict[str, int], describe("How many of them are in which state.")]
+    total: Annotated[int, describe("Number of jobs; a URL that was sent twice has one job.")]
+    jobs: Annotated[dict[str, int], describe("Number of jobs by state.")]
     created_at: Moment
     finished_at: Moment | None
-    crawl_config: Annotated[dict[str, Any], describe("How its pages are fetched; secrets are hidden.")]
+    crawl_config: Annotated[dict[str, Any], describe("Fetch options; secrets are masked.")]
     rule_set: dict[str, Any] | None
 
 
 class GroupList(Struct, kw_only=True):
     items: list[Group]
-    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
+    next: NextPage
 
 
 class ResultError(Struct, kw_only=True):
@@ -261,31 +285,31 @@ class ResultError(Struct, kw_only=True):
 
 
 class ResultMeta(Struct, kw_only=True):
-    crawl_duration: Annotated[float | None, describe("Seconds.")]
+    crawl_duration: Annotated[float | None, describe("Duration of the fetch in seconds.")]
     error: ResultError | None
-    html_hash: str | None
+    html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
 
 
 class Result(Struct, kw_only=True):
-    """What a page job gave."""
+    """The result of a page job."""
 
     job_id: str
     group: str | None
     policy: str | None
-    attempt: Annotated[int, describe("Which lease of the job it came from.")]
-    state: Annotated[JobState, describe("What became of the job.")]
+    attempt: Annotated[int, describe("Epoch of the lease that produced the result.")]
+    state: Annotated[JobState, describe("State of the job after this result.")]
     status: Annotated[Status, describe("`fail` also if the data lacks a required field.")]
     url: str
     final_url: str | None
     http_status: int | None
-    data: Annotated[Any, describe("What the rule set took from the page; without one, its title and other facts.")]
+    data: Annotated[Any, describe("Data extracted by the rule set; without one, the title and other facts.")]
     meta: ResultMeta
     fetched_at: Moment
 
 
 class ResultList(Struct, kw_only=True):
     items: list[Result]
-    next: Annotated[str | None, describe("The cursor of what follows; null when nothing will.")]
+    next: NextLater
 
 
 class DiffSide(Struct, kw_only=True):
@@ -296,32 +320,32 @@ class DiffSide(Struct, kw_only=True):
 
 
 class DataChange(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
-    path: Annotated[str, describe("Where in the data: `price`, `offers[2].name`.")]
-    before: Annotated[Any, describe("What was there; null if nothing was.")]
-    after: Annotated[Any, describe("What is there; null if nothing is.")]
+    path: Annotated[str, describe("Location in the data: `price`, `offers[2].name`.")]
+    before: Annotated[Any, describe("Old value; null if it was absent.")]
+    after: Annotated[Any, describe("New value; null if it is absent.")]
 
 
 class ResultDiff(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
-    """What changed from one result of a policy to another."""
+    """The changes between two results of a policy."""
 
     policy_id: str
     before: DiffSide
     after: DiffSide
-    html_changed: Annotated[bool | None, describe("Whether the page did; null if a hash is missing.")]
+    html_changed: Annotated[bool | None, describe("Whether the page changed; null if a hash is missing.")]
     changes: list[DataChange]
-    more_changes: Annotated[int, describe("That are not listed.")]
+    more_changes: Annotated[int, describe("Number of changes that are not listed.")]
 
 
 class BotConfig(Struct, kw_only=True):
     headers: dict[str, str]
     js_required: bool
     timeout_hint: float | None
-    proxy: Annotated[str | None, describe("The label of a proxy to go through.")]
+    proxy: Annotated[str | None, describe("Label of the proxy to use.")]
 
 
 class BotLease(Struct, kw_only=True):
-    epoch: Annotated[int, describe("To be sent with every heartbeat and with the result.")]
-    ttl_seconds: Annotated[float, describe("How long the job is yours, from now, without a heartbeat.")]
+    epoch: Annotated[int, describe("Send it with every heartbeat and with the result.")]
+    ttl_seconds: Annotated[float, describe("Seconds until the lease expires without a heartbeat.")]
 
 
 class BotJob(Struct, kw_only=True):
@@ -330,8 +354,8 @@ class BotJob(Struct, kw_only=True):
     job_id: str
     url: str
     priority: int
-    crawl_config: Annotated[BotConfig, describe("How it is to be fetched.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("Which data to take from it.")]
+    crawl_config: Annotated[BotConfig, describe("Fetch options.")]
+    rule_set: Annotated[dict[str, Any] | None, describe("Data to extract from the page.")]
     lease: BotLease
 
 
@@ -340,52 +364,52 @@ class PulledJobs(Struct, kw_only=True):
 
 
 class Beat(Struct, kw_only=True):
-    ttl_seconds: Annotated[float, describe("How long the job is yours from now.")]
-    cancelled: Annotated[bool, describe("Drop the work: nobody wants its result.")]
+    ttl_seconds: Annotated[float, describe("Seconds until the lease expires without another heartbeat.")]
+    cancelled: Annotated[bool, describe("True: stop working on the job; its result will be rejected.")]
 
 
 class Pushed(Struct, kw_only=True):
     job_id: str
-    state: Annotated[str, describe("Where the job is now: DONE, FAILED, or PENDING if it will be tried again.")]
+    state: Annotated[str, describe("State of the job: DONE, FAILED, or PENDING if it will be retried.")]
 
 
 class PushedItem(Struct, kw_only=True, omit_defaults=True):
     job_id: str
-    status: Annotated[int, describe("As HTTP has it: 200, or 409.")]
+    status: Annotated[int, describe("HTTP status of this result: 200 or 409.")]
     state: str | UnsetType = UNSET
-    code: Annotated[str | UnsetType, describe("`lease_lost`, if it was not taken.")] = UNSET
+    code: Annotated[str | UnsetType, describe("`lease_lost` if the result was rejected.")] = UNSET
     detail: str | UnsetType = UNSET
 
 
 class PushedBatch(Struct, kw_only=True):
-    results: Annotated[list[PushedItem], describe("In the order in which they came.")]
+    results: Annotated[list[PushedItem], describe("In the order of the request.")]
 
 
 class Analysis(Struct, kw_only=True):
-    """An analysis of a crawl. Its state shows nothing of retries."""
+    """An analysis of a crawl. Retries do not change its state."""
 
     id: str
     crawl_id: str
     project: str
     state: AnalysisState
     state_reason: str | None
-    error: Annotated["CrawlError | None", describe("Why it failed, if it did.")]
-    findings: Annotated[int | None, describe("How many there are, once there are.")]
+    error: Annotated["CrawlError | None", describe("Why the analysis failed, if it did.")]
+    findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
     created_at: Moment
-    started_at: Annotated[Moment | None, describe("When its first attempt began.")]
+    started_at: Annotated[Moment | None, describe("Start of the first attempt.")]
     finished_at: Moment | None
 
 
 class AnalysisList(Struct, kw_only=True):
     items: list[Analysis]
-    next: Annotated[str | None, describe("The cursor of the next page; null on the last one.")]
+    next: NextPage
 
 
 class Finding(Struct, kw_only=True):
-    """What an analyzer reports."""
+    """A finding of an analyzer."""
 
     analyzer: str
-    key: Annotated[str, describe("Names it within its analyzer.")]
+    key: Annotated[str, describe("Identifies the finding within its analyzer.")]
     severity: Severity
     message: str
     facts: dict[str, Any]
@@ -397,34 +421,34 @@ class FindingList(Struct, kw_only=True):
 
 
 class Job(Struct, kw_only=True):
-    """A job: what a machine leases."""
+    """A job: the unit of work that workers and bots lease."""
 
     id: str
     kind: str
     state: JobState
     state_reason: str | None
-    url: Annotated[str | None, describe("The page that it is about, if it is about one.")]
+    url: Annotated[str | None, describe("The URL of a page job.")]
     run_id: Annotated[str | None, describe("Its crawl, analysis or group.")]
     lane: str
     capability: str
     priority: int
-    scopes: list[str]
+    scopes: Annotated[list[str], describe("Quota keys that the job counts against.")]
     dedupe_key: str | None
-    attempts: Annotated[int, describe("Failures that were counted.")]
+    attempts: Annotated[int, describe("Number of failed attempts.")]
     max_attempts: int
-    crash_count: Annotated[int, describe("Workers that were lost with it since it last settled something.")]
+    crash_count: Annotated[int, describe("Workers lost while running it, since it last made progress.")]
     lease_epoch: int
-    locked_by: Annotated[str | None, describe("Who works on it: a node's process, or a bot as `bot/TOKEN/NAME`.")]
-    locked_at: Annotated[Moment | None, describe("Since when.")]
-    lease_until: Annotated[Moment | None, describe("Until when it is theirs without a sign of life.")]
-    not_before: Moment
+    locked_by: Annotated[str | None, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
+    locked_at: Annotated[Moment | None, describe("Start of the current lease.")]
+    lease_until: Annotated[Moment | None, describe("When the lease expires without a heartbeat.")]
+    not_before: Annotated[Moment, describe("The job is not leased before this time.")]
     error: str | None
     created_at: Moment
     finished_at: Moment | None
 
 
 class Grant(Struct, kw_only=True):
-    """One lease of a job: who had it, and how that ended."""
+    """One lease of a job from start to end."""
 
     epoch: int
     holder: str
@@ -432,23 +456,25 @@ class Grant(Struct, kw_only=True):
     pid: int | None
     granted_at: Moment
     ended_at: Moment | None
-    ended: str | None
+    ended: Annotated[str | None, describe("How the lease ended.")]
     error: str | None
 
 
 class JobDetail(Job, kw_only=True):
-    history: Annotated[list[Grant], describe("Every grant, oldest first.")]
+    """A job with its history."""
+
+    history: Annotated[list[Grant], describe("All leases of the job, oldest first.")]
 
 
 class JobList(Struct, kw_only=True):
     items: list[Job]
-    next: str | None
+    next: NextPage
 
 
 class UrlExplained(Struct, kw_only=True):
-    """What became of a URL in a crawl, and why. What else is known stands beside these fields."""
+    """The state of a URL in a crawl, and the reason. Further fields depend on the reason."""
 
-    grows: ClassVar[bool] = True  # by other fields
+    open_fields: ClassVar[bool] = True
     crawl_id: str
     url: str
     state: UrlState
@@ -457,65 +483,221 @@ class UrlExplained(Struct, kw_only=True):
 
 
 class JobExplained(Struct, kw_only=True):
-    """Where a job is, and why. What else is known stands beside these fields."""
+    """The state of a job, and the reason. Further fields depend on the reason."""
 
-    grows: ClassVar[bool] = True  # by other fields
+    open_fields: ClassVar[bool] = True
     job_id: str
     state: JobState
     reason: str
     explanation: str
-    capability: Annotated[str, describe("The queue that it waits in: http, js or special.")]
+    capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
 
 
 class JobsRetried(Struct, kw_only=True):
-    retried: int
+    retried: Annotated[int, describe("Number of jobs that are queued again.")]
 
 
 class JobsPurged(Struct, kw_only=True):
-    purged: int
+    purged: Annotated[int, describe("Number of jobs that were removed.")]
 
 
 class Quota(Struct, kw_only=True):
-    """How many jobs of a scope may run at once, how many do, and how many wait for room."""
+    """The concurrency limit of a quota key, and its current use."""
 
-    scope: str
-    most: int
-    locked: int
-    parked: int
+    scope: Annotated[str, describe("The quota key, such as `project:NAME`.")]
+    most: Annotated[int, describe("Maximum number of jobs that run at once.")]
+    locked: Annotated[int, describe("Jobs that are running.")]
+    parked: Annotated[int, describe("Jobs that wait for the quota.")]
 
 
 class QuotaList(Struct, kw_only=True):
     items: list[Quota]
-    next: str | None
+    next: NextPage
 
 
 class Hour(Struct, kw_only=True):
-    """What happened in an hour."""
+    """Statistics of one hour."""
 
-    hour: Annotated[Moment, describe("When it began.")]
+    hour: Annotated[Moment, describe("Start of the hour.")]
     created: int
     done: int
     failed: int
-    expired: Annotated[int, describe("Dead letters: their workers or bots were lost too often.")]
+    expired: Annotated[int, describe("Dead letters: jobs that lost their worker or bot too often.")]
     retried: int
-    lost: Annotated[int, describe("Leases that ended with their worker or bot.")]
-    retry_rate: Annotated[float | None, describe("Of all attempts that ended, the part that is tried again.")]
-    average_seconds: Annotated[float | None, describe("Of a page job's fetch.")]
-    bots: Annotated[int, describe("How many asked for jobs.")]
+    lost: Annotated[int, describe("Leases that expired because their worker or bot was lost.")]
+    retry_rate: Annotated[float | None, describe("Share of finished attempts that are retried.")]
+    average_seconds: Annotated[float | None, describe("Average duration of a page job's fetch.")]
+    bots: Annotated[int, describe("Number of bots that asked for jobs.")]
 
 
 class BotSeen(Struct, kw_only=True):
+    """A bot that asked for jobs."""
+
     token: str
     bot_id: str
-    pulled: Annotated[int, describe("Jobs that it got.")]
-    seen_at: Moment
+    pulled: Annotated[int, describe("Number of jobs it received.")]
+    seen_at: Annotated[Moment, describe("Time of its last request for jobs.")]
 
 
 class Stats(Struct, kw_only=True):
-    """How many there are."""
+    """Counts of crawls and jobs, and hourly statistics."""
 
-    crawls: Annotated[dict[str, int], describe("Crawls by state.")]
-    jobs: Annotated[dict[str, dict[str, int]], describe("Jobs by kind and state.")]
-    at: Annotated[Moment, describe("When it was counted.")]
-    hours: Annotated[list[Hour], describe("The newest first; hours in which nothing happened are left out.")]
-    bots: Annotated[list[BotSeen], describe("Up to 100 that asked in these hours, the last one first.")]
+    crawls: Annotated[dict[str, int], describe("Number of crawls by state.")]
+    jobs: Annotated[dict[str, dict[str, int]], describe("Number of jobs by kind and state.")]
+    at: Annotated[Moment, describe("When crawls and jobs were counted.")]
+    hours: Annotated[list[Hour], describe("Newest first; hours without activity are omitted.")]
+    bots: Annotated[list[BotSeen], describe("Up to 100 bots that asked for jobs in these hours, latest first.")]
+
+
+class Freshness(Struct, kw_only=True):
+    age_seconds: Annotated[int | None, describe("Seconds since the last success; null if there was none.")]
+    stale: Annotated[bool, describe("The last success is older than the frequency, or than the last cron time.")]
+
+
+class Policy(Struct, kw_only=True):
+    """A policy and its status."""
+
+    id: str
+    url: str | None
+    seeds: list[str]
+    frequency: str | None
+    cron: str | None
+    timezone: str
+    windows: list[str]
+    jitter: str
+    priority_base: int
+    crawl_config: Annotated[dict[str, Any], describe("Fetch or crawl options; secrets are masked.")]
+    rule_set: dict[str, Any] | None
+    lock_ttl: str
+    max_retry: int
+    queue: str | None
+    overlap: str
+    adaptive: dict[str, str] | None
+    not_after: Moment | None
+    labels: dict[str, str]
+    project: str
+    enabled: bool
+    next_run_at: Annotated[Moment | None, describe("Null if the policy is disabled or has ended.")]
+    last_run_at: Moment | None
+    last_success_at: Moment | None
+    live_job_id: Annotated[str | None, describe("The page job that is waiting or running.")]
+    last_crawl_id: Annotated[str | None, describe("The last crawl of a site policy.")]
+    freshness: Freshness
+    created_at: Moment
+
+
+class PolicyList(Struct, kw_only=True):
+    items: list[Policy]
+    next: NextPage
+
+
+class PolicyRun(Struct, kw_only=True):
+    """The job or crawl of a policy that was run now."""
+
+    job_id: Annotated[str | None, describe("The job, for a page policy.")]
+    crawl_id: Annotated[str | None, describe("The crawl, for a site policy.")]
+    duplicate: Annotated[bool, describe("True: the policy was running already, and this is the id of that run.")]
+
+
+class Signal(Struct, kw_only=True):
+    """A temporary change of priority."""
+
+    subject: Annotated[str, describe("`url:URL` or `label:NAME=VALUE`.")]
+    boost: Annotated[float, describe("Points added to the priority; negative to lower it.")]
+    until: Moment
+
+
+class PriorityRule(Struct, kw_only=True):
+    """A rule that contributes to the priority of a policy's jobs."""
+
+    fact: Annotated[str, describe("Input of the rule: importance, staleness, error_rate, signal or overdue_seconds.")]
+    per: Annotated[float, describe("Points per unit of the fact.")]
+    most: Annotated[float, describe("Maximum points this rule may add or subtract.")]
+
+
+class PriorityRuleList(Struct, kw_only=True):
+    items: list[PriorityRule]
+
+
+class InvalidLine(Struct, kw_only=True):
+    line: int
+    problem: str
+
+
+class PoliciesImported(Struct, kw_only=True):
+    """The outcome of an import."""
+
+    made: Annotated[int, describe("Number of policies created.")]
+    bad: Annotated[int, describe("Number of invalid lines.")]
+    problems: Annotated[list[InvalidLine], describe("The first hundred invalid lines.")]
+
+
+class Webhook(Struct, kw_only=True):
+    """An HTTP endpoint that receives events."""
+
+    id: str
+    url: str
+    events: Annotated[list[str], describe("Event types to send; empty for all.")]
+    enabled: bool
+    reason: Annotated[str | None, describe("Why it is disabled: asked, gone or failing.")]
+    failing_since: Annotated[Moment | None, describe("Since when every delivery has failed.")]
+    held_until: Annotated[Moment | None, describe("No delivery before this time, as requested with Retry-After.")]
+    created_at: Moment
+
+
+class WebhookSecret(Webhook, kw_only=True):
+    """A webhook with its signing secret."""
+
+    secret: Annotated[str, describe("Signs every delivery. It is shown only in this response.")]
+
+
+class WebhookDetail(Webhook, kw_only=True):
+    """A webhook with the state of its queue."""
+
+    waiting: Annotated[int, describe("Deliveries that wait for their first attempt or a retry.")]
+    dead: Annotated[int, describe("Deliveries whose last attempt failed.")]
+
+
+class WebhookList(Struct, kw_only=True):
+    items: list[Webhook]
+
+
+class Delivery(Struct, kw_only=True):
+    """The delivery of one event to one webhook."""
+
+    event_id: str
+    event_type: str
+    sequence: int
+    state: DeliveryState
+    attempts: int
+    next_at: Annotated[Moment | None, describe("Time of the next attempt.")]
+    status: Annotated[int | None, describe("HTTP status of the last attempt.")]
+    error: str | None
+
+
+class DeliveryList(Struct, kw_only=True):
+    items: list[Delivery]
+    next: NextPage
+
+
+class Event(Struct, kw_only=True):
+    """An event in CloudEvents 1.0 format."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: Moment
+    datacontenttype: str
+    sequence: Annotated[str, describe("Sequence number of the event.")]
+    data: Any
+
+
+class EventList(Struct, kw_only=True):
+    items: list[Event]
+    next: Annotated[int, describe("Value of `after` for the next request; always present.")]
+
+
+class EventsReplayed(Struct, kw_only=True):
+    replayed: Annotated[int, describe("Number of events that will be sent again.")]

@@ -1,30 +1,30 @@
-"""REST for tokens and the log of administrative acts."""
+"""REST endpoints for tokens and the audit log."""
 
 from typing import Annotated
 
-from shoal.access.audit_log import AuditLog, StoredAuditEntry
+from shoal.access.audit_log import AuditLog
 from shoal.access.scopes import TokenScope
-from shoal.access.token import Token, TokenRequest
+from shoal.access.token import TokenRequest
 from shoal.access.tokens import Tokens
 from shoal.base.errors import NotAllowed, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
-from shoal.serve import schemas
+from shoal.serve import schemas, to_api
 from shoal.serve.authentication import caller_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.examples import ACT, TOKEN
-from shoal.serve.pagination import Paging, cursor_of, cut, number_of
+from shoal.serve.examples import AUDIT_ENTRY, TOKEN
+from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
 
-LAST_TOKEN = 2**31 - 1  # the largest number that a token can have
-NEVER_KEPT = {"Cache-Control": "no-store"}
+LAST_TOKEN = 2**31 - 1  # the largest number of a token
+NO_STORE = {"Cache-Control": "no-store"}
 
 
-class Revoking(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    force: Annotated[bool, describe("Revoke it even if it is the last valid one of an admin.")] = False
+class RevokeForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    force: Annotated[bool, describe("Revoke it even if it is the last valid token with the scope admin.")] = False
 
 
-class ActFilter(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    subject: Annotated[str | None, describe("Only what was done to this, by its id.")] = None
+class AuditLogQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    subject: Annotated[str | None, describe("Only actions on the object with this id.")] = None
 
 
 class TokenApi:
@@ -37,80 +37,83 @@ class TokenApi:
         "POST",
         "/api/v1/tokens",
         scope=TokenScope.ADMIN,
-        summary="Make a token.",
+        summary="Create a token.",
         body=TokenRequest,
         status=201,
-        answer=schemas.TokenMade,
+        response=schemas.TokenMade,
         problems=[NotAllowed],
         request_example={"name": "nightly crawls", "role": "operator", "expires_in": "90d"},
         response_example=TOKEN | {"token": "shl_7h3k9m2pxw_…"},
     )
-    async def create_token(self, ask: EndpointRequest[TokenRequest, Nothing]) -> Json:
-        """The answer is the only place where it is ever shown. It never has more than the token that asks for it."""
-        minted = await self._tokens.create(ask.body, caller_of(ask.request))
-        headers = NEVER_KEPT | {"Location": f"/api/v1/tokens/{minted.token.id}"}
-        return Json(minted.token.answer() | {"token": minted.text}, status_code=201, headers=headers)
+    async def create_token(self, request: EndpointRequest[TokenRequest, Nothing]) -> Json:
+        """The token is shown only in this response. It cannot have more scopes than the token that creates it."""
+        minted = await self._tokens.create(request.body, caller_of(request.http))
+        headers = NO_STORE | {"Location": f"/api/v1/tokens/{minted.token.id}"}
+        return Json(to_api.token_made(minted.token, minted.text), 201, headers)
 
     @endpoint(
         "GET",
         "/api/v1/tokens",
         scope=TokenScope.ADMIN,
-        summary="List tokens, the newest first.",
+        summary="List tokens, newest first.",
         query=Paging,
-        answer=schemas.TokenList,
+        response=schemas.TokenList,
         response_example={"items": [TOKEN], "next": None},
     )
-    async def list_tokens(self, ask: EndpointRequest[Nothing, Paging]) -> Json:
-        """Revoked and expired ones too."""
-        before = number_of(ask.query.cursor, LAST_TOKEN)
-        found = await self._tokens.newest(before=before, limit=ask.query.limit + 1)
-        return Json(cut(found, ask.query.limit, Token.answer, lambda token: cursor_of(str(token.number))))
+    async def list_tokens(self, request: EndpointRequest[Nothing, Paging]) -> schemas.TokenList:
+        """Revoked and expired tokens are included."""
+        before = number_of(request.query.cursor, LAST_TOKEN)
+        found = await self._tokens.newest(before=before, limit=request.query.limit + 1)
+        tokens, more = page_of(found, request.query.limit, lambda token: token.number)
+        return schemas.TokenList(items=[to_api.token(one) for one in tokens], next=more)
 
     @endpoint(
         "GET",
         "/api/v1/tokens/{token_id}",
         scope=TokenScope.ADMIN,
-        summary="Show what is kept of one token.",
-        answer=schemas.Token,
+        summary="Show a token.",
+        response=schemas.Token,
         problems=[NotFound],
         response_example=TOKEN,
     )
-    async def show_token(self, ask: EndpointRequest[Nothing, Nothing]) -> Json:
-        return Json((await self._tokens.get(ask.part("token_id"))).answer())
+    async def show_token(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Token:
+        return to_api.token(await self._tokens.get(request.path_param("token_id")))
 
     @endpoint(
         "POST",
         "/api/v1/tokens/{token_id}/revoke",
         scope=TokenScope.ADMIN,
-        summary="End a token.",
-        body=Revoking,
-        answer=schemas.Token,
+        summary="Revoke a token.",
+        body=RevokeForm,
+        response=schemas.Token,
         problems=[NotFound, StateConflict],
         response_example=TOKEN | {"state": "revoked", "revoked_at": "2026-04-01T12:00:00Z"},
     )
-    async def revoke_token(self, ask: EndpointRequest[Revoking, Nothing]) -> Json:
-        """Every controller refuses it within a few seconds. One that is revoked already stays as it is."""
-        caller = caller_of(ask.request)
-        token = await self._tokens.revoke(ask.part("token_id"), caller, even_last=ask.body.force)
-        return Json(token.answer())
+    async def revoke_token(self, request: EndpointRequest[RevokeForm, Nothing]) -> schemas.Token:
+        """Every controller rejects it within a few seconds. Revoking a token twice changes nothing."""
+        caller = caller_of(request.http)
+        token = await self._tokens.revoke(request.path_param("token_id"), caller, even_last=request.body.force)
+        return to_api.token(token)
 
 
 class AuditApi:
     """`/api/v1/audit-log`."""
 
-    def __init__(self, acts: AuditLog) -> None:
-        self._acts = acts
+    def __init__(self, audit_log: AuditLog) -> None:
+        self._audit_log = audit_log
 
     @endpoint(
         "GET",
         "/api/v1/audit-log",
         scope=TokenScope.ADMIN,
-        summary="List what administrators did, the newest first.",
-        query=ActFilter,
-        answer=schemas.AuditLog,
-        response_example={"items": [ACT], "next": None},
+        summary="List administrative actions, newest first.",
+        query=AuditLogQuery,
+        response=schemas.AuditLog,
+        response_example={"items": [AUDIT_ENTRY], "next": None},
     )
-    async def list_acts(self, ask: EndpointRequest[Nothing, ActFilter]) -> Json:
-        query = ask.query
-        found = await self._acts.newest(before=number_of(query.cursor), limit=query.limit + 1, subject=query.subject)
-        return Json(cut(found, query.limit, StoredAuditEntry.answer, lambda entry: cursor_of(str(entry.number))))
+    async def list_acts(self, request: EndpointRequest[Nothing, AuditLogQuery]) -> schemas.AuditLog:
+        query = request.query
+        before, limit = number_of(query.cursor), query.limit + 1
+        found = await self._audit_log.newest(before=before, limit=limit, subject=query.subject)
+        entries, more = page_of(found, query.limit, lambda entry: entry.number)
+        return schemas.AuditLog(items=[to_api.audit_entry(one) for one in entries], next=more)

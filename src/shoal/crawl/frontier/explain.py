@@ -46,11 +46,6 @@ class UrlExplanation:
     sentence: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def answer(self) -> dict[str, Any]:
-        """The same as plain values."""
-        said = {"url": self.url, "state": self.state.value, "reason": self.reason, "explanation": self.sentence}
-        return said | self.facts
-
 
 def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
     return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"No crawl takes it: it {refusal.problem}.")

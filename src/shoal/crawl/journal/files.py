@@ -37,7 +37,7 @@ class JournalFiles:
         if not lines:
             return 0
         try:
-            self._append(journal.project, [orjson.dumps(one.answer(journal.crawl_id), option=_FORM) for one in lines])
+            self._append(journal.project, [orjson.dumps(one.record(journal.crawl_id), option=_FORM) for one in lines])
         except OSError:
             last = lines[-1].number
             await self._database.run(lambda tx: self._store.claim(tx, journal.crawl, last, journal.filed))

@@ -26,7 +26,7 @@ class Written:
     at: int
     line: JournalEntry
 
-    def answer(self, crawl_id: str) -> dict[str, Any]:
+    def record(self, crawl_id: str) -> dict[str, Any]:
         """The line as API, files and command line show it: the promised fields of every log line come first."""
         return {
             "timestamp": moment(self.at),

@@ -90,12 +90,6 @@ class CrawlStatus:
         """Why no seed gave a page, in words; empty if one did, or the crawl has not ended."""
         return in_words(self.failed_seeds)
 
-    def answer(self) -> dict[str, Any]:
-        """What the API and the command line show of it."""
-        failed = self.crawl.state is CrawlState.FAILED
-        error = {"code": self.crawl.state_reason, "message": self.error_message} if failed else None
-        return self.crawl.answer(self.counts) | {"node_ids": list(self.node_ids), "error": error}
-
 
 class Crawls:
     """The verbs on crawls, and the keeper of their runs."""

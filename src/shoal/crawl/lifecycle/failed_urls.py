@@ -76,11 +76,6 @@ class FailedSeed:
             return f"{self.url}: robots.txt forbids it: see `shoal robots test URL`"
         return f"{self.url}: {(self.error_message or '').rstrip('.')}"
 
-    def answer(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
-        error = None if self.error_code is None else {"code": self.error_code, "message": self.error_message or ""}
-        return {"url": self.url, "status": self.status, "error": error}
-
 
 def in_words(failed: Sequence[FailedSeed]) -> str:
     """Say why no seed gave a page: the first few, and how many more there are."""

@@ -1,0 +1,412 @@
+"""Translate the values of the packages into response schemas."""
+
+from typing import Any
+
+import orjson
+from msgspec.structs import asdict
+
+from shoal.access.audit_log import StoredAuditEntry
+from shoal.access.scopes import in_order
+from shoal.access.token import Token
+from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.states import AnalysisState
+from shoal.base.clock import from_micros, moment
+from shoal.base.errors import LeaseLost
+from shoal.base.text import redact_url
+from shoal.crawl.crawl import shown_config
+from shoal.crawl.frontier.explain import UrlExplanation
+from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
+from shoal.crawl.states import CrawlState
+from shoal.events.event import EventReceipt
+from shoal.events.webhook import Delivery, DeliveryState, Webhook
+from shoal.hosts.rate import HeldHost
+from shoal.observe.hourly_stats import BotActivity, HourRow
+from shoal.page_jobs.group import Group
+from shoal.page_jobs.history import MOST_CHANGES, Diff
+from shoal.page_jobs.leasing import PageTask
+from shoal.page_jobs.result import Receipt, Result, StoredResult
+from shoal.pages.page import Page
+from shoal.plan.importer import ImportSummary
+from shoal.plan.policy import Policy, shown_options
+from shoal.queue.explain import JobExplanation
+from shoal.queue.job import Grant, Job
+from shoal.queue.job_admin_store import Quota
+from shoal.serve import schemas
+
+
+def crawl(status: CrawlStatus) -> schemas.Crawl:
+    crawl, counts = status.crawl, status.counts
+    responses = counts.responses
+    failed = crawl.state is CrawlState.FAILED
+    return schemas.Crawl(
+        id=crawl.id,
+        state=crawl.state,
+        state_reason=crawl.state_reason,
+        seeds=crawl.config.seeds,
+        project=crawl.project,
+        labels=crawl.config.labels,
+        priority=crawl.priority,
+        created_at=from_micros(crawl.created_at),
+        started_at=moment(crawl.started_at),
+        finished_at=moment(crawl.finished_at),
+        pages=counts.pages,
+        errors=counts.errors,
+        responses=schemas.Responses(
+            success=responses["2xx"],
+            redirect=responses["3xx"],
+            client_error=responses["4xx"],
+            server_error=responses["5xx"],
+            none=responses["none"],
+        ),
+        queued=counts.queued,
+        skipped=counts.skipped,
+        bytes=counts.bytes,
+        not_modified=counts.not_modified,
+        bytes_saved=counts.bytes_saved,
+        depth_reached=counts.depth_reached,
+        worked_seconds=round(counts.walked / 1e6, 3),
+        config=shown_config(crawl.config),
+        node_ids=list(status.node_ids),
+        error=schemas.CrawlError(code=crawl.state_reason, message=status.error_message) if failed else None,
+    )
+
+
+def crawl_detail(status: CrawlStatus, held: list[HeldHost]) -> schemas.CrawlDetail:
+    hosts = [
+        schemas.HeldHost(origin=host.origin, held_until=from_micros(host.until), status=host.status) for host in held
+    ]
+    return schemas.CrawlDetail(
+        **asdict(crawl(status)), held_hosts=hosts, failed_seeds=[failed_seed(seed) for seed in status.failed_seeds]
+    )
+
+
+def crawl_retried(status: CrawlStatus, retried: int) -> schemas.CrawlRetried:
+    return schemas.CrawlRetried(**asdict(crawl(status)), retried=retried)
+
+
+def failed_seed(seed: FailedSeed) -> schemas.FailedSeed:
+    code, message = seed.error_code, seed.error_message or ""
+    error = None if code is None else schemas.CrawlError(code=code, message=message)
+    return schemas.FailedSeed(url=seed.url, status=seed.status, error=error)
+
+
+def trap(trap: Trap) -> schemas.Trap:
+    return schemas.Trap(pattern=trap.pattern, state=trap.state, sample=trap.sample, count=trap.count)
+
+
+def url_explanation(crawl_id: str, found: UrlExplanation) -> dict[str, Any]:
+    """Return a `UrlExplained` with the facts behind it."""
+    explained = schemas.UrlExplained(
+        crawl_id=crawl_id, url=found.url, state=found.state, reason=found.reason, explanation=found.sentence
+    )
+    return asdict(explained) | found.facts
+
+
+def page(page: Page, crawl_id: str) -> schemas.Page:
+    return schemas.Page(**page.record(crawl_id))
+
+
+def job(job: Job) -> schemas.Job:
+    """Of what the job carries, only the URL is shown: headers may hold secrets."""
+    return schemas.Job(
+        id=job.id,
+        kind=job.kind,
+        state=job.state,
+        state_reason=job.state_reason,
+        url=job.url,
+        run_id=job.run_id,
+        lane=job.lane,
+        capability=job.capability,
+        priority=job.priority,
+        scopes=list(job.scopes),
+        dedupe_key=job.dedupe_key,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        crash_count=job.crash_count,
+        lease_epoch=job.lease_epoch,
+        locked_by=job.lease_holder,
+        locked_at=moment(job.granted_at) if job.lease_holder is not None else None,
+        lease_until=moment(job.lease_until),
+        not_before=from_micros(job.not_before),
+        error=job.error,
+        created_at=from_micros(job.created_at),
+        finished_at=moment(job.finished_at),
+    )
+
+
+def job_detail(found: Job, history: list[Grant]) -> schemas.JobDetail:
+    return schemas.JobDetail(**asdict(job(found)), history=[grant(one) for one in history])
+
+
+def grant(grant: Grant) -> schemas.Grant:
+    return schemas.Grant(
+        epoch=grant.epoch,
+        holder=grant.holder,
+        node=grant.node,
+        pid=grant.pid,
+        granted_at=from_micros(grant.granted_at),
+        ended_at=moment(grant.ended_at),
+        ended=None if grant.ended is None else grant.ended.value,
+        error=grant.error,
+    )
+
+
+def job_explanation(found: JobExplanation) -> dict[str, Any]:
+    """Return a `JobExplained` with the facts behind it."""
+    explained = schemas.JobExplained(
+        job_id=found.job.id,
+        state=found.job.state,
+        reason=found.reason,
+        explanation=found.sentence,
+        capability=found.job.capability,
+    )
+    parts = found.job.priority_parts
+    return asdict(explained) | found.facts | ({"priority_parts": parts} if parts else {})
+
+
+def quota(quota: Quota) -> schemas.Quota:
+    return schemas.Quota(scope=quota.scope, most=quota.most, locked=quota.locked, parked=quota.parked)
+
+
+def group(group: Group) -> schemas.Group:
+    spec = {"crawl_config": {}, "rule_set": None} if group.spec is None else group.spec.shown()
+    return schemas.Group(
+        id=group.id,
+        state=group.state,
+        state_reason=group.state_reason,
+        project=group.project,
+        labels=group.labels,
+        priority=group.priority,
+        total=group.total,
+        jobs=group.jobs,
+        created_at=from_micros(group.created_at),
+        finished_at=moment(group.finished_at),
+        **spec,
+    )
+
+
+def result(stored: StoredResult) -> schemas.Result:
+    result = stored.result
+    return schemas.Result(
+        job_id=stored.job_id,
+        group=stored.group_id,
+        policy=stored.policy,
+        attempt=stored.epoch,
+        state=stored.state,
+        status=result.status,
+        url=result.url,
+        final_url=result.final_url,
+        http_status=result.http_status,
+        data=result.data,
+        meta=schemas.ResultMeta(
+            crawl_duration=result.duration, error=_result_error(result), html_hash=result.html_hash
+        ),
+        fetched_at=from_micros(result.fetched_at),
+    )
+
+
+def _result_error(result: Result) -> schemas.ResultError | None:
+    code = result.error_code
+    return None if code is None else schemas.ResultError(code=code, message=result.error_message)
+
+
+def result_diff(policy_id: str, diff: Diff) -> schemas.ResultDiff:
+    changes = diff.changes()
+    listed = [
+        schemas.DataChange(path=change.path, before=change.before, after=change.after)
+        for change in changes[:MOST_CHANGES]
+    ]
+    return schemas.ResultDiff(
+        policy_id=policy_id,
+        before=_diff_side(diff.before),
+        after=_diff_side(diff.after),
+        html_changed=diff.html_changed,
+        changes=listed,
+        more_changes=len(changes) - len(listed),
+    )
+
+
+def _diff_side(stored: StoredResult) -> schemas.DiffSide:
+    result = stored.result
+    return schemas.DiffSide(
+        job_id=stored.job_id,
+        status=result.status,
+        html_hash=result.html_hash,
+        fetched_at=from_micros(result.fetched_at),
+    )
+
+
+def bot_job(task: PageTask) -> schemas.BotJob:
+    """Show a bot its job, without policy, project and labels."""
+    work, lease = task.work, task.lease
+    assert work is not None, "tasks that cannot be read are returned to their lane"
+    config = work.crawl_config
+    return schemas.BotJob(
+        job_id=lease.holder.job_id,
+        url=work.url,
+        priority=lease.priority,
+        crawl_config=schemas.BotConfig(
+            headers=config.headers,
+            js_required=config.js_required,
+            timeout_hint=config.timeout_hint,
+            proxy=config.proxy,
+        ),
+        rule_set=work.rule_set,
+        lease=schemas.BotLease(epoch=lease.holder.epoch, ttl_seconds=lease.ttl_seconds),
+    )
+
+
+def pushed(receipt: Receipt) -> schemas.Pushed:
+    assert receipt.state is not None
+    return schemas.Pushed(job_id=receipt.holder.job_id, state=receipt.state.value.upper())
+
+
+def pushed_item(receipt: Receipt) -> schemas.PushedItem:
+    job_id = receipt.holder.job_id
+    if receipt.state is not None:
+        return schemas.PushedItem(job_id=job_id, status=200, state=receipt.state.value.upper())
+    lost = LeaseLost(job_id, receipt.holder.epoch)
+    return schemas.PushedItem(job_id=job_id, status=lost.response.http_status, code=lost.code, detail=lost.message)
+
+
+def analysis(analysis: Analysis) -> schemas.Analysis:
+    failed = analysis.state is AnalysisState.FAILED
+    return schemas.Analysis(
+        id=analysis.id,
+        crawl_id=analysis.crawl_id,
+        project=analysis.project,
+        state=analysis.state,
+        state_reason=analysis.state_reason,
+        error=schemas.CrawlError(code=analysis.state_reason, message=analysis.error or "") if failed else None,
+        findings=analysis.findings,
+        created_at=from_micros(analysis.created_at),
+        started_at=moment(analysis.started_at),
+        finished_at=moment(analysis.finished_at),
+    )
+
+
+def finding(finding: Finding) -> schemas.Finding:
+    return schemas.Finding(
+        analyzer=finding.analyzer,
+        key=finding.key,
+        severity=finding.severity,
+        message=finding.message,
+        facts=finding.facts,
+    )
+
+
+def policy(policy: Policy, now: int) -> schemas.Policy:
+    """Show a policy without secrets; its freshness is as of `now`, in store time."""
+    form, last = policy.form, policy.last_success_at
+    shown = form.plain() | {
+        "crawl_config": shown_options(form.crawl_config),
+        "url": None if form.url is None else redact_url(form.url),
+    }
+    return schemas.Policy(
+        id=policy.id,
+        **shown,
+        next_run_at=moment(policy.next_run_at),
+        last_run_at=moment(policy.last_run_at),
+        last_success_at=moment(last),
+        live_job_id=policy.live_job_id,
+        last_crawl_id=policy.live_crawl,
+        freshness=schemas.Freshness(
+            age_seconds=None if last is None else round((now - last) / 1e6), stale=policy.staleness(now) > 1.0
+        ),
+        created_at=from_micros(policy.created_at),
+    )
+
+
+def policies_imported(summary: ImportSummary) -> schemas.PoliciesImported:
+    problems = [schemas.InvalidLine(line=line, problem=problem) for line, problem in summary.problems]
+    return schemas.PoliciesImported(made=summary.made, bad=summary.bad, problems=problems)
+
+
+def webhook(webhook: Webhook) -> schemas.Webhook:
+    """Show a webhook without its secret."""
+    return schemas.Webhook(
+        id=webhook.id,
+        url=redact_url(webhook.url),
+        events=list(webhook.events),
+        enabled=webhook.enabled,
+        reason=webhook.reason,
+        failing_since=moment(webhook.failing_since),
+        held_until=moment(webhook.held_until or None),
+        created_at=from_micros(webhook.created_at),
+    )
+
+
+def webhook_secret(found: Webhook) -> schemas.WebhookSecret:
+    return schemas.WebhookSecret(**asdict(webhook(found)), secret=found.secret)
+
+
+def webhook_detail(found: Webhook, counts: dict[str, int]) -> schemas.WebhookDetail:
+    return schemas.WebhookDetail(**asdict(webhook(found)), waiting=counts["waiting"], dead=counts["dead"])
+
+
+def delivery(delivery: Delivery) -> schemas.Delivery:
+    return schemas.Delivery(
+        event_id=delivery.event_id,
+        event_type=delivery.event_type,
+        sequence=delivery.sequence,
+        state=delivery.state,
+        attempts=delivery.attempts,
+        next_at=moment(delivery.next_at) if delivery.state is DeliveryState.WAITING else None,
+        status=delivery.status,
+        error=delivery.error,
+    )
+
+
+def event(event: EventReceipt) -> schemas.Event:
+    return schemas.Event(**event.attributes(), data=orjson.loads(event.body))
+
+
+def token(token: Token) -> schemas.Token:
+    return schemas.Token(
+        id=token.id,
+        name=token.name,
+        state=token.state,
+        scopes=in_order(token.scopes),
+        made_by=token.made_by,
+        created_at=from_micros(token.created_at),
+        expires_at=moment(token.expires_at),
+        last_used_at=moment(token.last_used_at),
+        revoked_at=moment(token.revoked_at),
+    )
+
+
+def token_made(found: Token, text: str) -> schemas.TokenMade:
+    return schemas.TokenMade(**asdict(token(found)), token=text)
+
+
+def audit_entry(entry: StoredAuditEntry) -> schemas.AuditEntry:
+    return schemas.AuditEntry(
+        number=entry.number,
+        at=from_micros(entry.at),
+        who=entry.who,
+        act=entry.act.name,
+        subject=entry.act.subject,
+        facts=entry.act.facts,
+        address=entry.address or None,
+    )
+
+
+def hour(row: HourRow) -> schemas.Hour:
+    return schemas.Hour(
+        hour=from_micros(row.hour),
+        created=row.count("created"),
+        done=row.count("done"),
+        failed=row.count("failed"),
+        expired=row.count("expired"),
+        retried=row.count("retried"),
+        lost=row.count("lost"),
+        retry_rate=row.retry_rate,
+        average_seconds=row.average_seconds,
+        bots=row.bots,
+    )
+
+
+def bot_seen(bot: BotActivity) -> schemas.BotSeen:
+    return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, pulled=bot.pulled, seen_at=from_micros(bot.seen_at))
