@@ -106,7 +106,7 @@ class DumpToStdout:
 def _opened(name: str) -> AbstractContextManager[BufferedReader]:
     if name == STANDARD:
         return nullcontext(cast(BufferedReader, sys.stdin.buffer))
-    return Path(name).open("rb", buffering=BUFFER)
+    return cast(BufferedReader, Path(name).open("rb", buffering=BUFFER))
 
 
 def dump_lines(name: str) -> Iterator[bytes]:
