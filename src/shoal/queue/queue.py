@@ -122,24 +122,24 @@ class Queue:
         self._choose_lanes = choose_lanes
         self.settings = settings
         self._signals = signals
-        self._keepers: dict[str, RunListener] = {}
-        self._undertakers: dict[str, DeadLetterListener] = {}
+        self._run_listeners: dict[str, RunListener] = {}
+        self._dead_letter_listeners: dict[str, DeadLetterListener] = {}
         self._jitter = jitter
         self._apart = 0
 
     def register(
-        self, keepers: Mapping[str, RunListener], undertakers: Mapping[str, DeadLetterListener] | None = None
+        self, runs: Mapping[str, RunListener], dead_letters: Mapping[str, DeadLetterListener] | None = None
     ) -> None:
-        """Name who owns the runs of each job kind, and who is told of its dead letters."""
-        self._keepers.update(keepers)
-        self._undertakers.update(undertakers or {})
+        """Register the listeners of runs and of dead letters, by job kind."""
+        self._run_listeners.update(runs)
+        self._dead_letter_listeners.update(dead_letters or {})
 
     def on(self, database: Database) -> "Queue":
         """Return a queue over the same jobs that uses another connection. It has no listeners: only extend leases."""
         return Queue(database, self._store, self._lanes, self.settings, self._signals)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store jobs, all or none; what became of each, in their order."""
+        """Store jobs, all or none; returns the outcome of each, in their order."""
         # What is known already has to be looked up, and where jobs wait by host has to be noted.
         further = any(job.dedupe_key is not None or job.host is not None for job in jobs)
         commit = self._database.run if further else self._database.once
@@ -247,26 +247,26 @@ class Queue:
         return lease
 
     async def extend(self, holders: Sequence[Fence]) -> Extended:
-        """Those of the leases that are still ours; they last one more term from now. Some may be to be killed."""
+        """Renew leases for one more term; returns those that are still ours, and which of their jobs to kill."""
         return await self._database.run(lambda tx: self._store.extend(tx, holders, self.settings.lease))
 
     async def beat(self, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer:
-        """A bot's sign of life: its lease lasts the job's own term from now, or `ttl`. Raises if it is not its own."""
+        """Renew the lease of a bot by the job's own term, or `ttl`; raises `LeaseLost` if it is not that owner's."""
         beat = await self._database.run(lambda tx: self._store.beat(tx, owner, holder, ttl))
         if beat is None:
             raise LeaseLost(holder.job_id, holder.epoch)
         return beat
 
     async def began(self, holder: Fence, node: str, pid: int, config: str | None = None) -> bool:
-        """Note who works on a grant: the node, its process, its configuration; False if the job moved on."""
+        """Record the node, process and configuration that work on a grant; False if the job moved on."""
         return await self._database.run(lambda tx: self._store.note(tx, holder, node, pid, config))
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
-        """Whether a job of that kind stands in line; somebody may have it before you ask for it."""
+        """Return whether a job of that kind waits in one of these lanes; somebody else may lease it first."""
         return await self._database.read(lambda tx: self._lanes.waits(tx, kind, lanes))
 
     async def held_by(self, holder: str) -> list[Lease]:
-        """What is leased under that very name."""
+        """Return the leases of that holder."""
         return await self._database.read(lambda tx: self._store.held_by(tx, holder))
 
     async def fail(self, lease: Lease, error: str) -> JobState:
@@ -279,7 +279,7 @@ class Queue:
         return await self._move(move, lease.kind, lease.run_id)
 
     async def release(self, lease: Lease, reason: str) -> JobState:
-        """Hand a job back without penalty."""
+        """Give a job back without counting an attempt."""
         move = states.release(lease.holder.job_id, lease.holder.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
@@ -288,12 +288,12 @@ class Queue:
         return await self._move(move, lease.kind, lease.run_id)
 
     async def cancel(self, lease: Lease, reason: str) -> JobState:
-        """End a job whose work was killed because somebody wanted it so."""
+        """End a job whose work was killed on request."""
         move = states.cancel(lease.holder.job_id, lease.holder.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
-        """Our child died with the job, or was killed because it stalled: nobody has to wait for the lease's end."""
+        """Take a job back before its lease expires, because our child died with it or was killed as stalled."""
 
         async def commit(tx: Tx) -> JobState:
             await self.lock_run(tx, lease.kind, lease.run_id)
@@ -392,8 +392,8 @@ class Queue:
         becomes a dead letter. One that a bot lost waits a while before, and is lost no more often than its policy lets
         it be tried again. A crash counts only if the worker had some of the run's work in hand. The run and the job
         are locked."""
-        keeper = self._keepers.get(lost.kind)
-        if keeper is not None and lost.run_id is not None and await keeper.was_idle(tx, lost.run_id, lost):
+        listener = self._run_listeners.get(lost.kind)
+        if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
             return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
         crashes = 1 if lost.settled else lost.crash_count + 1
         by_bot = is_bot(lost.lease_holder)
@@ -416,15 +416,15 @@ class Queue:
         the run, which is locked, decide what it means for the run."""
         tx.on_commit(lambda: self._emit_moved(move, kind, run_id))
         await self.buried_in(tx, kind, [move])
-        if run_id is not None and kind in self._keepers:
-            await self._keepers[kind].job_moved(tx, run_id, move)
+        if run_id is not None and kind in self._run_listeners:
+            await self._run_listeners[kind].job_moved(tx, run_id, move)
 
     async def buried_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
         """Tell of those of the moves that make dead letters of jobs that brought no result: their workers were lost, or
         raised."""
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
-        if dead and kind in self._undertakers:
-            await self._undertakers[kind].buried(tx, dead)
+        if dead and kind in self._dead_letter_listeners:
+            await self._dead_letter_listeners[kind].buried(tx, dead)
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
         """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
@@ -471,9 +471,9 @@ class Queue:
         await self._store.set_priority(tx, run_id, priority)
 
     async def lock_run(self, tx: Tx, kind: str, run_id: str | None) -> None:
-        """The first lock of every commit that moves a job: the lock order is run, then job."""
-        if run_id is not None and kind in self._keepers:
-            await self._keepers[kind].lock(tx, run_id)
+        """Lock the run of a job. Every commit that moves a job does this first: the lock order is run, then job."""
+        if run_id is not None and kind in self._run_listeners:
+            await self._run_listeners[kind].lock(tx, run_id)
 
     def _emit_moved(self, move: Move, kind: str, run_id: str | None) -> None:
         self._signals.emit(
@@ -517,7 +517,7 @@ class Queue:
 
 
 def _check(job: NewJob, place: int) -> None:
-    """Refuse by name what the store would refuse with a bare error; nothing of the batch is stored then."""
+    """Reject a value by its field name that the store would reject with a bare error."""
     if not 0 <= job.priority <= 100:
         raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
     if job.max_attempts < 1:
