@@ -346,7 +346,7 @@ class Beat(Struct, kw_only=True):
 
 class Pushed(Struct, kw_only=True):
     job_id: str
-    state: Annotated[str, describe("Where the job is now: DONE, FAILED, or PENDING if it will be tried again.")]
+    state: Annotated[str, describe("Where the job is now: DONE, FAILED, or PENDING if it will be retried.")]
 
 
 class PushedItem(Struct, kw_only=True, omit_defaults=True):
