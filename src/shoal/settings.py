@@ -1,7 +1,7 @@
-"""Every setting: type, default, environment name, one sentence; one slice per room; and the rules between them.
+"""Every setting: type, default, environment name, description; one section per package; the rules between settings.
 
 Packages get their section in the constructor and never look anything up here. `shoal.settings_loader` reads the values;
-whether a listen address may be opened, or a store reached, is checked by whoever opens it.
+whether an address can be listened on, or a store reached, is checked when it is opened.
 """
 
 import os
@@ -49,7 +49,7 @@ MOST_CONNECTIONS = 50_000
 
 
 def data_dir(env: Mapping[str, str]) -> Path:
-    """Where Shoal keeps what it must not lose, when nobody said where."""
+    """Return the default folder for persistent files, by the XDG rules."""
     base = Path(env.get("XDG_DATA_HOME", ""))
     if not base.is_absolute():  # the XDG rule: a relative one is ignored
         base = Path(env.get("HOME") or "~").expanduser() / ".local" / "share"
@@ -66,94 +66,98 @@ class DatabaseSettings(SettingsSection):
     data_dir: Folder = setting(
         "SHOAL_DATA_DIR",
         lambda earlier: data_dir(os.environ),
-        "Folder for the default store and everything else that must outlive a process.",
+        "Folder for the default store and other persistent files.",
         shown="$XDG_DATA_HOME/shoal",
     )
     url: StoreUrl = setting(
         "DATABASE_URL",
         lambda earlier: store_in(earlier["data_dir"]),
-        "The store: one SQLite file, or a PostgreSQL database shared by a fleet.",
+        "Store URL: a SQLite file, or a PostgreSQL database that a fleet shares.",
         secret=True,
         shown="sqlite:///$SHOAL_DATA_DIR/shoal.db",
     )
     pool_size: Whole = setting(
-        "SHOAL_DATABASE_POOL", 10, "PostgreSQL connections that one process opens at most.", ge=1, le=500
+        "SHOAL_DATABASE_POOL", 10, "Maximum number of PostgreSQL connections per process.", ge=1, le=500
     )
-    connect_timeout: Duration = setting(
-        "SHOAL_DATABASE_CONNECT_TIMEOUT", "10s", "How long opening a connection to the store may take."
-    )
+    connect_timeout: Duration = setting("SHOAL_DATABASE_CONNECT_TIMEOUT", "10s", "Timeout for connecting to the store.")
     statement_timeout: Duration = setting(
-        "SHOAL_DATABASE_TIMEOUT", "30s", "How long one statement may run, waiting for locks included."
+        "SHOAL_DATABASE_TIMEOUT", "30s", "Timeout for one SQL statement, including lock waits."
     )
 
 
 class RedisSettings(SettingsSection):
-    """Redis, which carries lanes and frontiers for a fleet."""
+    """Redis, for the lanes and frontiers of a fleet."""
 
-    url: RedisUrl = setting("REDIS_URL", "", "The Redis server.", secret=True, planned=True)
+    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True, planned=True)
 
 
 class QueueSettings(SettingsSection):
-    """Jobs: leases, retries, dead letters."""
+    """Jobs: leases, retries, dead letters, retention."""
 
-    lease: Duration = setting("SHOAL_LEASE", "10s", "How long a worker may keep a job without extending its lease.")
+    lease: Duration = setting(
+        "SHOAL_LEASE",
+        "10s",
+        "Lease duration: a job returns to its lane this long after its worker last renewed the lease.",
+    )
     extend_every: Duration = setting(
-        "SHOAL_LEASE_EXTEND", "3s", "How often a worker extends its leases; less than half of SHOAL_LEASE."
+        "SHOAL_LEASE_EXTEND", "3s", "Interval of lease renewal; must be less than half of SHOAL_LEASE."
     )
     force_grace: Duration = setting(
-        "SHOAL_FORCE_GRACE", "10s", "How long walkers may settle after `stop --force` before their process is killed."
+        "SHOAL_FORCE_GRACE",
+        "10s",
+        "Time after `stop --force` before the processes of walkers that did not finish are killed.",
     )
     sweep_every: Duration = setting(
-        "SHOAL_LEASE_SWEEP", "2s", "How often leases that ran out are looked for and their jobs put back."
+        "SHOAL_LEASE_SWEEP", "2s", "Interval at which jobs with an expired lease are returned to their lane."
     )
     poll_every: Duration = setting(
         "SHOAL_QUEUE_POLL",
         "1s",
-        "The longest an idle worker waits before it looks for jobs again; usually it is told at once.",
+        "Maximum interval between two polls of an idle worker; new jobs usually wake it at once.",
     )
     job_attempts: Whole = setting(
         "WORKER_JOB_ATTEMPTS",
         2,
-        "How often a failing job is tried in all; a worker's death is not counted.",
+        "Maximum number of attempts of a failing job; a worker's death does not count as one.",
         ge=1,
         le=100,
     )
     backoff: Milliseconds = setting(
         "WORKER_BACKOFF_MS",
         5000,
-        "Milliseconds before the first retry; each further one waits twice as long.",
+        "Milliseconds before the first retry; doubles with each further one.",
         ge=timedelta(0),
         le=timedelta(days=1),
     )
-    longest_backoff: Duration = setting("SHOAL_BACKOFF_MAX", "1h", "The longest wait between two tries of a job.")
+    longest_backoff: Duration = setting("SHOAL_BACKOFF_MAX", "1h", "Maximum delay between two attempts of a job.")
     poison_limit: Whole = setting(
         "SHOAL_POISON_LIMIT",
         3,
-        "Deaths of its worker after which a job that settled nothing is a dead letter.",
+        "Number of worker deaths in a row, without progress, after which a job becomes a dead letter.",
         ge=1,
         le=100,
     )
     ageing: Duration = setting(
         "SHOAL_QUEUE_AGEING",
         "60s",
-        "How much waiting is worth one point of priority.",
+        "Waiting time that counts as one point of priority.",
     )
     stall_deadline: Duration = setting(
         "SHOAL_STALL_DEADLINE",
         "10m",
-        "A job that settles nothing for this long while work is due is killed.",
+        "Kill a job that makes no progress for this long while work is due.",
     )
     keep_finished: Patience = setting(
         "SHOAL_JOB_RETENTION",
         "7d",
-        "How long jobs that are done or cancelled are kept, with their history and results; a run's stay with it.",
+        "Retention of done and cancelled jobs, with history and results; jobs of a run are kept with it.",
     )
     keep_dead: Patience = setting(
-        "SHOAL_DEAD_RETENTION", "30d", "How long jobs that failed or expired, the dead letters, are kept."
+        "SHOAL_DEAD_RETENTION", "30d", "Retention of dead letters: jobs that failed or expired."
     )
-    keep_hours: Patience = setting("SHOAL_STATS_RETENTION", "90d", "How long counts by the hour are kept.")
-    prune_every: Duration = setting("SHOAL_PRUNE", "10m", "How often what is too old is looked for and removed.")
-    lanes: Backend = setting("SHOAL_LANES", "sql", "What carries the lanes that workers take jobs from.")
+    keep_hours: Patience = setting("SHOAL_STATS_RETENTION", "90d", "Retention of hourly statistics.")
+    prune_every: Duration = setting("SHOAL_PRUNE", "10m", "Interval at which rows past their retention are removed.")
+    lanes: Backend = setting("SHOAL_LANES", "sql", "Backend of the lanes that workers lease jobs from.")
 
 
 class WorkSettings(SettingsSection):
@@ -162,33 +166,33 @@ class WorkSettings(SettingsSection):
     concurrency: Whole = setting(
         "WORKER_CONCURRENCY",
         2,
-        "Crawls and analyses that one worker runs at once, each in a child.",
+        "Number of crawls and analyses that one worker runs at once, each in a child process.",
         ge=1,
         le=256,
     )
     shutdown_grace: Patience = setting(
         "SHOAL_SHUTDOWN_GRACE",
         "30s",
-        "How long a worker told to stop may settle before it hands its jobs back; inf finishes them.",
+        "Time that a stopping worker has before it hands its jobs back; `inf` finishes them.",
     )
     child_silence: Duration = setting(
         "SHOAL_CHILD_SILENCE",
         "10s",
-        "A child whose loop does not tick for this long is killed; `shoal crawl` only says so.",
+        "Kill a child process whose event loop is blocked for this long; `shoal crawl` only warns.",
     )
     child_memory: Size = setting(
         "SHOAL_CHILD_MEMORY",
         "1GB",
-        "A child that has grown past this is replaced after its run.",
+        "Replace a child process after its run if it uses more memory than this.",
         ge=50_000_000,
     )
     child_runs: Whole = setting(
-        "SHOAL_CHILD_RUNS", 100, "A child is replaced after this many runs.", ge=1, le=1_000_000
+        "SHOAL_CHILD_RUNS", 100, "Replace a child process after this many runs.", ge=1, le=1_000_000
     )
     listen: Peer = setting(
         "SHOAL_WORKER_LISTEN",
         "",
-        "Where `shoal worker` answers /healthz, /readyz and /metrics, as a controller does; empty: nowhere.",
+        "Address on which `shoal worker` serves /healthz, /readyz and /metrics; off by default.",
     )
 
 
@@ -197,7 +201,7 @@ Speed = Literal["slow", "normal", "fast", "max"]
 
 @dataclass(frozen=True, slots=True)
 class SpeedProfile:
-    """How hard one host may be asked."""
+    """Request rate per host: connections and delay."""
 
     connections: int
     delay: timedelta
@@ -212,66 +216,64 @@ SPEEDS: Mapping[Speed, tuple[int | None, timedelta]] = {
 
 
 class CrawlSettings(SettingsSection):
-    """A site crawl: its window, its commits, its slices."""
+    """Site crawls: concurrency, commits, retries."""
 
     max_concurrent_curl: Whole = setting(
         "MAX_CONCURRENT_CURL",
         15,
-        "Fetches in flight per crawl; set explicitly, it overrides the connections of the speed profile.",
+        "Maximum number of concurrent requests per crawl; if set, it overrides the speed profile.",
         ge=1,
         le=1000,
     )
     max_concurrent_chrome: Whole = setting(
-        "MAX_CONCURRENT_CHROME", 5, "Rendered pages in flight per crawl.", planned=True, ge=1, le=100
+        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", planned=True, ge=1, le=100
     )
-    frontier: Backend = setting("SHOAL_FRONTIER", "sql", "What keeps the URLs of a crawl.")
-    slice: Duration = setting(
-        "SHOAL_SLICE", "10m", "After this long a crawl hands its worker to another run that waits."
-    )
+    frontier: Backend = setting("SHOAL_FRONTIER", "sql", "Backend of the frontier.")
+    slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
     commit_results: Whole = setting(
-        "SHOAL_COMMIT_RESULTS", 100, "Results after which a crawl commits what finished.", ge=1, le=10_000
+        "SHOAL_COMMIT_RESULTS", 100, "Maximum number of results per commit of a crawl.", ge=1, le=10_000
     )
-    commit_every: Duration = setting(
-        "SHOAL_COMMIT_INTERVAL", "250ms", "Time after which a crawl commits what finished, however little."
-    )
+    commit_every: Duration = setting("SHOAL_COMMIT_INTERVAL", "250ms", "Maximum time between two commits of a crawl.")
     page_attempts: Whole = setting(
         "SHOAL_PAGE_ATTEMPTS",
         4,
-        "How often a page is tried in all when the network or the server fails; after a total timeout, twice.",
+        "Maximum number of attempts of a page when the network or the server fails; two after a total timeout.",
         ge=1,
         le=20,
     )
     page_backoff: Duration = setting(
         "SHOAL_PAGE_BACKOFF",
         "1s",
-        "Wait before a page is tried again; it doubles with each try, and jitter adds to it.",
+        "Delay before a page is retried; doubles with each attempt, plus jitter.",
     )
-    max_links: Whole = setting("SHOAL_MAX_LINKS", 10_000, "Links taken from one page.", ge=1, le=1_000_000)
+    max_links: Whole = setting(
+        "SHOAL_MAX_LINKS", 10_000, "Maximum number of links read from one page.", ge=1, le=1_000_000
+    )
     max_url_length: Whole = setting(
-        "SHOAL_MAX_URL", 2083, "Characters of a URL; longer ones are skipped.", ge=100, le=65_536
+        "SHOAL_MAX_URL", 2083, "Maximum length of a URL in characters; longer ones are skipped.", ge=100, le=65_536
     )
     journal_lines: Whole = setting(
         "SHOAL_CRAWL_LOG_LINES",
         10_000,
-        "Lines that are kept of one crawl's journal; the first ones go.",
+        "Maximum number of journal entries per crawl; the oldest are removed.",
         ge=10,
         le=10**6,
     )
     tracking_params: Tracking = setting(
         "SHOAL_TRACKING_PARAMS",
         TRACKING,
-        "Query parameters that new crawls leave out because they tell where a visitor came from.",
+        "Tracking parameters that new crawls remove from URLs.",
         shown="the built-in list",
     )
     session_params: Session = setting(
         "SHOAL_SESSION_PARAMS",
         SESSION,
-        "Query and path parameters that new crawls leave out because they name a visit.",
+        "Session parameters, in query or path, that new crawls remove from URLs.",
         shown="the built-in list",
     )
 
     def pace(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
-        """The connections and delay of a profile; a number that somebody set beats the profile's."""
+        """Return the connections and delay of a profile; an explicit number overrides the profile."""
         connections, delay = SPEEDS[speed]
         if concurrency is not None:
             return SpeedProfile(concurrency, delay)
@@ -281,202 +283,217 @@ class CrawlSettings(SettingsSection):
 
 
 class PageSettings(SettingsSection):
-    """Page jobs: single URLs that anybody may ask for."""
+    """Page jobs: single URLs."""
 
-    speed: Speed = setting("SHOAL_PAGE_SPEED", "normal", "How hard page jobs ask one host.")
+    speed: Speed = setting("SHOAL_PAGE_SPEED", "normal", "Request rate per host of page jobs.")
     keep_results: Patience = setting(
-        "SHOAL_RESULT_RETENTION", "90d", "How long what policies gave is kept; the last success of each always is."
+        "SHOAL_RESULT_RETENTION",
+        "90d",
+        "Retention of the results of policies; the last success of each policy is always kept.",
     )
 
     @property
     def pace(self) -> SpeedProfile:
-        """The connections and the delay of the profile."""
+        """Return the connections and the delay of the profile."""
         connections, delay = SPEEDS[self.speed]
         return SpeedProfile(connections or 1000, delay)
 
 
 class BotSettings(SettingsSection):
-    """Bots of others that pull page jobs and push results."""
+    """Bots that pull page jobs and push results."""
 
     lock_ttl: Duration = setting(
         "SHOAL_BOT_LOCK",
         "10m",
-        "How long a bot keeps a job without a heartbeat, if no policy says so.",
+        "Lease duration of a bot's job without a heartbeat, unless its policy sets one.",
         ge=timedelta(seconds=5),
         le=timedelta(hours=24),
     )
     grace: Duration = setting(
         "SHOAL_BOT_GRACE",
         "30s",
-        "After a controller's start nothing is taken from bots for this long.",
+        "Grace period after a controller starts, during which no lease of a bot expires.",
         ge=timedelta(0),
     )
-    most_jobs: Whole = setting("SHOAL_BOT_JOBS", 1000, "Jobs that one token may hold at once.", ge=1, le=1_000_000)
-    pulls: Whole = setting("SHOAL_BOT_PULLS", 1000, "Pulls that one token may send in a second.", ge=1, le=1_000_000)
+    most_jobs: Whole = setting(
+        "SHOAL_BOT_JOBS", 1000, "Maximum number of jobs that one token may hold at once.", ge=1, le=1_000_000
+    )
+    pulls: Whole = setting(
+        "SHOAL_BOT_PULLS", 1000, "Rate limit: pull requests per second and token.", ge=1, le=1_000_000
+    )
     max_result_bytes: Size = setting(
-        "SHOAL_MAX_RESULT", "10MB", "Size of what a bot pushes in one request, a batch of results too.", ge=1000
+        "SHOAL_MAX_RESULT", "10MB", "Maximum size of a bot's result request, single or batch.", ge=1000
     )
 
 
 class HostSettings(SettingsSection):
-    """Politeness towards one host, shared by everybody who asks it."""
+    """Politeness towards a host, shared by all processes."""
 
     longest_crawl_delay: Duration = setting(
         "SHOAL_CRAWL_DELAY_MAX",
         "30s",
-        "A longer Crawl-delay in robots.txt is cut to this, and the crawl says so.",
+        "Maximum Crawl-delay of robots.txt that is honoured; a longer one is cut to this and logged.",
     )
     longest_retry_after: Duration = setting(
         "SHOAL_RETRY_AFTER_MAX",
         "1h",
-        "A Retry-After up to this holds the host; a longer one counts as absent.",
+        "Maximum Retry-After that is honoured; a longer one is ignored.",
     )
     backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF",
         "2s",
-        "First pause for a host that is held (429, or 503 for several URLs) without a Retry-After.",
+        "First back-off for a host that answers 429, or 503 to several URLs, without Retry-After.",
     )
     longest_backoff: Duration = setting(
-        "SHOAL_HOST_BACKOFF_MAX", "60s", "The pause doubles up to this and ends with a good answer."
+        "SHOAL_HOST_BACKOFF_MAX", "60s", "Maximum back-off of a host; it doubles up to this and is reset by a success."
     )
     longest_slow_delay: Duration = setting(
         "SHOAL_SLOW_DELAY_MAX",
         "10s",
-        "The longest pause that a slow host gets because it is slow; speed `max` takes none.",
+        "Maximum extra delay for a slow host; none at speed `max`.",
     )
-    robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "How long a robots.txt is used before it is asked again.")
+    robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "Time for which a robots.txt is cached.")
 
 
 class EgressSettings(SettingsSection):
-    """The only way out: where to, as whom, how much."""
+    """Outgoing requests: allowed networks, identity, limits."""
 
     proxies: Proxies = setting(
         "SHOAL_PROXIES",
         "",
-        "Proxies that pages and crawls may ask for by their labels.",
+        "Proxies that crawls and page jobs may choose by label.",
         secret=True,
     )
     allow_networks: Networks = setting(
         "SHOAL_ALLOW_NETWORKS",
         "",
-        "Networks that may be crawled although they are not public; every port there.",
+        "Private networks (CIDR) that may be requested, on every port; all others are blocked (SSRF protection).",
     )
     user_agent: Text = setting(
         "SHOAL_USER_AGENT",
         f"Shoal/{__version__} (self-hosted crawler)",
-        "How Shoal names itself to servers and in robots.txt.",
+        "User-Agent header, and the agent name looked up in robots.txt.",
         shown="Shoal/VERSION (self-hosted crawler)",
         min_length=1,
         max_length=500,
     )
-    connect_timeout: Duration = setting("SHOAL_CONNECT_TIMEOUT", "10s", "Time to reach a server, TLS included.")
-    idle_timeout: Duration = setting("SHOAL_IDLE_TIMEOUT", "20s", "The longest silence in the middle of an answer.")
-    total_timeout: Duration = setting("SHOAL_FETCH_TIMEOUT", "60s", "Time for one whole request.")
-    max_redirects: Whole = setting("SHOAL_MAX_REDIRECTS", 10, "Redirects followed for one URL.", ge=0, le=50)
-    max_header_bytes: Size = setting("SHOAL_MAX_HEADER_SIZE", "64KB", "Size of an answer's headers in all.", ge=1000)
-    max_headers: Whole = setting("SHOAL_MAX_HEADERS", 100, "Number of an answer's headers.", ge=10, le=10_000)
-    max_body_bytes: Size = setting("SHOAL_MAX_BODY", "10MB", "Size of a body as it was sent.", ge=1000)
-    max_decoded_bytes: Size = setting("SHOAL_MAX_DECODED", "30MB", "Size of a body once decompressed.", ge=1000)
-    max_encodings: Whole = setting("SHOAL_MAX_ENCODINGS", 3, "Content encodings on top of each other.", ge=1, le=10)
+    connect_timeout: Duration = setting(
+        "SHOAL_CONNECT_TIMEOUT", "10s", "Timeout for connecting to a server, including TLS."
+    )
+    idle_timeout: Duration = setting("SHOAL_IDLE_TIMEOUT", "20s", "Timeout for receiving the next bytes of a response.")
+    total_timeout: Duration = setting("SHOAL_FETCH_TIMEOUT", "60s", "Timeout for one whole request.")
+    max_redirects: Whole = setting("SHOAL_MAX_REDIRECTS", 10, "Maximum number of redirects per URL.", ge=0, le=50)
+    max_header_bytes: Size = setting(
+        "SHOAL_MAX_HEADER_SIZE", "64KB", "Maximum total size of response headers.", ge=1000
+    )
+    max_headers: Whole = setting("SHOAL_MAX_HEADERS", 100, "Maximum number of response headers.", ge=10, le=10_000)
+    max_body_bytes: Size = setting("SHOAL_MAX_BODY", "10MB", "Maximum size of a response body as sent.", ge=1000)
+    max_decoded_bytes: Size = setting(
+        "SHOAL_MAX_DECODED", "30MB", "Maximum size of a response body after decompression.", ge=1000
+    )
+    max_encodings: Whole = setting("SHOAL_MAX_ENCODINGS", 3, "Maximum number of nested content encodings.", ge=1, le=10)
 
 
 class BodySettings(SettingsSection):
-    """Where answers are kept as they were sent, for crawls that ask for it."""
+    """The store of response bodies, for crawls that keep them."""
 
     place: BodyPlace = setting(
         "SHOAL_BODIES",
         "",
-        "Where kept bodies lie: a folder, or a bucket of an S3-compatible store, which a fleet shares.",
+        "Where bodies are stored: a folder, or a bucket of an S3-compatible store, which a fleet can share.",
         shown="a folder beside the SQLite file, else $SHOAL_DATA_DIR/bodies",
     )
     endpoint: HttpUrl = setting(
-        "SHOAL_S3_ENDPOINT", "", "The object store; empty: Amazon's in SHOAL_S3_REGION.", shown="Amazon S3"
+        "SHOAL_S3_ENDPOINT", "", "S3 endpoint; defaults to AWS in SHOAL_S3_REGION.", shown="Amazon S3"
     )
-    region: Text = setting("SHOAL_S3_REGION", "us-east-1", "The region that requests are signed for.")
-    access_key: Text = setting("SHOAL_S3_ACCESS_KEY", "", "The id of the key for the object store.", secret=True)
-    secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "The key for the object store.", secret=True)
+    region: Text = setting("SHOAL_S3_REGION", "us-east-1", "S3 region used to sign requests.")
+    access_key: Text = setting("SHOAL_S3_ACCESS_KEY", "", "S3 access key id.", secret=True)
+    secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "S3 secret access key.", secret=True)
 
 
 class PlanSettings(SettingsSection):
-    """Policies and the jobs that they make."""
+    """Policies and their scheduler."""
 
     schedule_every: Duration = setting(
         "SHOAL_SCHEDULE_EVERY",
         "1s",
-        "Pause between two looks for policies whose time has come.",
+        "Interval at which due policies are looked for.",
         ge=timedelta(milliseconds=10),
         le=timedelta(minutes=1),
     )
     backlog: Whole = setting(
         "SHOAL_SCHEDULE_BACKLOG",
         "10000",
-        "Page jobs of each capability that may wait in the shared lane before due policies of that one have to.",
+        "Back-pressure limit: waiting page jobs per capability at which the scheduler creates no more.",
         ge=1,
         le=10_000_000,
     )
     rules: FilePath = setting(
         "SHOAL_PRIORITY_RULES",
         "",
-        "File, JSON or TOML, with the rules that make the priorities of policies' jobs.",
+        "JSON or TOML file with the rules that compute the priority of policies' jobs.",
         shown="the built-in rules",
     )
-    keep_signals: Patience = setting(
-        "SHOAL_SIGNAL_RETENTION", "7d", "How long signals of a business are kept after they have ended."
-    )
+    keep_signals: Patience = setting("SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after they ended.")
 
 
 class EventSettings(SettingsSection):
-    """Events and those who are told of them."""
+    """Events: delivery and retention."""
 
     forward_every: Duration = setting(
         "SHOAL_EVENTS_EVERY",
         "1s",
-        "Pause between two looks for events to number and deliver.",
+        "Interval at which new events are numbered and delivered.",
         ge=timedelta(milliseconds=10),
         le=timedelta(minutes=1),
     )
     keep: Duration = setting(
-        "SHOAL_EVENTS_KEEP", "14d", "How long events can be read and replayed.", ge=timedelta(hours=1)
+        "SHOAL_EVENTS_KEEP",
+        "14d",
+        "Retention of events: how long they can be read and replayed.",
+        ge=timedelta(hours=1),
     )
     longest: Duration = setting(
         "SHOAL_EVENTS_KEEP_MAX",
         lambda earlier: 4 * earlier["keep"],
-        "How long events are kept that the file of events, or the notes on policies, did not take yet.",
+        "Maximum retention of events that the event file or the scheduler has not read yet.",
         shown="$SHOAL_EVENTS_KEEP times 4",
     )
     file: FilePath = setting(
-        "SHOAL_EVENTS_FILE", "", "File that gets every event as a JSON line; of several controllers one writes it."
+        "SHOAL_EVENTS_FILE", "", "File to which every event is appended as a JSON line; one controller writes it."
     )
 
 
 class RenderSettings(SettingsSection):
     """The render service."""
 
-    url: HttpUrl = setting("RENDERER_URL", "", "The renderer that opens pages in a browser.", secret=True, planned=True)
+    url: HttpUrl = setting("RENDERER_URL", "", "URL of the render service.", secret=True, planned=True)
 
 
 def most_connections(_: Mapping[str, Any]) -> int:
-    """Three quarters of the files that this process may open: the rest is for the store, children and outputs."""
+    """Return three quarters of the open-files limit; the rest is for the store, child processes and outputs."""
     files, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(16, min(files * 3 // 4, MOST_CONNECTIONS))
 
 
 class ServeSettings(SettingsSection):
-    """The controller's HTTP side."""
+    """The HTTP server of the controller."""
 
-    listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Where the API and the console listen.")
-    max_import_bytes: Size = setting("SHOAL_MAX_IMPORT", "200MB", "Size of a file of policies.", ge=1000)
-    max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Size of a request's body.", ge=1000)
+    listen: Listen = setting("SHOAL_LISTEN", "127.0.0.1:8700", "Address on which the API and the console listen.")
+    max_import_bytes: Size = setting("SHOAL_MAX_IMPORT", "200MB", "Maximum size of an imported policy file.", ge=1000)
+    max_request_bytes: Size = setting("SHOAL_MAX_REQUEST", "1MB", "Maximum size of a request body.", ge=1000)
     header_timeout: Duration = setting(
-        "SHOAL_REQUEST_HEADER_TIMEOUT", "10s", "Time that a client has to send the headers of a request."
+        "SHOAL_REQUEST_HEADER_TIMEOUT", "10s", "Timeout for receiving the headers of a request."
     )
     body_timeout: Duration = setting(
-        "SHOAL_REQUEST_BODY_TIMEOUT", "10s", "A request whose body brings less than 1 KB/s for this long is cut."
+        "SHOAL_REQUEST_BODY_TIMEOUT",
+        "10s",
+        "Close a connection whose request body arrives slower than 1 KB/s for this long.",
     )
     max_connections: Whole = setting(
         "SHOAL_MAX_CONNECTIONS",
         most_connections,
-        "Connections open at once; a quarter of them is kept for callers with a valid credential.",
+        "Maximum number of open connections; a quarter is reserved for callers with a valid token.",
         shown="three quarters of the open-files limit, at most 50000",
         ge=1,
         le=1_000_000,
@@ -484,32 +501,34 @@ class ServeSettings(SettingsSection):
     max_peer_connections: Whole = setting(
         "SHOAL_MAX_PEER_CONNECTIONS",
         lambda earlier: max(1, earlier["max_connections"] // 2),
-        "Connections without a valid credential from one address; SHOAL_TRUSTED_PROXIES are not limited.",
+        "Maximum number of connections per address without a valid token; does not apply to SHOAL_TRUSTED_PROXIES.",
         shown="$SHOAL_MAX_CONNECTIONS divided by 2",
         ge=1,
         le=1_000_000,
     )
-    tls_cert: FilePath = setting(
-        "SHOAL_TLS_CERT", "", "Certificate chain (PEM) to serve HTTPS with; needs SHOAL_TLS_KEY."
-    )
-    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "Private key (PEM) of SHOAL_TLS_CERT.")
+    tls_cert: FilePath = setting("SHOAL_TLS_CERT", "", "TLS certificate chain (PEM) for HTTPS; requires SHOAL_TLS_KEY.")
+    tls_key: FilePath = setting("SHOAL_TLS_KEY", "", "TLS private key (PEM) of SHOAL_TLS_CERT.")
     public_url: HttpUrl = setting(
-        "SHOAL_PUBLIC_URL", "", "The address that people know the console by; other host names are then refused."
+        "SHOAL_PUBLIC_URL", "", "Public URL of the console; requests for other host names are then rejected."
     )
     trusted_proxies: Networks = setting(
-        "SHOAL_TRUSTED_PROXIES", "", "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."
+        "SHOAL_TRUSTED_PROXIES",
+        "",
+        "Reverse proxies (CIDR) whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.",
     )
     open_probes: Switch = setting(
-        "SHOAL_OPEN_PROBES", False, "Answer /readyz and /metrics also without a token.", shown="false"
+        "SHOAL_OPEN_PROBES", False, "Serve /readyz and /metrics without a token.", shown="false"
     )
 
 
 class ClientSettings(SettingsSection):
-    """Commands that talk to a controller instead of a store."""
+    """Commands that use a controller instead of a store."""
 
-    server: HttpUrl = setting("SHOAL_SERVER", "", "The controller that commands talk to; empty: straight to the store.")
-    token: Text = setting("SHOAL_TOKEN", "", "The token that commands show to the controller.", secret=True)
-    token_file: FilePath = setting("SHOAL_TOKEN_FILE", "", "A file that holds the token, instead of SHOAL_TOKEN.")
+    server: HttpUrl = setting(
+        "SHOAL_SERVER", "", "URL of the controller that commands use; by default they use the store directly."
+    )
+    token: Text = setting("SHOAL_TOKEN", "", "API token that commands send to the controller.", secret=True)
+    token_file: FilePath = setting("SHOAL_TOKEN_FILE", "", "File that contains the API token, instead of SHOAL_TOKEN.")
 
 
 def host_as_node_id(_: Mapping[str, Any]) -> str:
@@ -520,49 +539,59 @@ def host_as_node_id(_: Mapping[str, Any]) -> str:
 class GrpcSettings(SettingsSection):
     """The control plane between controllers and nodes."""
 
-    enabled: Switch = setting("GRPC_ENABLED", False, "Serve the control plane.", planned=True, shown="false")
-    listen: Listen = setting("GRPC_LISTEN_ADDR", ":50051", "Where the control plane listens.", planned=True)
+    enabled: Switch = setting("GRPC_ENABLED", False, "Enable the gRPC control plane.", planned=True, shown="false")
+    listen: Listen = setting(
+        "GRPC_LISTEN_ADDR", ":50051", "Address on which the gRPC control plane listens.", planned=True
+    )
     controller: Peer = setting(
-        "GRPC_ANALYZER_ADDR", "", "The controller that a worker reports to; empty: legacy mode.", planned=True
+        "GRPC_ANALYZER_ADDR",
+        "",
+        "Address of the controller that a worker reports to; legacy mode if empty.",
+        planned=True,
     )
     node_id: NodeName = setting(
-        "GRPC_NODE_ID", host_as_node_id, "The name of this worker in the fleet.", shown="the host's name"
+        "GRPC_NODE_ID", host_as_node_id, "Name of this worker in the fleet.", shown="the host's name"
     )
-    heartbeat_interval: Duration = setting("GRPC_HEARTBEAT_INTERVAL", "10s", "How often a node reports.", planned=True)
+    heartbeat_interval: Duration = setting(
+        "GRPC_HEARTBEAT_INTERVAL", "10s", "Interval of a node's heartbeats.", planned=True
+    )
     reconnect_backoff: Duration = setting(
-        "GRPC_RECONNECT_BACKOFF", "5s", "First pause before a node connects again.", planned=True
+        "GRPC_RECONNECT_BACKOFF", "5s", "Delay before a node reconnects.", planned=True
     )
     max_reconnect_backoff: Duration = setting(
-        "GRPC_MAX_RECONNECT_BACKOFF", "60s", "The pause doubles up to this.", planned=True
+        "GRPC_MAX_RECONNECT_BACKOFF",
+        "60s",
+        "Maximum delay before a node reconnects; it doubles up to this.",
+        planned=True,
     )
 
 
 class LogSettings(SettingsSection):
     """Log lines on stderr."""
 
-    level: LogLevel = setting("SHOAL_LOG_LEVEL", "info", "The least important lines that are written.")
+    level: LogLevel = setting("SHOAL_LOG_LEVEL", "info", "Minimum level of the log lines that are written.")
     format: LogFormat = setting(
         "SHOAL_LOG_FORMAT",
         "auto",
-        "JSON lines, readable text, or by itself: text on a terminal, JSON elsewhere.",
+        "Log format; `auto` writes text on a terminal and JSON elsewhere.",
     )
     project_logs: FilePath = setting(
         "SHOAL_PROJECT_LOGS",
         "",
-        "Folder in which controllers write the journals of crawls, a file for each project.",
+        "Folder in which controllers write the crawl logs, one file per project.",
         shown="logs, beside a SQLite store, else in SHOAL_DATA_DIR",
     )
     project_log_size: Size = setting(
-        "SHOAL_PROJECT_LOG_SIZE", "10MB", "Size at which such a file is put aside and a new one begun.", ge=1000
+        "SHOAL_PROJECT_LOG_SIZE", "10MB", "Size at which a project log is rotated.", ge=1000
     )
     project_logs_kept: Whole = setting(
-        "SHOAL_PROJECT_LOGS_KEPT", 5, "How many files of a project are kept aside.", ge=1, le=1000
+        "SHOAL_PROJECT_LOGS_KEPT", 5, "Number of rotated log files kept per project.", ge=1, le=1000
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All slices together."""
+    """All sections together."""
 
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
@@ -583,7 +612,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
 
     def __post_init__(self) -> None:
-        """Every rule between two settings; each names what to change."""
+        """Check the rules between settings; each error names what to change."""
         for holds, key, problem, fix in self._rules():
             if not holds:
                 raise BadConfig(key, problem, fix)
@@ -619,18 +648,18 @@ class Settings:
         yield (
             (serve.tls_cert is None) == (serve.tls_key is None),
             lone,
-            "is set without its other half",
+            "is set alone",
             "set both SHOAL_TLS_CERT and SHOAL_TLS_KEY, or neither",
         )
         keyed = bool(self.bodies.access_key and self.bodies.secret_key)
         yield (
             keyed or not self.bodies.place.startswith("s3://"),
             "SHOAL_BODIES",
-            "names a bucket, and no key for it is set",
+            "is a bucket, but its access key is not set",
             "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
         for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
-            yield backend == "sql", name, "is redis, which this version does not have yet", "set it to sql"
+            yield backend == "sql", name, "is redis, which this version does not support yet", "set it to sql"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

@@ -91,18 +91,18 @@ def test_the_id_of_a_made_crawl_is_all_that_stdout_gets(capsys: pytest.CaptureFi
     assert main(["crawls", "add", "https://four.test/", "--hold"]) == 0
     said = capsys.readouterr()
     crawl_id = said.out.strip()
-    assert said.err == f"It is pending; look at it with `shoal crawls watch {crawl_id}`.\n"
+    assert said.err == f"It is pending; follow it with `shoal crawls watch {crawl_id}`.\n"
     assert told(capsys, "start", crawl_id)["state"] == "queued"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "There is no URL"),
+        ([], "No URL given"),
         (["four"], "four"),
         (["https://four.test/", "--workers", "0"], "--workers cannot be '0'"),
-        (["https://four.test/", "--label", "team"], "--label 'team' is no label; write it as name=value."),
-        (["https://four.test/", "--hold", "--wait"], "--hold starts nothing"),
+        (["https://four.test/", "--label", "team"], "--label 'team' is not a label; write it as name=value."),
+        (["https://four.test/", "--hold", "--wait"], "--hold and --wait exclude"),
         (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_crawl_is_changed_by_its_flags(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        ([], 2, "There is nothing to change"),
+        ([], 2, "Nothing to change"),
         (["--max-pages", "0"], 2, "--max-pages cannot be '0'"),
         (["--depth", "none"], 2, "--depth cannot be"),
         (["--exclude", "("], 2, "--exclude '(' is not a regular expression"),

@@ -76,7 +76,7 @@ def test_who_waits_in_vain_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["crawls", "wait", "one", "--timeout", "200ms"]) == 6
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "It waits for a worker" in captured.err
+    assert "Waiting for a worker" in captured.err
     assert "the end of crawl one did not happen within 0.2 s" in captured.err
 
 

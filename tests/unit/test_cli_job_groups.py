@@ -63,7 +63,7 @@ def test_a_bad_url_of_a_file_is_told_by_its_line_and_nothing_is_made(capsys: pyt
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "there is no URL"),
+        ([], "No URL given"),
         (["http://example.org/", "--label", "x"], "write it as name=value"),
         (["http://example.org/", "--header", "x"], "write it as NAME: VALUE"),
         (["http://example.org/", "--priority", "200"], "priority"),
@@ -81,7 +81,7 @@ def test_a_group_without_results_says_that_they_may_come(capsys: pytest.CaptureF
     assert main(["jobs", "results", "monday"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    assert "ask again later" in said.err
+    assert "run it again later" in said.err
     assert told(capsys, "jobs", "cancel-group", "monday")["jobs"] == {"cancelled": 1}
     assert told(capsys, "jobs", "results", "monday") == {"items": [], "next": None}
 

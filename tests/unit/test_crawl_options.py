@@ -51,7 +51,7 @@ def test_help_is_what_the_fields_say() -> None:
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told
         assert fields_of(CrawlConfig)[field].description in told
-    assert "--depth N How many links away from a seed a page may be. [default: 3]" in told
+    assert "--depth N Maximum number of links between a seed and a page. [default: 3]" in told
     assert "--scope page|prefix|host|domain|any" in told
 
 

@@ -79,7 +79,7 @@ BAD_VALUES = [
     ("SHOAL_USER_AGENT", "x" * 501, "too long"),
     ("SHOAL_LOG_LEVEL", "loud", "not one of its words"),
     ("SHOAL_LANES", "rabbit", "not one of its words"),
-    ("SHOAL_LANES", "redis", "does not have yet"),
+    ("SHOAL_LANES", "redis", "does not support yet"),
     ("GRPC_ENABLED", "maybe", "neither true nor false"),
     ("GRPC_NODE_ID", "node 1", "letters, digits and hyphens"),
     ("RENDERER_URL", "ftp://renderer", "not an address of this kind"),

@@ -146,7 +146,7 @@ async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: st
     assert said == ("30 6 * * *", None, "Europe/Berlin", "5m")
     assert (changed["labels"], changed["crawl_config"]) == ({"team": "a"}, {"headers": {"X-Key": "***"}})
     code, _, err = await person.types("policies", "set", made["id"], *at(shop, boss))
-    assert (code, "There is nothing to change" in err) == (2, True)
+    assert (code, "Nothing to change" in err) == (2, True)
     code, _, err = await person.types("policies", "set", made["id"], "--set", "not_after=soon", *at(shop, boss))
     assert (code, "give a moment such as 2026-03-01T09:00:00Z" in err) == (2, True)
 
@@ -376,7 +376,7 @@ async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sql
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server name two places"),
+        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server exclude each other"),
         (["--server", "ftp://host"], 4, "--server"),
         (["--server", "http://"], 4, "--server is not an absolute http or https URL"),
         (["--server", "http://127.0.0.1:1", "--token", "a b"], 4, "--token has a character that no token has"),

@@ -16,19 +16,21 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @click.group(cls=CommandGroup)
 def analyses() -> None:
-    """List analyses of crawls, and what they found."""
+    """List analyses of crawls and their findings."""
 
 
 @analyses.command("ls")
-@click.option("--crawl", "crawl_id", metavar="ID", help="Only analyses of this crawl.")
+@click.option("--crawl", "crawl_id", metavar="ID", help="Show only analyses of this crawl.")
 @click.option(
-    "--state", type=click.Choice(["pending", "running", "success", "failed"]), help="Only those in this state."
+    "--state", type=click.Choice(["pending", "running", "success", "failed"]), help="Show only analyses in this state."
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="At most N.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="Show at most N."
+)
 @reaching
 @_json
 def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
-    """List analyses, the newest first."""
+    """List analyses, newest first."""
     items, more = run_on(reach, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
     if as_json:
         print_json({"items": items, "next": more})
@@ -38,7 +40,7 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Ap
     ]
     print_table(["id", "state", "crawl", "findings", "created"], rows)
     if more is not None:
-        note("There are more: raise --limit.")
+        note("There are more; raise --limit.")
 
 
 @analyses.command()
@@ -46,7 +48,7 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Ap
 @reaching
 @_json
 def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show an analysis with its findings."""
+    """Show an analysis and its findings."""
 
     async def look(api: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         analysis = await api.get(at(f"{ANALYSES}/{{}}", analysis_id))

@@ -67,7 +67,7 @@ class ApiTarget:
 
     def settings(self) -> Settings:
         if self.store is not None and self.server is not None:
-            raise UsageError("--store and --server name two places", "leave one of them out")
+            raise UsageError("--store and --server exclude each other", "leave one of them out")
         flags = {"DATABASE_URL": self.store, "SHOAL_SERVER": self.server}
         return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
 
@@ -89,10 +89,10 @@ def settings_of_store(store: str | None, what: str) -> Settings:
 def reaching(command: C) -> C:
     """Give a command the flags that say where it goes; it gets them as one `reach`."""
 
-    @click.option("--server", metavar="URL", help="The controller to ask; beats SHOAL_SERVER.")
-    @click.option("--token", metavar="TOKEN", help="The token to show there; beats SHOAL_TOKEN.")
-    @click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
-    @click.option("--store", metavar="URL", help="The store, if no controller is asked; beats DATABASE_URL.")
+    @click.option("--server", metavar="URL", help="Use this controller; overrides SHOAL_SERVER.")
+    @click.option("--token", metavar="TOKEN", help="API token for the controller; overrides SHOAL_TOKEN.")
+    @click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
+    @click.option("--store", metavar="URL", help="Use this store instead of a controller; overrides DATABASE_URL.")
     @wraps(command)
     def reached(
         *args: Any,
@@ -172,7 +172,7 @@ def at(path: str, *parts: str) -> str:
     """A path with these in the place of its braces; nothing that would lead to another path."""
     for part in parts:
         if part in ("", ".", "..") or "/" in part:
-            raise UsageError(f'"{part}" is not an id', "name one that `ls` lists")
+            raise UsageError(f'"{part}" is not an id', "use an id that `ls` shows")
     return path.format(*(quote(part, safe="") for part in parts))
 
 

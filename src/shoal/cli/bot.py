@@ -22,13 +22,19 @@ CAPABILITIES = ("http", "special")  # it has no browser
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--server", metavar="URL", help="The server to pull from; beats SHOAL_SERVER.")
-@click.option("--token", metavar="TOKEN", help="A token with the scope bot; beats SHOAL_TOKEN.")
-@click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
-@click.option("--name", metavar="NAME", help="What the bot calls itself.  [default: host and process]")
-@click.option("--concurrency", type=click.IntRange(1, 100), default=4, show_default=True, help="Jobs at once.")
+@click.option("--server", metavar="URL", help="Pull from this server; overrides SHOAL_SERVER.")
+@click.option("--token", metavar="TOKEN", help="API token with the scope bot; overrides SHOAL_TOKEN.")
+@click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
+@click.option("--name", metavar="NAME", help="Name of the bot.  [default: host and process]")
 @click.option(
-    "--capability", "capabilities", type=click.Choice(CAPABILITIES), multiple=True, help="What to pull. Repeatable."
+    "--concurrency", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of jobs to run at once."
+)
+@click.option(
+    "--capability",
+    "capabilities",
+    type=click.Choice(CAPABILITIES),
+    multiple=True,
+    help="Pull only jobs with this capability. Repeatable.",
 )
 @click.pass_context
 def bot(
@@ -51,9 +57,9 @@ def bot(
 
 
 @bot.command()
-@click.option("--server", metavar="URL", help="The server to check; beats SHOAL_SERVER.")
-@click.option("--token", metavar="TOKEN", help="A token with the scope bot; beats SHOAL_TOKEN.")
-@click.option("--token-file", metavar="FILE", help="A file with the token; beats SHOAL_TOKEN_FILE.")
+@click.option("--server", metavar="URL", help="Check this server; overrides SHOAL_SERVER.")
+@click.option("--token", metavar="TOKEN", help="API token with the scope bot; overrides SHOAL_TOKEN.")
+@click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
 @click.option("--capability", type=click.Choice(("http", "js", "special")), default="http", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
@@ -101,7 +107,7 @@ async def _work(settings: Settings, name: str | None, concurrency: int, capabili
     try:
         await bot.serve()
     finally:
-        note(f"{bot.name} brought {bot.done} results home.")
+        note(f"{bot.name} pushed {bot.done} results.")
 
 
 async def _verify(settings: Settings, capability: str) -> "list[CheckResult]":

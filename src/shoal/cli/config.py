@@ -14,13 +14,13 @@ LONGEST_SHOWN = 50  # characters of a value on a terminal; a pipe gets all of th
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """Show the effective settings and where they come from."""
+    """Show the effective settings and their sources."""
 
 
 @config.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(as_json: bool) -> None:
-    """Print every setting, its value and its source. That is a flag, env, the path of a file, or default."""
+    """Print every setting with its value and its source. The source is flag, env, the path of a file, or default."""
     rows = load().shown()
     if as_json:
         print_json({row.env: {"value": row.value, "source": row.source} for row in rows})

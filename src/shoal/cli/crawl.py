@@ -43,10 +43,21 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
 @click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
-@click.option("--id", "crawl_id", metavar="ID", help="An id of your own: letters, digits, `_`, `.` and `-`.")
-@click.option("--resume", metavar="ID", help="Go on with a crawl that was paused or whose process is gone.")
-@click.option("--store", metavar="URL", help="sqlite:////absolute, sqlite:///relative or postgresql://…")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, the last line of stdout.")
+@click.option(
+    "--id",
+    "crawl_id",
+    metavar="ID",
+    help="Id of the new crawl: letters, digits, `_`, `.` and `-`.  [default: generated]",
+)
+@click.option("--resume", metavar="ID", help="Resume a crawl that was paused or whose process died.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Store: sqlite:////absolute/path, sqlite:///relative/path or postgresql://…; overrides DATABASE_URL.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the summary as one JSON object, on the last line of stdout."
+)
 def crawl(
     urls: Sequence[str],
     output: Sequence[str],
@@ -56,7 +67,7 @@ def crawl(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Crawl a site here and now. Ctrl-C pauses it, and says how to go on; a second one ends it at once."""
+    """Crawl a site in this process. Ctrl-C pauses the crawl and shows how to resume it; a second one exits at once."""
     outputs = Outputs(output)
     given = given_values(options)
     if outputs.from_bodies and resume is None:
@@ -68,14 +79,14 @@ def crawl(
 
 def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
     if bool(urls) == (resume is not None):
-        raise UsageError("Give the URLs of a new crawl, or --resume ID of an old one", 'see "shoal crawl --help"')
+        raise UsageError("Nothing to crawl: give URLs, or --resume ID", 'see "shoal crawl --help"')
     if resume is None:
         config = read_config({"seeds": list(urls), **given}, flag_of)
         return CrawlRequest(config, None if crawl_id is None else read_id(crawl_id, "--id"))
     if crawl_id is not None:
-        raise UsageError("--id names a new crawl and --resume an old one", "give one of them")
+        raise UsageError("--id and --resume exclude each other", "give one of them")
     if given:
-        note(f"The stored options of the crawl apply; not used: {names_of(list(given))}")
+        note(f"The crawl keeps its stored options; ignored: {names_of(list(given))}")
     return CrawlRequest(resume=read_id(resume, "--resume"))
 
 
@@ -170,7 +181,7 @@ class CrawlCommand:
         """Now: no commit, no closing. The store is made for that, and whoever resumes takes over at once."""
         if self._screen is not None:
             self._screen.close()
-        note(f"Ended at once; go on with `{self._how_to_go_on}`.")
+        note(f"Exited at once; resume with `{self._how_to_go_on}`.")
         os._exit(AT_ONCE)
 
     def _say(self, text: str) -> None:
@@ -195,4 +206,4 @@ class CrawlCommand:
             await self._tell(left_for=why)
         except (ShoalError, OSError):
             return
-        note(f"Go on with `{self._how_to_go_on}`.")
+        note(f"Resume with `{self._how_to_go_on}`.")

@@ -31,19 +31,23 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @click.group(cls=CommandGroup)
 def crawls() -> None:
-    """Start, list and manage crawls that workers walk."""
+    """Start, list and manage crawls that workers execute."""
 
 
 @crawls.command("ls")
-@click.option("--state", type=click.Choice([state.value for state in CrawlState]), help="Only crawls in this state.")
-@click.option("--project", metavar="NAME", help="Only crawls of this project.")
-@click.option("--label", multiple=True, metavar="K=V", help="Only crawls with this label. Repeatable.")
-@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
-@click.option("--after", metavar="ID", help="Go on after this crawl, the last one of the list before.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in CrawlState]), help="Show only crawls in this state."
+)
+@click.option("--project", metavar="NAME", help="Show only crawls of this project.")
+@click.option("--label", multiple=True, metavar="K=V", help="Show only crawls with this label. Repeatable.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
+)
+@click.option("--after", metavar="ID", help="Continue the list after this crawl.")
 @reaching
 @_json
 def list_crawls(limit: int, reach: ApiTarget, as_json: bool, **wanted: Any) -> None:
-    """List crawls, the newest first."""
+    """List crawls, newest first."""
     items, more = run_on(reach, lambda api: api.list(CRAWLS, limit, **wanted))
     last = items[-1]["id"] if more is not None else None
     if as_json:
@@ -59,7 +63,7 @@ def list_crawls(limit: int, reach: ApiTarget, as_json: bool, **wanted: Any) -> N
 @reaching
 @_json
 def show(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show one crawl. Its state, options, what it did so far, patterns in quarantine, hosts that it waits for."""
+    """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
 
     async def look(api: ApiClient) -> dict[str, Any]:
         crawl: dict[str, Any] = await api.get(at(CRAWL, crawl_id))
@@ -81,7 +85,7 @@ def show(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def start(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Start a crawl that was only stored (`shoal crawls add --hold`)."""
+    """Start a crawl that was stored with `shoal crawls add --hold`."""
     _move(reach, crawl_id, "start", as_json)
 
 
@@ -90,7 +94,7 @@ def start(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def pause(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Pause a crawl; its walkers settle what they have first."""
+    """Pause a crawl. Its walkers first commit what they fetched."""
     _move(reach, crawl_id, "pause", as_json)
 
 
@@ -99,31 +103,38 @@ def pause(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def resume(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Let workers go on with a paused crawl. `shoal crawl --resume ID` goes on with it in this process."""
+    """Resume a paused crawl on the workers. To resume it in this process, use `shoal crawl --resume ID`."""
     _move(reach, crawl_id, "resume", as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@click.option("--force", is_flag=True, help="Kill the processes of walkers that do not leave within SHOAL_FORCE_GRACE.")
+@click.option("--force", is_flag=True, help="Kill walkers that do not finish within SHOAL_FORCE_GRACE.")
 @reaching
 @_json
 def stop(crawl_id: str, force: bool, reach: ApiTarget, as_json: bool) -> None:
-    """Stop a crawl for good."""
+    """Stop a crawl. It cannot be resumed."""
     _move(reach, crawl_id, "stop", as_json, {"force": True} if force else None)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@click.option("--status", multiple=True, metavar="S", help="URLs with this status: 503, 5xx, or error. Repeatable.")
-@click.option("--error", multiple=True, metavar="CODE", help="URLs with this error: dns_error, timeout. Repeatable.")
-@click.option("--like", metavar="RE", help="URLs in which this regular expression is found.")
-@click.option("--limit", metavar="N", help="At most so many URLs.")
-@click.option("--all", "every", is_flag=True, help="All URLs that failed.")
+@click.option(
+    "--status", multiple=True, metavar="S", help="Retry URLs with this status: 503, 5xx, or error. Repeatable."
+)
+@click.option(
+    "--error",
+    multiple=True,
+    metavar="CODE",
+    help="Retry URLs with this error, such as dns_error or timeout. Repeatable.",
+)
+@click.option("--like", metavar="RE", help="Retry URLs that match this regular expression.")
+@click.option("--limit", metavar="N", help="Retry at most N URLs.")
+@click.option("--all", "every", is_flag=True, help="Retry all failed URLs.")
 @reaching
 @_json
 def retry(crawl_id: str, every: bool, reach: ApiTarget, as_json: bool, **which: Any) -> None:
-    """Fetch failed URLs again. Without an option: let workers go on with a crawl that failed."""
+    """Retry failed URLs of a crawl. Without an option: resume a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
     if not given and not every:
         _move(reach, crawl_id, "retry", as_json)
@@ -142,13 +153,13 @@ def retry(crawl_id: str, every: bool, reach: ApiTarget, as_json: bool, **which: 
 @reaching
 @_json
 def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) -> None:
-    """Change limits, filters or pace of a crawl that has not ended. `none` takes a limit or a filter away."""
+    """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
     crawl = run_on(reach, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
     if as_json:
         print_json(crawl)
     else:
-        print(f"{crawl['id']} is {crawl['state']}; its options are changed.")
+        print(f"{crawl['id']} is {crawl['state']}; options changed.")
 
 
 @crawls.command()
@@ -157,7 +168,7 @@ def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) 
 @reaching
 @_json
 def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> None:
-    """Release a pattern from quarantine. Its URLs wait again, and it is not caught a second time."""
+    """Release a pattern from quarantine. Its URLs are crawled, and it is not quarantined again."""
     released = run_on(reach, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
     if as_json:
         print_json(released)
@@ -171,7 +182,7 @@ def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> Non
 @reaching
 @_json
 def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Remove a crawl that has ended. Its pages, URLs and kept bodies go with it."""
+    """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed, too."""
     run_on(reach, lambda api: api.delete(at(CRAWL, crawl_id)))
     if as_json:
         print_json({"crawl_id": crawl_id, "removed": True})

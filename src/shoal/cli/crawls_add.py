@@ -18,18 +18,20 @@ CRAWLS = "/api/v1/crawls"
 @click.command(epilog="Example: shoal crawls add https://example.com/ --max-pages 500 --project shop --wait")
 @click.argument("urls", nargs=-1, metavar="URL...")
 @add_flags
-@click.option("--hold", is_flag=True, help="Only store it: `shoal crawls start ID` starts it.")
-@click.option("--wait", is_flag=True, help="Wait until it ends or is paused, as `shoal crawls wait` does.")
+@click.option(
+    "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
+)
+@click.option("--wait", is_flag=True, help="Wait until the crawl ends or is paused, like `shoal crawls wait`.")
 @reaching
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the crawl, or with --wait its summary, as one JSON object."
 )
 def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: bool, **options: Any) -> int:
-    """Start a crawl that workers walk; print its id. `shoal crawl` walks one in this process."""
+    """Start a crawl on the workers and print its id. To crawl in this process, use `shoal crawl`."""
     if not urls:
-        raise UsageError("There is no URL", "name at least one where the crawl begins")
+        raise UsageError("No URL given", "give at least one URL to start from")
     if hold and wait:
-        raise UsageError("--hold starts nothing, so there is nothing to wait for", "leave one of them out")
+        raise UsageError("--hold and --wait exclude each other", "leave one of them out")
     given = added_values(options)
     wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
@@ -43,6 +45,6 @@ def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: 
     if as_json:
         print_json(crawl)
     else:
-        note(f"It is {crawl['state']}; look at it with `shoal crawls watch {crawl['id']}`.")
+        note(f"It is {crawl['state']}; follow it with `shoal crawls watch {crawl['id']}`.")
         print(crawl["id"], flush=True)
     return 0

@@ -30,13 +30,13 @@ CRAWL = "/api/v1/crawls/{}"
 @click.argument("crawl_id", metavar="ID")
 @click.option("--output", multiple=True, required=True, metavar="FILE", help=OUTPUT_HELP)
 @click.option(
-    "--status", multiple=True, metavar="S", help="Only pages with this status: 404, 4xx, or error. Repeatable."
+    "--status", multiple=True, metavar="S", help="Export only pages with this status: 404, 4xx, or error. Repeatable."
 )
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: ApiTarget, as_json: bool) -> None:
-    """Write the pages of a crawl to files. While it goes on: what is there so far. Archives and Markdown are made from
-    kept bodies, which only the store has."""
+    """Write the pages of a crawl to files. Of a running crawl, those fetched so far. WARC and Markdown are made from
+    stored bodies and need the store itself."""
     outputs, wanted = Outputs(output), ExportFilter(status)
     settings = reach.settings()
     if reach.is_remote(settings):

@@ -37,14 +37,19 @@ STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more unless somebo
 
 @click.command(epilog="Example: shoal crawls logs ID --follow")
 @click.argument("crawl_id", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the crawl has ended, or Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the crawl ends.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(1, MOST_AT_ONCE), default=200, show_default=True, help="At most the last N."
+    "-n",
+    "--lines",
+    type=click.IntRange(1, MOST_AT_ONCE),
+    default=200,
+    show_default=True,
+    help="Show the last N entries.",
 )
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: bool) -> int:
-    """Read the journal of a crawl. What was found, which depths are finished, who was lost, how it ended."""
+    """Show the log of a crawl."""
 
     def show(items: list[dict[str, Any]]) -> None:
         for line in items:
@@ -72,7 +77,7 @@ def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: boo
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
-    """Show how a crawl goes until it ends or is paused. Ctrl-C ends the watching, not the crawl."""
+    """Show the progress of a crawl until it ends or is paused. Ctrl-C stops watching, not the crawl."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
         watched = Watched(api, (await _seen(api, crawl_id)).crawl)
@@ -80,16 +85,16 @@ def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
             seen = await _until_still(api, crawl_id, clock)
         return _told(seen, as_json)
 
-    return _looking(reach, follow, f"The crawl goes on; look at it with `shoal crawls watch {crawl_id}`.")
+    return _looking(reach, follow, f"The crawl goes on; follow it with `shoal crawls watch {crawl_id}`.")
 
 
 @click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
 @click.argument("crawl_id", metavar="ID")
-@click.option("--timeout", metavar="D", help="Give up after this long, say 30s, 10m or 2h.")
+@click.option("--timeout", metavar="D", help="Give up after this long, such as 30s, 10m or 2h.  [default: never]")
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def wait(crawl_id: str, timeout: str | None, reach: ApiTarget, as_json: bool) -> int:
-    """Wait until a crawl ends or is paused. The exit code says how, as that of `shoal crawl` does; 6: not in time."""
+    """Wait until a crawl ends or is paused. The exit code is that of `shoal crawl`, or 6 after the timeout."""
     return at_its_end(reach, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
 
 
@@ -162,7 +167,7 @@ async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStat
         if seen.crawl.state in STILL:
             return seen
         if patience is not None and clock.monotonic() >= patience and seen.crawl.state is CrawlState.QUEUED:
-            note("It waits for a worker: `shoal worker`, or `shoal serve --workers 1`.")
+            note("Waiting for a worker; start one with `shoal worker` or `shoal serve --workers 1`.")
             patience = None
         await clock.sleep(LOOK_SECONDS)
 

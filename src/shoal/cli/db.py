@@ -14,20 +14,20 @@ from shoal.store.sql import migrations
 
 @click.group(cls=CommandGroup)
 def db() -> None:
-    """Look at the store's schema and upgrade it."""
+    """Show or upgrade the schema of the store."""
 
 
 @db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def current(as_json: bool) -> None:
-    """Print the schema version of the store. Beside it the one that this Shoal needs."""
+    """Show the schema version of the store. Also shows the version that this Shoal needs."""
     asyncio.run(_report(upgrade=False, as_json=as_json))
 
 
 @db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def upgrade(as_json: bool) -> None:
-    """Bring the store's schema to the version that this Shoal needs."""
+    """Upgrade the schema of the store to the version this Shoal needs."""
     asyncio.run(_report(upgrade=True, as_json=as_json))
 
 

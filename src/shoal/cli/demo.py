@@ -30,10 +30,10 @@ LOOK_SECONDS = 0.5
 
 
 @click.command()
-@click.option("--exit", "leave", is_flag=True, help="End when the crawl has ended, instead of at Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print the address and the summary as JSON, one object a line.")
+@click.option("--exit", "leave", is_flag=True, help="Exit when the crawl has ended, without waiting for Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address and the summary as JSON, one object per line.")
 def demo(leave: bool, as_json: bool) -> None:
-    """Crawl a small site of its own, live, to have a look. Nothing stays behind."""
+    """Crawl a built-in demo site and show it in the console. Nothing stays behind."""
     with TemporaryDirectory(prefix="shoal-demo-", ignore_cleanup_errors=True) as folder:
         uvloop.run(_demo(Path(folder), leave=leave, as_json=as_json))
 

@@ -16,7 +16,7 @@ from shoal.crawl.scope.seeds import SEED_FIX
 
 @click.group(cls=CommandGroup)
 def explain() -> None:
-    """Say why: why a URL or a job waits, was skipped, or failed."""
+    """Explain why a URL or a job waits, was skipped or failed."""
 
 
 @explain.command()
@@ -25,7 +25,7 @@ def explain() -> None:
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
-    """Say what became of URL in CRAWL, and why."""
+    """Explain what happened to URL in CRAWL, and why."""
     said = run_on(reach, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
     if said["reason"] == UrlRefusal.INVALID_URL.code:
         raise InvalidInput("URL", f"{shorten(url)!r} {UrlRefusal.INVALID_URL.problem}", SEED_FIX)
@@ -40,7 +40,7 @@ def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def job(job_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Say why a job waits, who has it, or why it ended."""
+    """Explain why a job waits, who runs it, or why it ended."""
     said = run_on(reach, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
     if as_json:
         print_json(said)

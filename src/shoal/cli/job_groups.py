@@ -25,19 +25,19 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @click.command(epilog="Example: shoal jobs add --file urls.txt --rules shop.toml --wait")
 @click.argument("urls", metavar="URL…", nargs=-1)
-@click.option("--file", metavar="FILE", help="A file with one URL a line; - is stdin.")
-@click.option("--rules", metavar="FILE", help="A rule set: which data to take from each page.")
-@click.option("--header", "headers", multiple=True, metavar="H", help="A header, as NAME: VALUE. Repeatable.")
-@click.option("--js", is_flag=True, help="The pages need a browser: they wait for a renderer.")
-@click.option("--proxy", metavar="LABEL", help="A proxy to go through, by its label in SHOAL_PROXIES.")
-@click.option("--timeout", type=float, metavar="S", help="Seconds that one answer may take.")
-@click.option("--group", metavar="ID", help="The id of the group; else one is made up.")
-@click.option("--priority", type=int, metavar="N", help="0 to 100, higher first; 50 by default.")
-@click.option("--retries", type=int, metavar="N", help="How often a page that failed is tried again.")
-@click.option("--project", metavar="NAME", help="What the group is filed under.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="A word of your own. Repeatable.")
-@click.option("--wait", is_flag=True, help="Wait until every job has ended; exit 1 if one gave no page.")
-@click.option("--wait-timeout", metavar="D", help="With --wait: give up after this long, say 30s, 10m or 2h.")
+@click.option("--file", metavar="FILE", help="Read URLs from this file, one per line; - is stdin.")
+@click.option("--rules", metavar="FILE", help="Rule set with the data to extract from each page.")
+@click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
+@click.option("--js", is_flag=True, help="Render the pages in a browser; the jobs wait for a worker that has one.")
+@click.option("--proxy", metavar="LABEL", help="Use this proxy, by its label in SHOAL_PROXIES.")
+@click.option("--timeout", type=float, metavar="S", help="Timeout of a request, in seconds.")
+@click.option("--group", metavar="ID", help="Id of the job group.  [default: generated]")
+@click.option("--priority", type=int, metavar="N", help="Priority from 0 to 100; higher runs first.  [default: 50]")
+@click.option("--retries", type=int, metavar="N", help="Number of retries of a page that failed.")
+@click.option("--project", metavar="NAME", help="Project that the group belongs to.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
+@click.option("--wait", is_flag=True, help="Wait until every job has ended; exit with 1 if one of them failed.")
+@click.option("--wait-timeout", metavar="D", help="With --wait, give up after this long, such as 30s, 10m or 2h.")
 @reaching
 @_json
 def add(
@@ -49,10 +49,10 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Make a page job for each URL. All of them are one group; its id is printed."""
+    """Create a page job for each URL. All are in one group, whose id is printed."""
     given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
     if not given:
-        raise UsageError("there is no URL", "name some, or a file of them with --file")
+        raise UsageError("No URL given", "give URLs, or a file of them with --file")
     wish = _wish([text for text, _ in given], options)
     longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
@@ -80,8 +80,8 @@ def add(
 
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
 @click.argument("group_id", metavar="ID")
-@click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="At most N.")
-@click.option("--cursor", metavar="C", help="Go on after the results before: `next` of their JSON.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
+@click.option("--cursor", metavar="C", help="Continue at this cursor, the `next` of an earlier --json output.")
 @reaching
 @_json
 def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
@@ -111,16 +111,18 @@ def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_
     for item in items:
         print_json(item)
     if more is not None:
-        note("Some of its jobs have not ended, or there are more: ask again later, or raise --limit.")
+        note("Some jobs have not ended, or there are more results; run it again later, or raise --limit.")
 
 
 @click.command()
-@click.option("--state", type=click.Choice(["open", "completed", "cancelled"]), help="Only groups in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="At most N.")
+@click.option("--state", type=click.Choice(["open", "completed", "cancelled"]), help="Show only groups in this state.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="Show at most N."
+)
 @reaching
 @_json
 def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
-    """List job groups, the newest first."""
+    """List job groups, newest first."""
     items, more = run_on(reach, lambda api: api.list(GROUPS, limit, state=state))
     if as_json:
         print_json({"items": items, "next": more})
@@ -128,7 +130,7 @@ def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> No
     rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
     print_table(["id", "state", "total", "jobs", "created"], rows)
     if more is not None:
-        note("There are more: raise --limit.")
+        note("There are more; raise --limit.")
 
 
 @click.command("cancel-group")
@@ -136,7 +138,7 @@ def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> No
 @reaching
 @_json
 def cancel_group(group_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Cancel those jobs of a group that have not ended."""
+    """Cancel the jobs of a group that have not ended."""
     group = run_on(reach, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))
     if as_json:
         print_json(group)

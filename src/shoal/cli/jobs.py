@@ -20,15 +20,15 @@ MOST = 1000  # of one list
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _state = click.option(
-    "--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state."
+    "--state", type=click.Choice([state.value for state in JobState]), help="Select jobs in this state."
 )
-_kind = click.option("--kind", metavar="KIND", help="Only jobs of this kind: page, crawl, analysis.")
-_run = click.option("--run", "run_id", metavar="ID", help="Only jobs of this crawl, analysis or group.")
+_kind = click.option("--kind", metavar="KIND", help="Select jobs of this kind: page, crawl or analysis.")
+_run = click.option("--run", "run_id", metavar="ID", help="Select jobs of this crawl, analysis or group.")
 
 
 @click.group(cls=CommandGroup)
 def jobs() -> None:
-    """Make page jobs, and see what they gave; list and manage jobs, what workers lease."""
+    """Create page jobs and read their results; list and manage all jobs."""
 
 
 for command in job_groups.COMMANDS:
@@ -39,14 +39,16 @@ for command in job_groups.COMMANDS:
 @_state
 @_kind
 @_run
-@click.option("--lane", metavar="LANE", help="Only jobs of this lane.")
-@click.option("--dead", is_flag=True, help="Only dead letters: jobs that failed or expired.")
-@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
-@click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
+@click.option("--lane", metavar="LANE", help="Select jobs of this lane.")
+@click.option("--dead", is_flag=True, help="Select dead letters: jobs that failed or expired.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
+)
+@click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
 @reaching
 @_json
 def list_jobs(limit: int, cursor: str | None, dead: bool, reach: ApiTarget, as_json: bool, **which: Any) -> None:
-    """List jobs, the newest first."""
+    """List jobs, newest first."""
     which["dead"] = "true" if dead else None
     items, more = run_on(reach, lambda api: api.list(JOBS, limit, cursor=cursor, **which))
     if as_json:
@@ -63,7 +65,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, reach: ApiTarget, as_j
 @reaching
 @_json
 def show(job_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show one job and its history. Who had it, when, and how that ended."""
+    """Show a job and the history of its leases."""
     job = run_on(reach, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
     if as_json:
         print_json(job)
@@ -74,10 +76,10 @@ def show(job_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @jobs.command(epilog="Example: shoal jobs retry --dead --kind page")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--dead", is_flag=True, help="All dead letters that match, in place of one job.")
+@click.option("--dead", is_flag=True, help="Retry all dead letters that match, instead of one job.")
 @_kind
 @_run
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N of them.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Retry at most N jobs.")
 @reaching
 @_json
 def retry(
@@ -89,7 +91,7 @@ def retry(
     reach: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Replay dead letters. They wait again, with all their attempts."""
+    """Retry a dead letter, or all that match. Attempts are counted anew."""
     _check_choice(job_id, dead)
     if job_id is not None:
         _move(reach, job_id, "retry", as_json)
@@ -98,7 +100,7 @@ def retry(
     if as_json:
         print_json(told)
     else:
-        print(f"{plural(told['retried'], 'job')} will be tried again.")
+        print(f"{plural(told['retried'], 'job')} will be retried.")
 
 
 @jobs.command()
@@ -106,16 +108,16 @@ def retry(
 @reaching
 @_json
 def cancel(job_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Cancel a job. What somebody still makes of it is refused."""
+    """Cancel a job. A result that arrives later is rejected."""
     _move(reach, job_id, "cancel", as_json)
 
 
 @jobs.command(epilog="Example: shoal jobs purge --dead --older-than 7d")
-@click.option("--dead", is_flag=True, help="Dead letters: jobs that failed or expired.")
+@click.option("--dead", is_flag=True, help="Remove dead letters: jobs that failed or expired.")
 @_state
 @_kind
-@click.option("--older-than", metavar="D", help="Only what ended so long ago, such as 7d.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="About N of them.")
+@click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove about N jobs.")
 @reaching
 @_json
 def purge(
@@ -127,9 +129,9 @@ def purge(
     reach: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Remove jobs that have ended, with their history and results. Those of a crawl or analysis go with it."""
+    """Remove jobs that have ended, with their history and results. Jobs of a crawl or analysis are removed with it."""
     if not dead and state is None:
-        raise UsageError("purge needs to know what", "give --dead, or --state done, failed, expired or cancelled")
+        raise UsageError("Nothing selected to purge", "give --dead, or --state done, failed, expired or cancelled")
     if state is not None and JobState(state) not in TERMINAL:
         raise InvalidInput("--state", f"cannot be {state}", "only jobs that have ended can be purged")
     which = _given(state=state, kind=kind, older_than_seconds=_seconds(older_than), limit=limit) | {"dead": dead}
@@ -151,7 +153,7 @@ def quota() -> None:
 @reaching
 @_json
 def set_quota(scope: str, most: int, reach: ApiTarget, as_json: bool) -> None:
-    """Let at most N jobs of SCOPE run at once. SCOPE is project:NAME, label:NAME=VALUE or key:ANYTHING."""
+    """Limit SCOPE to N running jobs. SCOPE is project:NAME, label:NAME=VALUE or key:ANYTHING."""
     found = run_on(reach, lambda api: api.put(at(f"{QUOTAS}/{{}}", scope), {"most": most}), existing=False)
     if as_json:
         print_json(found)
@@ -163,7 +165,7 @@ def set_quota(scope: str, most: int, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def list_quotas(reach: ApiTarget, as_json: bool) -> None:
-    """List quotas, with how many jobs run and how many wait for room."""
+    """List quotas with the number of running and parked jobs."""
     items, more = run_on(reach, lambda api: api.list(QUOTAS, MOST))
     if as_json:
         print_json({"items": items, "next": more})
@@ -177,7 +179,7 @@ def list_quotas(reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def remove_quota(scope: str, reach: ApiTarget, as_json: bool) -> None:
-    """Take a quota away."""
+    """Remove a quota."""
     run_on(reach, lambda api: api.delete(at(f"{QUOTAS}/{{}}", scope)))
     if as_json:
         print_json({"scope": scope, "removed": True})

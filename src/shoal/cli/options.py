@@ -20,7 +20,9 @@ from shoal.crawl.lifecycle.change import CrawlChange
 
 FIELDS = fields_of(CrawlConfig)
 CHANGEABLE = fields_of(CrawlChange)
-OUTPUT_HELP = "Where pages go: .jsonl, .csv, .parquet, .warc.gz, .md (a folder), or - (JSONL on stdout)."
+OUTPUT_HELP = (
+    "Write the pages to FILE: .jsonl, .csv, .parquet, .warc.gz, .md (a folder), or - (JSONL on stdout). Repeatable."
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,7 +41,7 @@ def read_header(text: str) -> tuple[str, str]:
 def read_label(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not name or not sign or not value:
-        raise ValueError("is no label")
+        raise ValueError("is not a label")
     return name, value
 
 
@@ -89,7 +91,7 @@ class CrawlFlag:
     def help(self) -> str:
         field = FIELDS[self.field]
         default = "" if field.default in (None, False) or not field.default else f"  [default: {field.default}]"
-        again = "  May be given again." if self.repeated else ""
+        again = "  Repeatable." if self.repeated else ""
         return f"{field.description}{again}{default}"
 
     @property
@@ -128,7 +130,7 @@ class CrawlFlag:
         try:
             return self.read(text)
         except ValueError as error:
-            problem = f"was given what {error}" if self.field in SECRET_FIELDS else f"{shorten(text)!r} {error}"
+            problem = f"has a value that {error}" if self.field in SECRET_FIELDS else f"{shorten(text)!r} {error}"
             raise InvalidInput(self.name, problem, f"write {self.form}") from None
 
 
@@ -192,7 +194,7 @@ def add_flags(command: Command) -> Command:
 def change_flags(command: Command) -> Command:
     """Declare those that may change while a crawl lives."""
     for flag in reversed(CHANGES.values()):
-        again = "  May be given again." if flag.repeated else ""
+        again = "  Repeatable." if flag.repeated else ""
         about, metavar = CHANGEABLE[flag.field].description + again, flag.choices or flag.metavar
         command = click.option(flag.name, flag.field, multiple=flag.repeated, metavar=metavar, help=about)(command)
     return command
@@ -203,7 +205,7 @@ def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if not given:
         known = ", ".join(flag.name for flag in CHANGES.values())
-        raise UsageError("There is nothing to change", f"give at least one of {known}")
+        raise UsageError("Nothing to change", f"give at least one of {known}")
     gone: dict[str, Any] = {name: None if value == NONE else [] for name, value in given.items() if _is_none(value)}
     return {name: CHANGES[name].value(value) for name, value in given.items() if name not in gone} | gone
 

@@ -30,20 +30,20 @@ _id = click.argument("policy_id", metavar="ID")
 
 @click.group(cls=CommandGroup)
 def policies() -> None:
-    """Have pages and sites crawled again and again."""
+    """Schedule recurring crawls of pages and sites."""
 
 
 def _fields(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say what a policy is."""
     options = (
-        click.option("--frequency", metavar="D", help="How often: 6h, 24h, 7d."),
+        click.option("--frequency", metavar="D", help="Interval between runs, such as 6h, 24h or 7d."),
         click.option("--cron", metavar="EXPR", help='Or when, as cron has it: "30 6 * * 1-5".'),
-        click.option("--timezone", metavar="ZONE", help="The time zone of --cron and of windows."),
-        click.option("--priority", "priority_base", type=int, metavar="N", help="How important it is, 0 to 100."),
-        click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A word of your own. Repeatable."),
-        click.option("--project", metavar="NAME", help="What it is filed under."),
-        click.option("--rules", metavar="FILE", help="The rule set: which data to take from the page."),
-        click.option("--set", "more", multiple=True, metavar="FIELD=JSON", help="Any other field. Repeatable."),
+        click.option("--timezone", metavar="ZONE", help="Time zone of --cron and of time windows."),
+        click.option("--priority", "priority_base", type=int, metavar="N", help="Base priority from 0 to 100."),
+        click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Add this label. Repeatable."),
+        click.option("--project", metavar="NAME", help="Project that the policy belongs to."),
+        click.option("--rules", metavar="FILE", help="Rule set with the data to extract from the page."),
+        click.option("--set", "more", multiple=True, metavar="FIELD=JSON", help="Set any other field. Repeatable."),
     )
     for option in reversed(options):
         command = option(command)
@@ -52,12 +52,12 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 
 @policies.command(epilog="Example: shoal policies add https://shop.example/item/17 --frequency 6h --label team=prices")
 @click.argument("urls", nargs=-1, metavar="[URL]")
-@click.option("--site", is_flag=True, help="Crawl the site from there, instead of one page.")
+@click.option("--site", is_flag=True, help="Crawl the whole site from these URLs, instead of one page.")
 @_fields
 @reaching
 @_json
 def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **given: Any) -> None:
-    """Make a policy for a page, or with --site for a site."""
+    """Create a policy for a page, or for a site with --site."""
     if not urls or (len(urls) > 1 and not site):
         raise UsageError("A policy is for one URL", "name one, or the seeds of a site with --site")
     form = {"seeds": list(urls)} if site else {"url": urls[0]}
@@ -67,7 +67,7 @@ def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **gi
     else:
         print(made["id"], flush=True)
         first = to_the_second(made["next_run_at"])
-        note(f"Its first run is at {first}." if first else "It has no run to come: it is disabled, or over.")
+        note(f"First run at {first}." if first else "No run is planned: the policy is disabled or has ended.")
 
 
 @policies.command("set", epilog="Example: shoal policies set pol_01hr2v8k3m4n5p6q --frequency 1h --set jitter=5m")
@@ -76,10 +76,10 @@ def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **gi
 @reaching
 @_json
 def change(policy_id: str, reach: ApiTarget, as_json: bool, **given: Any) -> None:
-    """Change some of a policy; what is not named stays. Labels are replaced all together."""
+    """Change fields of a policy; others stay unchanged. --label replaces all labels."""
     form = _form(given)
     if not form:
-        raise UsageError("There is nothing to change", "name a field, as in --frequency 1h or --set jitter=5m")
+        raise UsageError("Nothing to change", "give a field, as in --frequency 1h or --set jitter=5m")
     policy = run_on(reach, lambda api: api.patch(at(POLICY, policy_id), form))
     if as_json:
         print_json(policy)
@@ -88,16 +88,18 @@ def change(policy_id: str, reach: ApiTarget, as_json: bool, **given: Any) -> Non
 
 
 @policies.command("ls")
-@click.option("--project", metavar="NAME", help="Only policies of this project.")
-@click.option("--enabled/--disabled", default=None, help="Only those that run, or only those that do not.")
-@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
-@click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
+@click.option("--project", metavar="NAME", help="Select policies of this project.")
+@click.option("--enabled/--disabled", default=None, help="Show only enabled, or only disabled policies.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
+)
+@click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
 @reaching
 @_json
 def list_policies(
     project: str | None, enabled: bool | None, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool
 ) -> None:
-    """List policies, the oldest first."""
+    """List policies, oldest first."""
     wanted = None if enabled is None else str(enabled).lower()
     items, more = run_on(reach, lambda api: api.list(POLICIES, limit, project=project, enabled=wanted, cursor=cursor))
     if as_json:
@@ -114,7 +116,7 @@ def list_policies(
 @reaching
 @_json
 def show(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show one policy, and how it stands."""
+    """Show a policy and its next run."""
     policy = run_on(reach, lambda api: api.get(at(POLICY, policy_id)))
     if as_json:
         print_json(policy)
@@ -124,12 +126,14 @@ def show(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @policies.command(epilog="Example: shoal policies results pol_01hr2v8k3m4n5p6q --limit 1")
 @_id
-@click.option("--limit", type=click.IntRange(1, MOST), default=20, show_default=True, metavar="N", help="At most N.")
-@click.option("--cursor", metavar="CURSOR", help="Go on after the list before.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=20, show_default=True, metavar="N", help="Show at most N."
+)
+@click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
 @reaching
 @_json
 def results(policy_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
-    """List what a policy gave, the newest first."""
+    """List the results of a policy, newest first."""
     path = at(f"{POLICY}/results", policy_id)
     items, more = run_on(reach, lambda api: api.list(path, limit, cursor=cursor))
     if as_json:
@@ -188,7 +192,7 @@ def _data(value: Any) -> str:
 @reaching
 @_json
 def run(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Make a job of a policy now, or the crawl of a site. Its plan stays as it is."""
+    """Run a policy now. Its schedule does not change."""
     made = run_on(reach, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
     if as_json:
         print_json(made)
@@ -201,7 +205,7 @@ def run(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def enable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Let a policy run."""
+    """Enable a policy."""
     _turn(reach, policy_id, "enable", as_json)
 
 
@@ -210,7 +214,7 @@ def enable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def disable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Keep a policy from running."""
+    """Disable a policy."""
     _turn(reach, policy_id, "disable", as_json)
 
 
@@ -219,7 +223,7 @@ def disable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Remove a policy. A job of it that lives is run to its end."""
+    """Remove a policy. A job that is running is finished."""
     run_on(reach, lambda api: api.delete(at(POLICY, policy_id)))
     if as_json:
         print_json({"policy_id": policy_id, "removed": True})
@@ -229,11 +233,11 @@ def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--skip-bad", is_flag=True, help="Keep the good lines; else one bad line keeps all of them out.")
+@click.option("--skip-bad", is_flag=True, help="Skip invalid lines; by default one invalid line rejects the file.")
 @reaching
 @_json
 def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None:
-    """Make many policies from a .csv or .jsonl file. All are kept in one commit; bad lines are named."""
+    """Create policies from a .csv or .jsonl file, all in one commit. Invalid lines are listed."""
     kind = _kind_of(file)
     lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
@@ -253,10 +257,10 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
 
 @policies.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--project", metavar="NAME", help="Only policies of this project.")
+@click.option("--project", metavar="NAME", help="Select policies of this project.")
 @reaching
 def export(file: Path, project: str | None, reach: ApiTarget) -> None:
-    """Write all policies to a .csv or .jsonl file. It can be imported again."""
+    """Write all policies to a .csv or .jsonl file, which `import` reads."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
         out = PartFile(str(file))
@@ -267,7 +271,7 @@ def export(file: Path, project: str | None, reach: ApiTarget) -> None:
     Path(out.whereabouts).chmod(OWNER_ONLY)
     out.write([text])
     out.complete()
-    note(f"Written to {file}, which has headers and cookies in clear: only you may read it.")
+    note(f"Written to {file}. It contains headers and cookies in plain text and is readable by you alone.")
 
 
 def _turn(reach: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
@@ -305,7 +309,7 @@ def _json_of(name: str, text: str) -> Any:
 def _kind_of(file: Path) -> str:
     kind = KINDS.get(file.suffix.lower())
     if kind is None:
-        raise UsageError(f'"{file}" has no ending that says what it is', "use .csv or .jsonl")
+        raise UsageError(f'"{file}" has an unknown extension', "use .csv or .jsonl")
     return kind
 
 

@@ -64,18 +64,16 @@ class RobotsAnswer:
 
 @click.group(cls=CommandGroup)
 def robots() -> None:
-    """Look at the robots.txt of a host."""
+    """Check the robots.txt of a host."""
 
 
 @robots.command()
 @click.argument("url", metavar="URL")
-@click.option("--user-agent", metavar="S", help="Ask as this agent; beats SHOAL_USER_AGENT.")
-@click.option(
-    "--store", metavar="URL", help="Go by the robots.txt that this store keeps while it is fresh, as a crawl would."
-)
+@click.option("--user-agent", metavar="S", help="Check for this user agent; overrides SHOAL_USER_AGENT.")
+@click.option("--store", metavar="URL", help="Use the robots.txt cached in this store, as a crawl would.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def test(url: str, user_agent: str | None, store: str | None, as_json: bool) -> int:
-    """Say whether URL may be fetched, and which rule decides. Exit code 0: it may, 1: it may not."""
+    """Check whether URL may be fetched, and which rule decides. Exit code 0: allowed, 1: not allowed."""
     settings = load({"DATABASE_URL": store}).settings
     agent = settings.egress.user_agent if user_agent is None else _agent(user_agent)
     answer = asyncio.run(_test(settings, _url(url), agent, stored=store is not None))

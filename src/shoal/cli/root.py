@@ -49,22 +49,22 @@ class LazyCommands:
 
 
 COMMANDS: dict[str, LazyCommands] = {
-    "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site here and now."),
-    "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: API, console, chores."),
-    "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that takes jobs from the store."),
+    "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site in this process."),
+    "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: REST API, console and background chores."),
+    "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that executes jobs from the store."),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
-    "crawls": LazyCommands("shoal.cli.crawls:crawls", "List and manage crawls."),
-    "jobs": LazyCommands("shoal.cli.jobs:jobs", "Make page jobs for single URLs; list and manage jobs."),
-    "analyses": LazyCommands("shoal.cli.analyses:analyses", "List analyses of crawls, and what they found."),
-    "explain": LazyCommands("shoal.cli.explain:explain", "Say why a URL or a job waits, was skipped, or failed."),
-    "robots": LazyCommands("shoal.cli.robots:robots", "Say what a host's robots.txt allows, and by which rule."),
-    "rules": LazyCommands("shoal.cli.rules:rules", "Try a rule set, or take its data from kept bodies."),
-    "policies": LazyCommands("shoal.cli.policies:policies", "Have pages and sites crawled again and again."),
-    "webhooks": LazyCommands("shoal.cli.webhooks:webhooks", "Have events sent to an address of yours."),
-    "tokens": LazyCommands("shoal.cli.tokens:tokens", "Make, list and revoke tokens; see what was done with them."),
-    "db": LazyCommands("shoal.cli.db:db", "Look at the store's schema and upgrade it."),
-    "config": LazyCommands("shoal.cli.config:config", "Show the effective settings and where they come from."),
-    "demo": LazyCommands("shoal.cli.demo:demo", "Crawl a small site of its own, live, to have a look."),
+    "crawls": LazyCommands("shoal.cli.crawls:crawls", "Start, list and manage crawls."),
+    "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
+    "analyses": LazyCommands("shoal.cli.analyses:analyses", "List analyses of crawls and their findings."),
+    "explain": LazyCommands("shoal.cli.explain:explain", "Explain why a URL or a job waits, was skipped or failed."),
+    "robots": LazyCommands("shoal.cli.robots:robots", "Check what a host's robots.txt allows, and by which rule."),
+    "rules": LazyCommands("shoal.cli.rules:rules", "Test a rule set, or extract data again from stored bodies."),
+    "policies": LazyCommands("shoal.cli.policies:policies", "Schedule recurring crawls of pages and sites."),
+    "webhooks": LazyCommands("shoal.cli.webhooks:webhooks", "Send events to HTTP endpoints."),
+    "tokens": LazyCommands("shoal.cli.tokens:tokens", "Create, list and revoke API tokens; show the audit log."),
+    "db": LazyCommands("shoal.cli.db:db", "Show or upgrade the schema of the store."),
+    "config": LazyCommands("shoal.cli.config:config", "Show the effective settings and their sources."),
+    "demo": LazyCommands("shoal.cli.demo:demo", "Crawl a built-in demo site and show it in the console."),
 }
 
 
@@ -97,7 +97,7 @@ class RootCommand(CommandGroup):
 
 @click.group(cls=RootCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="shoal %(version)s", help="Show the version and exit.")
-@click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere in the line.")
+@click.option("--debug", is_flag=True, help="Show tracebacks; may be given anywhere on the command line.")
 def shoal(debug: bool) -> None:
     """Shoal, a self-hosted crawl platform."""
 

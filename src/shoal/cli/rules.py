@@ -41,7 +41,7 @@ def fetch_flags(command: Command) -> Command:
 
 @click.group(cls=CommandGroup)
 def rules() -> None:
-    """Try a rule set on a page, or take its data from a crawl's kept bodies."""
+    """Test a rule set on a page, or extract data again from the stored bodies of a crawl."""
 
 
 @rules.command()
@@ -50,7 +50,7 @@ def rules() -> None:
 @fetch_flags
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def test(file: str, url: str, as_json: bool, **options: Any) -> int:
-    """Fetch URL and print what the rule set in FILE takes from it. Exit code 1: a required field is missing."""
+    """Fetch URL and print what the rule set in FILE extracts. Exit code 1: a required field is missing."""
     alone = {"depth": 0, "scope": "page", "max_pages": 1, "sitemap": "off"}
     config = read_config({"seeds": [url], "rules": read_rules_file(file), **alone, **given_values(options)}, flag_of)
     page = uvloop.run(_fetched(config))
@@ -65,13 +65,13 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
 @rules.command()
 @click.argument("file", metavar="FILE")
 @click.argument("crawl_id", metavar="CRAWL")
-@click.option("--output", metavar="FILE", help="A .jsonl file for the lines, instead of stdout.")
-@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@click.option("--output", metavar="FILE", help="Write to this .jsonl file instead of stdout.")
+@click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> None:
-    """Take data by the rule set in FILE from kept bodies. JSON lines; no server is asked."""
+    """Extract data again from the stored bodies of CRAWL. Uses the rule set in FILE and prints JSON lines."""
     rule_set = read_rules(read_rules_file(file))
     if output is not None and not output.endswith(".jsonl"):
-        raise InvalidInput(f"--output {shorten(output)}", "is no name for JSON lines", "let it end with .jsonl")
+        raise InvalidInput(f"--output {shorten(output)}", "is not a JSON lines file", "use the extension .jsonl")
     tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
     note(f"{plural(tally.read, 'page')} read, {tally.left_out} left out, {tally.without_body} without a body.")
 

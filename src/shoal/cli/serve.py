@@ -36,11 +36,17 @@ FILE_EVERY = timedelta(seconds=1)  # how long a line of a journal may wait for i
 
 
 @click.command()
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen; beats SHOAL_LISTEN.")
-@click.option("--workers", type=click.IntRange(0, 64), default=0, show_default=True, help="Workers in this process.")
-@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@click.option("--listen", metavar="HOST:PORT", help="Listen on this address; overrides SHOAL_LISTEN.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 64),
+    default=0,
+    show_default=True,
+    help="Number of workers to run in this process.",
+)
+@click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 def serve(listen: str | None, workers: int, store: str | None) -> None:
-    """Run the controller: API, console and chores. SIGTERM ends it in good order."""
+    """Run the controller: REST API, console and background chores. SIGTERM shuts it down cleanly."""
     flags = {"SHOAL_LISTEN": listen, "DATABASE_URL": store}
     uvloop.run(_serve(flags, workers))
 

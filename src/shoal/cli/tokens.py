@@ -16,32 +16,32 @@ MOST = 1000  # of one list
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _limit = click.option(
-    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N."
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
 )
 
 
 @click.group(cls=CommandGroup)
 def tokens() -> None:
-    """Make, list and revoke tokens."""
+    """Create, list and revoke API tokens; show the audit log."""
 
 
 @tokens.command(epilog="Example: shoal tokens create --role operator --name ci --expires-in 90d")
-@click.option("--name", required=True, metavar="NAME", help="Who or what will use it.")
-@click.option("--role", type=click.Choice(list(ROLES)), help="What it may do.")
+@click.option("--name", required=True, metavar="NAME", help="Name of the person or program that will use the token.")
+@click.option("--role", type=click.Choice(list(ROLES)), help="Role of the token: a named set of scopes.")
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     type=click.Choice([scope.value for scope in TokenScope]),
-    help="The same by scopes. Repeatable.",
+    help="Give the token this scope, instead of a role. Repeatable.",
 )
-@click.option("--expires-in", metavar="D", help="How long it is valid, such as 90d; else until it is revoked.")
+@click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
 @reaching
 @_json
 def create(
     name: str, role: str | None, scopes: tuple[str, ...], expires_in: str | None, reach: ApiTarget, as_json: bool
 ) -> None:
-    """Make a token. It is printed once and kept nowhere."""
+    """Create a token. It is printed once and cannot be shown again."""
     wish: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
     given = {field: value for field, value in wish.items() if value}
 
@@ -56,7 +56,7 @@ def create(
     print(made["token"], flush=True)
     note(f"{made['id']} has the scope {', '.join(made['scopes'])}. The token is not shown again: keep it safe.")
     if is_first:
-        note("It is the first one: from now on every request to `shoal serve` on this store needs a token.")
+        note("This is the first token: from now on every request to `shoal serve` on this store needs one.")
 
 
 @tokens.command("ls")
@@ -64,7 +64,7 @@ def create(
 @reaching
 @_json
 def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
-    """List tokens, the newest first; revoked and expired ones too."""
+    """List tokens, newest first, including revoked and expired ones."""
     items, more = run_on(reach, lambda api: api.list(TOKENS, limit))
     if as_json:
         print_json({"items": items, "next": more})
@@ -72,7 +72,7 @@ def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
     columns = ["id", "state", "scopes", "expires", "last used", "name"]
     print_table(columns, [_row(token) for token in items])
     if more is not None:
-        note("There are more: raise --limit.")
+        note("There are more; raise --limit.")
 
 
 @tokens.command()
@@ -80,7 +80,7 @@ def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def show(token_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show what is kept of a token; the token itself is not."""
+    """Show a token's name, scopes and use; never the token itself."""
     token = run_on(reach, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
     if as_json:
         print_json(token)
@@ -90,11 +90,11 @@ def show(token_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @tokens.command()
 @click.argument("token_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid one of an admin.")
+@click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
 @reaching
 @_json
 def revoke(token_id: str, yes: bool, reach: ApiTarget, as_json: bool) -> None:
-    """Revoke a token. Every controller refuses it within a few seconds."""
+    """Revoke a token. Every controller rejects it within a few seconds."""
     token = run_on(reach, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
     if as_json:
         print_json(token)
@@ -103,12 +103,12 @@ def revoke(token_id: str, yes: bool, reach: ApiTarget, as_json: bool) -> None:
 
 
 @tokens.command()
-@click.option("--subject", metavar="ID", help="Only what was done to this token, crawl or job.")
+@click.option("--subject", metavar="ID", help="Show only actions on this token, crawl or job.")
 @_limit
 @reaching
 @_json
 def log(subject: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
-    """List what administrators did, the newest first."""
+    """Show the audit log of administrative actions, newest first."""
 
     async def look(api: ApiClient) -> tuple[list[Any], str | None]:
         return await api.list("/api/v1/audit-log", limit, subject=subject)
@@ -119,7 +119,7 @@ def log(subject: str | None, limit: int, reach: ApiTarget, as_json: bool) -> Non
         return
     print_table(["at", "who", "from", "act", "subject", "facts"], [_act(entry) for entry in items])
     if more is not None:
-        note("There are more: raise --limit.")
+        note("There are more; raise --limit.")
 
 
 def _row(token: dict[str, Any]) -> list[object]:

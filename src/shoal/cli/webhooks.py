@@ -21,19 +21,23 @@ _id = click.argument("webhook_id", metavar="ID")
 
 @click.group(cls=CommandGroup)
 def webhooks() -> None:
-    """Have events sent to an address of yours."""
+    """Send events to HTTP endpoints."""
 
 
 @webhooks.command(epilog="Example: shoal webhooks add https://core.example.com/shoal --event crawl.job.*")
 @click.argument("url", metavar="URL")
 @click.option(
-    "--event", "events", multiple=True, metavar="TYPE", help="Which events; all if none is named. Repeatable."
+    "--event",
+    "events",
+    multiple=True,
+    metavar="TYPE",
+    help="Send only events of this type. Repeatable.  [default: all]",
 )
-@click.option("--secret", metavar="SECRET", help="What signs the deliveries; made if absent.")
+@click.option("--secret", metavar="SECRET", help="Secret that signs the deliveries.  [default: generated]")
 @reaching
 @_json
 def add(url: str, events: tuple[str, ...], secret: str | None, reach: ApiTarget, as_json: bool) -> None:
-    """Have events sent to an address. The secret is printed once."""
+    """Send events to URL. The signing secret is printed once."""
     wish = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
     _print_secret(run_on(reach, lambda api: api.post(WEBHOOKS, wish), existing=False), as_json)
 
@@ -55,7 +59,7 @@ def list_webhooks(reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show one webhook, and how its queue stands."""
+    """Show a webhook and its queue."""
     webhook = run_on(reach, lambda api: api.get(at(WEBHOOK, webhook_id)))
     if as_json:
         print_json(webhook)
@@ -68,7 +72,7 @@ def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Send events again, also those that it missed."""
+    """Enable a webhook. Events that it missed are delivered, too."""
     _change(reach, webhook_id, {"enabled": True}, as_json)
 
 
@@ -77,7 +81,7 @@ def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Send nothing for now."""
+    """Disable a webhook. Its events are kept."""
     _change(reach, webhook_id, {"enabled": False}, as_json)
 
 
@@ -86,18 +90,22 @@ def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def rotate(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Give it a new secret. For a day deliveries are signed with those before as well."""
+    """Replace the secret. For a day, deliveries are signed with the old one as well."""
     _print_secret(run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
 
 
 @webhooks.command()
 @_id
-@click.option("--state", type=click.Choice(["waiting", "delivered", "dead"]), help="Only deliveries in this state.")
-@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="At most N.")
+@click.option(
+    "--state", type=click.Choice(["waiting", "delivered", "dead"]), help="Show only deliveries in this state."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
+)
 @reaching
 @_json
 def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
-    """List what was or will be sent, the newest first."""
+    """List deliveries, newest first."""
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
     items, more = run_on(reach, lambda api: api.list(path, limit, state=state))
     if as_json:
@@ -110,16 +118,16 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget,
 
 @webhooks.command(epilog="Example: shoal webhooks replay ID --since 2026-03-01T09:00:00Z --until 2026-03-01T12:00:00Z")
 @_id
-@click.option("--event", "event_id", metavar="ID", help="One event.")
-@click.option("--since", metavar="TIME", help="Events from this moment on.")
-@click.option("--until", metavar="TIME", help="Events before this moment.")
+@click.option("--event", "event_id", metavar="ID", help="Replay this event.")
+@click.option("--since", metavar="TIME", help="Replay events from this time on.")
+@click.option("--until", metavar="TIME", help="Replay events before this time.")
 @reaching
 @_json
 def replay(webhook_id: str, reach: ApiTarget, as_json: bool, **which: str | None) -> None:
-    """Send events again. Their ids stay the same."""
+    """Deliver events again, with the same ids."""
     wish = {name: value for name, value in which.items() if value}
     if not wish or ("since" in wish) != ("until" in wish):
-        raise UsageError("A replay needs to know what", "give --event, or --since and --until")
+        raise UsageError("Nothing selected to replay", "give --event, or --since and --until")
     told = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), wish))
     if as_json:
         print_json(told)

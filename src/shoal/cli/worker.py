@@ -26,7 +26,7 @@ from shoal.work.worker_context import WorkerContext
 
 
 @click.command()
-@click.option("--store", metavar="URL", help="The store; beats DATABASE_URL.")
+@click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 def worker(store: str | None) -> None:
     """Run a worker: it leases crawls, analyses and page jobs, and runs them in children. SIGTERM hands them back and
     ends it; a second one does not wait."""

@@ -67,55 +67,67 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller asks for."""
 
-    seeds: Annotated[list[Text], describe("Where the crawl begins.", min_length=1, max_length=10_000)]
-    depth: Annotated[Depth, describe("How many links away from a seed a page may be.")] = 3
-    max_pages: Annotated[Count | None, describe("Pages after which the crawl completes.")] = None
-    max_bytes: Annotated[Size | None, describe("Bytes after which the crawl completes.")] = None
-    max_seconds: Annotated[Seconds | None, describe("Time of work after which it completes.")] = None
-    max_pages_per_host: Annotated[Count | None, describe("Pages taken from one host.")] = None
-    scope: Annotated[Scope, describe("What belongs to the crawl, seen from its seeds.")] = "host"
-    include: Annotated[Patterns, describe("Only URLs that match one of these are crawled.")] = []
-    exclude: Annotated[Patterns, describe("URLs that match one of these are skipped.")] = []
-    sort_query: Annotated[bool, describe("The order of query parameters makes no other page.")] = False
-    drop_params: Annotated[Params, describe("A query parameter that makes no other page; `NAME*` is any rest.")] = []
+    seeds: Annotated[list[Text], describe("URLs to start from.", min_length=1, max_length=10_000)]
+    depth: Annotated[Depth, describe("Maximum number of links between a seed and a page.")] = 3
+    max_pages: Annotated[Count | None, describe("Complete after this many pages.")] = None
+    max_bytes: Annotated[Size | None, describe("Complete after this many bytes.")] = None
+    max_seconds: Annotated[Seconds | None, describe("Complete after this much crawling time.")] = None
+    max_pages_per_host: Annotated[Count | None, describe("Maximum number of pages per host.")] = None
+    scope: Annotated[Scope, describe("Which URLs to crawl, relative to the seeds.")] = "host"
+    include: Annotated[Patterns, describe("Crawl only URLs that match one of these patterns.")] = []
+    exclude: Annotated[Patterns, describe("Skip URLs that match one of these patterns.")] = []
+    sort_query: Annotated[bool, describe("Ignore query-parameter order when comparing URLs.")] = False
+    drop_params: Annotated[Params, describe("Ignore this query parameter; `NAME*` matches a prefix.")] = []
     keep_params: Annotated[
-        Params, describe("A parameter that is kept whatever the lists say; `NAME*` is any rest.")
+        Params, describe("Keep this query parameter even if a list drops it; `NAME*` matches a prefix.")
     ] = []
-    tracking_params: Annotated[Params | None, describe("Tracking parameters, instead of the listed ones.")] = None
-    session_params: Annotated[Params | None, describe("Session parameters, instead of the listed ones.")] = None
-    speed: Annotated[Speed, describe("How hard one host is asked.")] = "normal"
-    concurrency: Annotated[Fetches | None, describe("Fetches in flight; beats the speed profile.")] = None
-    delay_seconds: Annotated[Pause | None, describe("Pause between requests to one host.")] = None
-    robots: Annotated[Literal["obey", "ignore"], describe("Whether robots.txt decides what may be fetched.")] = "obey"
+    tracking_params: Annotated[
+        Params | None, describe("Tracking parameters to ignore, instead of the built-in list.")
+    ] = None
+    session_params: Annotated[
+        Params | None, describe("Session parameters to ignore, instead of the built-in list.")
+    ] = None
+    speed: Annotated[Speed, describe("Request rate per host.")] = "normal"
+    concurrency: Annotated[Fetches | None, describe("Concurrent requests; overrides the speed profile.")] = None
+    delay_seconds: Annotated[
+        Pause | None, describe("Minimum delay between requests to one host; overrides the speed profile.")
+    ] = None
+    robots: Annotated[Literal["obey", "ignore"], describe("Whether to obey robots.txt.")] = "obey"
     sitemap: Annotated[
         Literal["on", "off", "only"],
-        describe("Whether sitemaps are read; `only`: nothing but the seeds and what sitemaps list is fetched."),
+        describe("Whether to read sitemaps; `only` fetches just the seeds and the URLs that sitemaps list."),
     ] = "on"
-    user_agent: Annotated[Line | None, describe("How Shoal names itself.")] = None
+    user_agent: Annotated[
+        Line | None, describe("User-Agent header to send, and the agent name looked up in robots.txt.")
+    ] = None
     headers: Annotated[
-        dict[str, Text], describe("Headers of your own; all but Accept… go only to the origins of the seeds.")
+        dict[str, Text],
+        describe("Extra request headers; all except Accept… are sent to the origins of the seeds only."),
     ] = {}
     cookies: Annotated[
         list[GivenCookie],
-        describe("Cookies to begin with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
+        describe("Cookies to start with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
     ] = []
     proxy: Annotated[
-        Proxied | None, describe("A proxy to go through: http, https, socks5 or socks5h, or the label of one.")
+        Proxied | None, describe("Proxy URL (http, https, socks5 or socks5h), or the label of a configured proxy.")
     ] = None
-    keep_bodies: Annotated[bool, describe("Keep every answer as it was sent.")] = False
-    rules: Annotated[dict[str, Any] | None, describe("A rule set: which data to take from each page.")] = None
+    keep_bodies: Annotated[bool, describe("Store the response bodies unchanged.")] = False
+    rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")] = None
     hooks: Annotated[
-        list[HookName], describe("Functions of installed packages that read each page.", max_length=20)
+        list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
-    analyze: Annotated[bool, describe("Keep what analyses need of each page, beyond its record.")] = False
+    analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
     recrawl_of: Annotated[
-        Name | None, describe("An earlier crawl: pages that have not changed since are not sent again.")
+        Name | None,
+        describe("Earlier crawl of the same site; conditional requests skip pages that did not change."),
     ] = None
-    project: Annotated[Name, describe("What the crawl is filed under.")] = "default"
-    labels: Annotated[dict[Label, LabelText], describe("Words of your own, by name.", max_length=64)] = {}
-    workers: Annotated[int, describe("Walkers over the one frontier.", ge=1, le=64)] = 1
-    priority: Annotated[Priority, describe("Higher first.")] = 50
-    start: Annotated[bool, describe("False: store it, and start it later.")] = True
+    project: Annotated[Name, describe("Project that the crawl belongs to.")] = "default"
+    labels: Annotated[
+        dict[Label, LabelText], describe("Labels as name and value, to find the crawl by.", max_length=64)
+    ] = {}
+    workers: Annotated[int, describe("Number of walkers that share the frontier.", ge=1, le=64)] = 1
+    priority: Annotated[Priority, describe("Priority from 0 to 100; higher runs first.")] = 50
+    start: Annotated[bool, describe("Set to false to store the crawl without starting it.")] = True
 
     unquoted = SECRET_FIELDS
     raw = frozenset({"seeds"})  # judged one by one, by their places

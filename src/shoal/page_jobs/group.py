@@ -37,7 +37,7 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     urls: Annotated[list[Text], describe("What to fetch: a job for each.", min_length=1, max_length=MOST_URLS)]
     group: Annotated[Id | None, describe("The id of the group; one is made up if there is none.")] = None
-    priority: Annotated[int, describe("Higher first.", ge=0, le=100)] = 50
+    priority: Annotated[int, describe("Priority from 0 to 100; higher runs first.", ge=0, le=100)] = 50
     max_retry: Annotated[
         Annotated[int, Meta(ge=0, le=99)] | None, describe("How often a page that failed is tried again.")
     ] = None

@@ -25,17 +25,21 @@ from shoal.settings import Speed
 class CrawlChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What shall be different from now on; what is not named stays. `null` takes a limit away."""
 
-    depth: Annotated[Depth | UnsetType, describe("How many links away from a seed a page may be.")] = UNSET
-    max_pages: Annotated[Count | UnsetType | None, describe("Pages after which the crawl completes.")] = UNSET
-    max_bytes: Annotated[Size | UnsetType | None, describe("Bytes after which the crawl completes.")] = UNSET
-    max_seconds: Annotated[Seconds | UnsetType | None, describe("Time of work after which it completes.")] = UNSET
-    max_pages_per_host: Annotated[Count | UnsetType | None, describe("Pages taken from one host.")] = UNSET
-    include: Annotated[Patterns | UnsetType, describe("Only URLs that match one of these are crawled.")] = UNSET
-    exclude: Annotated[Patterns | UnsetType, describe("URLs that match one of these are skipped.")] = UNSET
-    speed: Annotated[Speed | UnsetType, describe("How hard one host is asked.")] = UNSET
-    concurrency: Annotated[Fetches | UnsetType | None, describe("Fetches in flight; beats the speed profile.")] = UNSET
-    delay_seconds: Annotated[Pause | UnsetType | None, describe("Pause between requests to one host.")] = UNSET
-    priority: Annotated[Priority | UnsetType, describe("Higher first.")] = UNSET
+    depth: Annotated[Depth | UnsetType, describe("Maximum number of links between a seed and a page.")] = UNSET
+    max_pages: Annotated[Count | UnsetType | None, describe("Complete after this many pages.")] = UNSET
+    max_bytes: Annotated[Size | UnsetType | None, describe("Complete after this many bytes.")] = UNSET
+    max_seconds: Annotated[Seconds | UnsetType | None, describe("Complete after this much crawling time.")] = UNSET
+    max_pages_per_host: Annotated[Count | UnsetType | None, describe("Maximum number of pages per host.")] = UNSET
+    include: Annotated[Patterns | UnsetType, describe("Crawl only URLs that match one of these patterns.")] = UNSET
+    exclude: Annotated[Patterns | UnsetType, describe("Skip URLs that match one of these patterns.")] = UNSET
+    speed: Annotated[Speed | UnsetType, describe("Request rate per host.")] = UNSET
+    concurrency: Annotated[
+        Fetches | UnsetType | None, describe("Concurrent requests; overrides the speed profile.")
+    ] = UNSET
+    delay_seconds: Annotated[
+        Pause | UnsetType | None, describe("Minimum delay between requests to one host; overrides the speed profile.")
+    ] = UNSET
+    priority: Annotated[Priority | UnsetType, describe("Priority from 0 to 100; higher runs first.")] = UNSET
 
     checks: ClassVar[Mapping[str, Check]] = {"include": check_patterns, "exclude": check_patterns}
 
