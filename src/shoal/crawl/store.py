@@ -1,4 +1,4 @@
-"""The crawl room's store contracts: crawls, and the frontier of one crawl."""
+"""Store contracts of the crawl package: crawls with their counters, and the frontier."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -32,7 +32,7 @@ OUTSIDE = ""
 
 
 class CrawlFilter(Struct, frozen=True):
-    """Which crawls are looked for: those that have all that is named here."""
+    """A filter for crawls; a crawl must match every field that is set."""
 
     state: str | None = None
     project: str | None = None
@@ -49,47 +49,48 @@ class CrawlStore(Protocol):
         state: CrawlState,
         key_seed: int | None = None,
     ) -> Crawl | None:
-        """Store a crawl; None if the id is taken. A key seed of its own, unless one is given: that of an earlier crawl,
-        so that a URL has the same key in both."""
+        """Store a crawl; return None if the id is taken. Without a key seed the crawl gets a random one; give that of
+        an earlier crawl if a URL must have the same key in both."""
         ...
 
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None: ...
 
     async def lock(self, tx: Tx, crawl_id: str) -> Crawl | None:
-        """The crawl, locked against every other change until this transaction ends: the first lock of all."""
+        """Return the crawl, locked until this transaction ends. Take this lock before any other."""
         ...
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter) -> list[Crawl]:
-        """Crawls, newest first; `after` is the number of the last one seen."""
+        """Return crawls, newest first; `after` is the number of the last one on the previous page."""
         ...
 
     async def count(self, tx: Tx) -> dict[str, int]:
-        """How many crawls there are by state."""
+        """Count the crawls by state."""
         ...
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
-        """Change the state if it is one that the move may come from; False if not."""
+        """Change the state; return False if the move is not allowed from the current one."""
         ...
 
     async def counts(self, tx: Tx, number: int) -> Counts:
-        """The sums over all walkers, read in one statement: `drained` is exact."""
+        """Return the sums over all walkers. One statement reads them, so `drained` is exact."""
         ...
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
-        """The URL and the words of the first page that failed. For crawls that got nowhere: it reads their pages."""
+        """Return the URL and the error message of the first page that failed. It reads the crawl's pages, so ask only
+        about crawls without a good page."""
         ...
 
     async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
-        """Those of these URLs, given with their keys, that ended in 4xx, 5xx, no answer or were skipped, in the given
-        order. A URL that is not in the answer gave a page, or has not ended."""
+        """Return those of these URLs (given with their keys, in this order) that ended in 4xx, 5xx or no answer, or
+        were skipped. The others gave a page, or are still open."""
         ...
 
     async def now(self, tx: Tx) -> int:
-        """The store's clock."""
+        """Return the time by the store's clock, in microseconds."""
         ...
 
     async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
-        """What walkers are told: the crawl's state, and when its options were changed last."""
+        """Return what walkers go by: the crawl's state, and when its options were last changed."""
         ...
 
     async def add_counts(self, tx: Tx, number: int, counter: str, counts: Counts) -> None:
@@ -118,34 +119,40 @@ class CrawlStore(Protocol):
         ...
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
-        """Give the crawl other options, at a moment that no other change has. Call under its lock."""
+        """Change the crawl's options, with a change time of its own. Call under the crawl's lock."""
         ...
 
 
 class HostRate(Struct, frozen=True):
-    """How takes may ask one host. The delay that the host itself asks for, and its holds, come first."""
+    """The rate limit of requests to one host. A delay that the host itself asks for, and its holds, come first."""
 
     delay: timedelta
-    probe: bool = False  # a host that was never asked for its robots.txt gets one URL first
-    per_host: int | None = None  # pages of one host, in all
-    walkers: int = 1  # that share the hosts
+    probe: bool = False  # give one URL to a host whose robots.txt was never read
+    per_host: int | None = None  # the most pages of one host
+    walkers: int = 1  # walkers that share the hosts
     ease: float = 0.0  # seconds of delay for each second that a slow host takes to answer
     longest_ease: timedelta = timedelta(0)
 
     def delay_at(self, standing: HostStanding) -> float:
+<<<<<<< HEAD
         """Seconds between two requests to a host."""
         return standing.delay(self.delay.total_seconds(), self.ease, self.longest_ease.total_seconds())
+=======
+        """Return the seconds between two requests to a host."""
+        eased = min(standing.latency * self.ease, self.longest_ease.total_seconds())
+        return max(self.delay.total_seconds(), standing.crawl_delay, eased)
+>>>>>>> frontier
 
 
 class Admission(Protocol):
-    """What a walker knows of URLs before it fetches them."""
+    """What a walker knows about URLs before it fetches them."""
 
     def verdict(self, task: FrontierTask) -> Fate | None:
-        """What becomes of a URL that is not to be fetched; None if it is."""
+        """Return the fate of a URL that is not to be fetched; None if it is to be fetched."""
         ...
 
     def knows(self, origin: str) -> bool:
-        """Whether the rules of this host are known, so that a verdict counts."""
+        """Return whether the robots.txt of this host is known, so that a verdict counts."""
         ...
 
 
@@ -164,14 +171,14 @@ class FrontierStore(Protocol):
         self,
         tx: Tx,
         crawl: int,
-        holder: Fence,
+        fence: Fence,
         want: int,
         in_flight: int,
-        pace: HostRate,
+        rate: HostRate,
         admission: Admission | None = None,
     ) -> Taken:
-        """Up to `want` URLs: of the host that waited longest first, shallow first, none before its time. An empty
-        answer does not mean that the frontier is empty. Those with a verdict come on top, and use up no slot."""
+        """Take up to `want` URLs: from the hosts that waited longest, shallow URLs first, none before it is due. An
+        empty answer does not mean that the frontier is empty. URLs with a verdict come on top and use no slot."""
         ...
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
@@ -182,15 +189,15 @@ class FrontierStore(Protocol):
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
-        """Put these patterns into quarantine, each with a URL as its sample, unless somebody decided about them."""
+        """Put these patterns into quarantine, each with a sample URL, unless they are known already."""
         ...
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
-        """Every pattern that was ever quarantined."""
+        """Return every pattern that was ever quarantined."""
         ...
 
     async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
-        """Those of these patterns that a person released; of the others, none is before this commit ends."""
+        """Return those of these patterns that a person released. No other one is released before this commit ends."""
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
@@ -203,33 +210,33 @@ class FrontierStore(Protocol):
         count against the page limits of their hosts. Call under the crawl's lock."""
         ...
 
-    async def release(self, tx: Tx, crawl: int, holder: Fence) -> int:
-        """Put back everything that this holder still has; how many."""
+    async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
+        """Put back everything that this walker still has; return how many URLs."""
         ...
 
-    async def holds(self, tx: Tx, crawl: int, holder: Fence) -> bool:
-        """Whether this holder has taken URLs that it has neither settled nor put back. Exact only under its job's
+    async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
+        """Return whether this walker has URLs that it has neither settled nor put back. Exact only under its job's
         lock."""
         ...
 
     async def taken(self, tx: Tx, crawl: int) -> int:
-        """How many URLs are under way, whoever has them. Exact only under the lock of the crawl."""
+        """Count the URLs that walkers have. Exact only under the crawl's lock."""
         ...
 
     async def recover(self, tx: Tx, crawl: int) -> int:
-        """Put back what holders that no longer hold their job had taken; how many."""
+        """Put back what walkers that lost their job had taken; return how many URLs."""
         ...
 
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
-        """Hosts that are held just now although something waits there, the longest held first; up to `most`."""
+        """Return up to `most` hosts that are held although URLs wait there, the longest held first."""
         ...
 
     async def shallowest(self, tx: Tx, crawl: int) -> int | None:
-        """The depth of the shallowest URL that is open and not in quarantine; None if there is none. It looks at every
-        host of the crawl."""
+        """Return the depth of the shallowest URL that is open and not in quarantine; None if there is none. It looks at
+        every host of the crawl."""
         ...
 
     async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
-        """Seconds until something that waits becomes due; None if nothing waits. With a job: at hosts that it, or
-        nobody, has claimed; what another walker has claimed comes due for that one."""
+        """Return the seconds until a waiting URL becomes due; None if none waits. With a job, only hosts count that its
+        walker or nobody has claimed."""
         ...

@@ -1,5 +1,5 @@
-"""The commits of one walker: attach, turn after turn, and the last one. Every one of them is fenced, settles what the
-walker brings, takes what it fetches next, and answers whether to go on."""
+"""The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
+results, takes the next URLs, and answers whether to go on."""
 
 from msgspec import Struct
 
@@ -26,12 +26,12 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
 WORTH_COUNTING = 500_000  # microseconds of work without a result
-IDLE_SECONDS = 1.0  # how often a walker with nothing to do asks whether others found something
+IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 
 class TurnRequest(Struct, frozen=True):
-    """What a walker wants of one turn. `in_flight` counts what it still has after this report; `slice_over`: it has
-    walked for as long as it may when others wait."""
+    """A walker's request in one turn: `want` URLs. `in_flight`: how many it still has after this batch; `slice_over`:
+    whether its time slice is over, so that it makes room for a run that waits."""
 
     want: int
     in_flight: int
@@ -40,7 +40,7 @@ class TurnRequest(Struct, frozen=True):
 
 
 class WalkerCommits:
-    """One walker of one crawl, seen from the store."""
+    """Writes and reads everything that one walker of one crawl has in the store."""
 
     def __init__(
         self,
@@ -67,48 +67,58 @@ class WalkerCommits:
         self.holder = holder
         self._pace = pace
         self._pages = pages
+<<<<<<< HEAD
         self.earlier = earlier  # the crawl that this one follows
         self.admission = admission  # tells which URLs need no slot, as far as the walker knows
+=======
+        self.earlier: PreviousCrawl | None = None  # the crawl that this one follows
+        self.admission: Admission | None = None  # URLs that need no slot, as far as the walker knows
+>>>>>>> frontier
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
-        self._found = 0  # URLs that we told of last
-        self._uncounted = 0  # microseconds of work in reports that were not worth a write
+        self._found = 0  # the number of URLs in our last journal entry about it
+        self._uncounted = 0  # microseconds of work in batches that were not worth a write
 
     async def seeds_landed(self) -> list[Url]:
-        """Where seeds redirected to, as far as the crawl has fetched them: whoever fetched one knows it by itself."""
+        """Return where seeds redirected to, for those that the crawl has fetched so far."""
         keys = [key_of(seed, self._crawl.key_seed)[0] for seed in seeds_of(self._crawl.config)]
         found = await self._database.read(lambda tx: self._crawls.store.landed(tx, self._crawl.number, keys))
         urls = [canonical(url, self._crawl.config.url_rules()) for url in found]
         return [url for url in urls if not isinstance(url, UrlRefusal)]
 
     async def attach(self) -> None:
-        """Begin, or begin again: the run is running, and what lost walkers or we ourselves held waits again."""
+        """Start, or start again: set the crawl running, and put back what lost walkers or this one had taken."""
 
         async def commit(tx: Tx) -> None:
             started = await self._crawls.started(tx, self._crawl.id, self.holder.job_id)
             await self._fence(tx)
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._frontier.recover(tx, self._crawl.number)
+<<<<<<< HEAD
             if self._crawl.config.hooks:  # they are loaded: a death from now on is not their loading's
                 await self._queue.mark_settled(tx, self.holder)
+=======
+            if self._crawl.config.hooks:  # they are loaded, so a later crash is not caused by loading them
+                await self._queue.store.mark_settled(tx, self.holder)
+>>>>>>> frontier
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
 
     async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
-        """Settle the report and take more, in one commit. If the walker is left with nothing and the whole frontier
-        is drained, the same commit ends job and run."""
+        """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
+        is drained, the same commit ends the job and the run."""
 
         async def commit(tx: Tx) -> Turn:
             last = ask.in_flight == 0
-            if last or self._shares_a_budget:  # this commit may end the run, or count on others not to take meanwhile
+            if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control, is_changed = await self._fence(tx)
             holds = await self._settle(tx, report, worth=WORTH_COUNTING)
             if control is not Control.GO:
                 return Turn(control, holds=holds)
-            if is_changed:  # what is taken, is taken by the options as they are now
+            if is_changed:  # URLs are taken only by the options as they are now
                 return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
             if not last and await self._others_wait(tx, ask):
                 return Turn(control, holds=holds, others_wait=True)
@@ -121,7 +131,7 @@ class WalkerCommits:
         return turn
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
-        """Take more; what that came to is told in the journal, if there is anything to tell."""
+        """Take more URLs, and write the news to the journal."""
         counts = await self._spent(tx)
         want = await self._affordable(tx, ask, counts)
         taken = await self._frontier.take(
@@ -134,8 +144,15 @@ class WalkerCommits:
             await self.earlier.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, holds)
+<<<<<<< HEAD
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
             await self._queue.mark_settled(tx, self.holder)
+=======
+        if any(
+            task.is_suspect for task in work
+        ):  # it is alone in flight, so a crash is blamed on the URL and not on the job
+            await self._queue.store.mark_settled(tx, self.holder)
+>>>>>>> frontier
         if not ask.in_flight and not work:
             await self._idle(tx, turn, ask.news)
             turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
@@ -144,19 +161,20 @@ class WalkerCommits:
         return turn
 
     def change(self, crawl: Crawl, pace: HostRate) -> None:
-        """Go on by other options of the same crawl."""
+        """Continue with other options of the same crawl."""
         self._crawl, self._pace = crawl, pace
 
     async def close(self, report: WalkerBatch, reason: str) -> None:
-        """The last commit of a walker that ends here: settle, put the rest back, finish the job."""
+        """Make the last commit of a walker that ends: settle, put the rest back, finish the job."""
         await self._leave(report, job_states.finish(self.holder.job_id, self.holder.epoch, reason))
 
     async def hand_back(self, report: WalkerBatch, reason: str) -> None:
-        """The last commit of a walker that somebody else takes over: no penalty, the run goes on."""
+        """Make the last commit of a walker whose job another worker takes over. It counts no attempt."""
         await self._leave(report, job_states.release(self.holder.job_id, self.holder.epoch, reason))
 
     async def step_back(self, report: WalkerBatch) -> None:
-        """The last commit of a walker that leaves its worker to another run: no penalty, the end of the line."""
+        """Make the last commit of a walker that leaves its worker to another run; its job goes to the end of the
+        queue."""
         await self._leave(report, job_states.step_back(self.holder.job_id, self.holder.epoch))
 
     async def _leave(self, report: WalkerBatch, move: Move) -> None:
@@ -165,7 +183,7 @@ class WalkerCommits:
             _, is_changed = await self._fence(tx)
             await self._settle(tx, report, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.holder)
-            # A budget that was changed just now may not be spent: whoever comes next goes by the new one.
+            # If the options changed just now, the budget may not be used up: the next walker decides by the new one.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.move_in(tx, made, KIND, self._crawl.id)
 
@@ -173,7 +191,7 @@ class WalkerCommits:
         await self._database.run(commit)
 
     async def _narrate(self, tx: Tx, news: JournalNews, turn: Turn) -> None:
-        """Add to the journal what this commit has to tell."""
+        """Write the news of this commit to the journal."""
         number, lines = self._crawl.number, list(news.lines)
         if news.found:
             turn.found = (await self._crawls.store.counts(tx, number)).opened
@@ -191,14 +209,14 @@ class WalkerCommits:
         return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
 
     async def _idle(self, tx: Tx, turn: Turn, news: JournalNews | None) -> None:
-        """Nothing taken, nothing in flight: drained, or wait for others."""
+        """Decide what a walker without work does: end a drained crawl, or wait for others."""
         if await self._frontier.recover(tx, self._crawl.number):
             turn.wait_seconds = 0.0
             return
         counts = await self._crawls.store.counts(tx, self._crawl.number)
         if counts.drained:
             turn.drained = True
-            if news is not None:  # before the end is told
+            if news is not None:  # before the entry about the end
                 await self._narrate(tx, news, turn)
             await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
             return
@@ -206,14 +224,20 @@ class WalkerCommits:
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
+<<<<<<< HEAD
         """What the run wants, and whether it has other options than we know."""
         await self._queue.fence(tx, self.holder)
+=======
+        """Check the lease; return what the run wants, and whether its options have changed."""
+        if not await self._queue.store.fence(tx, self.holder):
+            raise LeaseLost(self.holder.job_id, self.holder.epoch)
+>>>>>>> frontier
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 
     async def _settle(self, tx: Tx, report: WalkerBatch, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
-        """Settle; for how long hosts that asked us to wait are held now. Rows of hosts are locked first, then those of
-        traps, then those of the frontier."""
+        """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
+        hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:
             return {}
         holds = await self._hosts.hear(tx, report.hosts) if report.hosts else {}
@@ -230,7 +254,7 @@ class WalkerCommits:
         return holds
 
     async def _respect_releases(self, tx: Tx, report: WalkerBatch) -> None:
-        """What the walker put into quarantine by what it knew a turn ago waits, if a person released it meanwhile."""
+        """Let URLs wait that the walker put into quarantine although a person has released their pattern meanwhile."""
         both: list[NewUrl | Settled] = [*report.found, *report.settled]
         trapped = [one for one in both if one.fate is Fate.QUARANTINED]
         if not trapped:
@@ -249,14 +273,14 @@ class WalkerCommits:
         return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
 
     async def _walkers(self, tx: Tx) -> int:
-        """How many walk at this moment: each counts its part of the time, so that the parts make up the clock's."""
+        """Count the walkers at work: each counts its part of the time, so that all parts add up to the clock's."""
         if self._crawl.config.workers == 1:
             return 1
         _, locked = await self._queue.live_of_run(tx, self._crawl.id)
         return max(1, locked)
 
     async def _affordable(self, tx: Tx, ask: TurnRequest, counts: Counts | None) -> int:
-        """What may be taken of what is wanted, given all that the crawl's walkers have under way."""
+        """Return how many of the wanted URLs the budget allows, given what all walkers have in flight."""
         if counts is None:
             return ask.want
         taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight

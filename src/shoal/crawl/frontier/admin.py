@@ -1,5 +1,5 @@
-"""The archivist: looks at the frontier of a crawl as a whole, explains one URL of it, and forgets it. It only touches
-what rests: while a walker holds the crawl, or may come, it refuses."""
+"""Frontier administration: recount a crawl's frontier, explain one of its URLs, clear or remove it. Changes are refused
+while a walker has the crawl or may get it."""
 
 from collections.abc import Set as AbstractSet
 
@@ -17,11 +17,11 @@ from shoal.pages.bodies import BodyStore
 from shoal.queue.queue import Queue
 
 AT_REST = TERMINAL | {CrawlState.PENDING, CrawlState.PAUSED}
-BATCH = 1000  # URLs, or pages, of one commit
+BATCH = 1000  # URLs or pages per commit
 
 
 class FrontierAdmin:
-    """The verbs on a frontier that come from outside."""
+    """Administrative operations on the frontier of a crawl."""
 
     def __init__(
         self, database: Database, crawls: Crawls, queue: Queue, archive: FrontierAdminStore, bodies: BodyStore
@@ -33,13 +33,13 @@ class FrontierAdmin:
         self._bodies = bodies
 
     async def stats(self, crawl_id: str) -> FrontierStats:
-        """Count everything anew: for people and tests. `Crawls.get` has the counters."""
+        """Recount the whole frontier, for people and tests. `Crawls.get` has the counters."""
         number = (await self._crawls.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._archive.stats(tx, number))
 
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
-        """What became of a URL, and why; of the page, if it is one of the crawl's, else of the sitemap. `longest`:
-        characters of a URL that would be taken."""
+        """Return what became of a URL, and why: of the page, if the crawl knows it as a page, else of the sitemap.
+        `longest`: the most characters a URL may have."""
         crawl = (await self._crawls.get(crawl_id)).crawl
         url = canonical(text, crawl.config.url_rules(longest))
         if isinstance(url, UrlRefusal):
@@ -47,8 +47,8 @@ class FrontierAdmin:
         return await self._database.read(lambda tx: self._explain(tx, crawl, url))
 
     async def clear(self, crawl_id: str) -> int:
-        """Forget every URL of a crawl, in batches; how many. Its pages stay, and what was counted. What is left when
-        this is cut off is consistent, and calling it again goes on."""
+        """Forget every URL of a crawl, in batches; return how many. Pages and counters stay. An interrupted call leaves
+        a consistent state, and another call continues."""
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
@@ -57,8 +57,8 @@ class FrontierAdmin:
         return await self._repeat(step)
 
     async def erase(self, crawl_id: str, *, noting: AuditHook = no_audit) -> None:
-        """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. What is left when
-        this is cut off is consistent but for the bodies, and calling it again goes on."""
+        """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. An interrupted call
+        leaves a consistent state except for the bodies, and another call continues."""
 
         async def note(tx: Tx) -> Crawl:
             ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
@@ -74,7 +74,7 @@ class FrontierAdmin:
         await self._repeat(step)
 
     async def at_rest(self, crawl_id: str, wish: str) -> CrawlStatus:
-        """The crawl and its counts, if no walker holds it or may come; else what is in the way."""
+        """Return the crawl and its counts; raise `StateConflict` if a walker has it or may get it."""
 
         async def look(tx: Tx) -> CrawlStatus:
             crawl = await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), AT_REST, wish)
@@ -94,9 +94,9 @@ class FrontierAdmin:
         return said
 
     async def _by_earlier(self, tx: Tx, crawl: Crawl, url: Url, said: UrlExplanation) -> UrlExplanation:
-        """What the crawls that this one follows know of a URL, the last of them first."""
+        """Look for a URL in the crawls that this one follows, the latest first."""
         asked, followed = {str(crawl.id)}, crawl.config.recrawl_of
-        while followed is not None and followed not in asked:  # names can be given again, so they may lead in a circle
+        while followed is not None and followed not in asked:  # ids can be reused, so the chain may be a circle
             earlier = await self._crawls.store.get(tx, followed)
             if earlier is None or earlier.key_seed != crawl.key_seed:
                 break

@@ -1,6 +1,7 @@
-"""The archive contract: the frontier of one crawl looked at and moved as a whole. What walkers do to it is `store.py`.
+"""The contract of frontier administration: read, dump, load and remove the frontier of a crawl as a whole. Walkers use
+`crawl/store.py`.
 
-Nothing here is fenced: whoever calls makes sure, in the same transaction, that no walker holds the crawl.
+Nothing here is fenced: the caller makes sure, in the same transaction, that no walker has the crawl.
 """
 
 from dataclasses import dataclass, field
@@ -20,24 +21,24 @@ from shoal.pages.page import Page
 from shoal.queue.job import Fence
 
 Key = tuple[int, int]
-"""What a URL is known by: its key and its check."""
+"""The key and the check of a URL."""
 
 Place = tuple[int, ...]
-"""Where a reading stopped; what is in it is the driver's business."""
+"""A cursor; only the driver knows what it means."""
 
 LOADING = "loading"
-"""Why a crawl is stopped that is still being received."""
+"""The state reason of a crawl that is still being loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierStats:
     """A recount of one frontier."""
 
-    waiting: int = 0  # due now, and nobody has it
-    later: int = 0  # not before a moment to come
+    waiting: int = 0  # due now, and not taken
+    later: int = 0  # due later
     taken: int = 0
-    hosts: int = 0  # that have something waiting, due or not
-    settled: dict[str, int] = field(default_factory=dict)  # by the word of their fate
+    hosts: int = 0  # hosts at which URLs wait, due or not
+    settled: dict[str, int] = field(default_factory=dict)  # by the name of their fate
 
     @property
     def open(self) -> int:
@@ -50,7 +51,7 @@ class FrontierStats:
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """A URL of which only the hash is known, and what became of it."""
+    """The hash of a URL and what became of it."""
 
     key: int
     chk: int
@@ -59,8 +60,8 @@ class KnownKey:
 
 @dataclass(frozen=True, slots=True)
 class KeptUrl:
-    """A URL that the frontier keeps whole: open, or in quarantine. `due` is 0 if it may be fetched at once, `parent`
-    the key of the page that linked to it."""
+    """A URL that the frontier keeps in full: open, or in quarantine. `due` is 0 if it may be fetched at once; `parent`
+    is the key of the page that linked to it."""
 
     url: Url
     depth: int
@@ -76,29 +77,29 @@ class KeptUrl:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is known of a kept URL besides itself: who has it, who linked to it, when its host may be asked."""
+    """A kept URL with its context: the walker that has it, the page that linked to it, when its host may be asked."""
 
     kept: KeptUrl
     taken_by: Fence | None = None
     parent_url: str | None = None
     host_ready_at: int | None = None
-    held: HeldHost | None = None  # its host, if that is held just now
+    held: HeldHost | None = None  # its host, if that is held now
 
 
 @dataclass(frozen=True, slots=True)
 class UrlFacts:
-    """Everything that the store knows of one URL."""
+    """Everything that the store knows about one URL."""
 
     fate: Fate
     waiting: Waiting | None = None
     page: Page | None = None
     sitemap: SitemapRecord | None = None
     target: RedirectTarget | None = None  # if another URL redirects to it
-    source: "UrlFacts | None" = None  # what is known of that other URL
+    source: "UrlFacts | None" = None  # what is known about that other URL
 
     @property
     def parent(self) -> str | None:
-        """The page, or the sitemap, that led there."""
+        """The URL of the page or sitemap that led there."""
         if self.page is not None:
             return self.page.parent
         return None if self.waiting is None else self.waiting.parent_url
@@ -106,7 +107,7 @@ class UrlFacts:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPosition:
-    """Where a crawl stood in the store that it comes from."""
+    """The state of a loaded crawl in the store that it comes from."""
 
     state: CrawlState
     state_reason: str | None
@@ -117,89 +118,89 @@ class FrontierPosition:
 
 class FrontierAdminStore(Protocol):
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
-        """Count everything anew: as long as the frontier is large. Counters that never lie are `CrawlStore.counts`."""
+        """Recount the frontier; the time grows with its size. `CrawlStore.counts` has exact counters."""
         ...
 
     async def taken(self, tx: Tx, crawl: int) -> int:
-        """How many URLs are taken just now, by living holders or dead ones; read from an index."""
+        """Count the URLs that live or dead walkers have, from an index."""
         ...
 
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
-        """What became of a URL; None if the crawl never saw it."""
+        """Return what became of a URL; None if the crawl never saw it."""
         ...
 
     async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
-        """What is kept of a sitemap; None if there is none of this key, or it was not asked for yet."""
+        """Return the record of a sitemap; None if it is unknown or was not fetched yet."""
         ...
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
-        """Kept URLs, taken ones too, in the order in which each host's would be taken. An empty answer is the end."""
+        """Return kept URLs, taken ones included, in the order in which each host's would be taken; empty at the end."""
         ...
 
     async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
-        """The other URLs, by key. An empty answer is the end."""
+        """Return the other URLs, by key; empty at the end."""
         ...
 
     async def receive(
         self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], key_seed: int
     ) -> int | None:
-        """Make room for a crawl of another store, stopped for `LOADING`, so that nothing can happen to it; its number
-        here. None if the id is taken."""
+        """Create a crawl that is loaded from another store and return its number; None if the id is taken. It is
+        stopped with the reason `LOADING` until `admit`."""
         ...
 
     async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
-        """Add kept URLs, behind each other as given; how many were not known. Nothing is counted: see `keep_counts`."""
+        """Add kept URLs in the given order; return how many were new. Nothing is counted: see `keep_counts`."""
         ...
 
     async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
-        """Add known keys; how many were not known here. Nothing is counted."""
+        """Add known keys; return how many were new. Nothing is counted."""
         ...
 
     async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
-        """Add patterns, as they were decided; how many were not known."""
+        """Add trap patterns with their state; return how many were new."""
         ...
 
     async def sitemaps_after(
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, SitemapRecord]]:
-        """Sitemaps in the order of their keys. An empty answer is the end."""
+        """Return sitemaps by key; empty at the end."""
         ...
 
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
-        """Keep what another store knew of sitemaps; how many were new."""
+        """Store sitemap records of another store; return how many were new."""
         ...
 
     async def targets_after(
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, RedirectTarget]]:
-        """URLs that others redirect to, in the order of their keys. An empty answer is the end."""
+        """Return URLs that others redirect to, by key; empty at the end."""
         ...
 
     async def keep_targets(self, tx: Tx, crawl: int, targets: list[tuple[Key, RedirectTarget]]) -> int:
-        """Keep which URLs redirect to which, as another store knew it; how many were new."""
+        """Store redirect targets of another store; return how many were new."""
         ...
 
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
-        """Raise how many pages each origin has given to this crawl."""
+        """Add to the number of pages that each origin has given to this crawl."""
         ...
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
-        """Add what the crawl had done where it comes from."""
+        """Add the counters of the crawl in the store that it comes from."""
         ...
 
     async def admit(self, tx: Tx, crawl: int, standing: FrontierPosition) -> bool:
-        """A received crawl is whole: it stands where it stood. False if it is not one that is being received."""
+        """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
         ...
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
-        """Drop up to `limit` URLs, kept ones first; how many. Open ones count as settled from then on, pages and
-        counters stay. 0: nothing is left, patterns and hosts are gone too."""
+        """Drop up to `limit` URLs, kept ones first; return how many. Open ones count as settled from then on; pages and
+        counters stay. 0: nothing is left, and traps and hosts are gone too."""
         ...
 
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
-        """Drop up to `limit` pages; how many. 0: no page was left, and the crawl with its jobs is gone too."""
+        """Drop up to `limit` pages; return how many. 0: no page was left, and the crawl and its jobs are gone too."""
         ...
 
     async def unclaim(self, tx: Tx, crawl: int, holder: Fence) -> None:
-        """Let others take from the hosts that this holder claimed; what it has taken stays its own."""
+        """Let others take from the hosts that this walker claimed; it keeps the URLs it has taken."""
         ...

@@ -1,4 +1,4 @@
-"""Why a URL is where it is, in words. Pure: the crawl and what the store knows of the URL go in."""
+"""Explain in words what became of a URL. Pure code: it gets the crawl and what the store knows about the URL."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -24,9 +24,9 @@ UNREAD = "pages that have not changed were not read again"
 
 
 class UrlState(StrEnum):
-    """Where a URL is, seen from outside."""
+    """The state of a URL as the API and the CLI show it."""
 
-    REFUSED = "refused"  # no URL that any crawl would take
+    REFUSED = "refused"  # not a URL that a crawl can fetch
     NEVER_SEEN = "never_seen"
     WAITING = "waiting"
     TAKEN = "taken"
@@ -46,13 +46,21 @@ class UrlExplanation:
     sentence: str
     facts: dict[str, Any] = field(default_factory=dict)
 
+<<<<<<< HEAD
+=======
+    def answer(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        said = {"url": self.url, "state": self.state.value, "reason": self.reason, "explanation": self.sentence}
+        return said | self.facts
+
+>>>>>>> frontier
 
 def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
     return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"No crawl takes it: it {refusal.problem}.")
 
 
 def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanation:
-    """What became of the URL in this crawl."""
+    """Explain what became of the URL in this crawl."""
     if facts is None:
         return UrlExplanation(url, UrlState.NEVER_SEEN, None, _never_seen(crawl, url))
     if facts.target is not None:
@@ -69,13 +77,13 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
 
 
 def found_in_sitemap(said: UrlExplanation, sitemap: str) -> UrlExplanation:
-    """The same of a URL that a sitemap led to."""
+    """Say that a sitemap led to the URL."""
     sentence = f"{said.sentence} It was found in the sitemap {sitemap}."
     return replace(said, sentence=sentence, facts=said.facts | {"sitemap": sitemap})
 
 
 def told_by_earlier(said: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
-    """The same of a URL that only a crawl before this one came across."""
+    """Say what an earlier crawl knows about a URL that this one never saw."""
     what = "it was skipped: " + then.sentence if then.state is UrlState.SKIPPED else "i" + then.sentence[1:]
     sentence = f"The crawl has not come across it; {UNREAD}. In crawl {earlier.id}, which this one follows, {what}"
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
@@ -83,7 +91,7 @@ def told_by_earlier(said: UrlExplanation, earlier: Crawl, then: UrlExplanation) 
 
 
 def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> UrlExplanation:
-    """What became of a URL that another one redirects to: it has no record of its own."""
+    """Explain a URL that another one redirects to, and which therefore has no page of its own."""
     via, facts = Url(target.via), {"via": target.via}
     if target.fate.skipped:
         said = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
@@ -137,7 +145,7 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
 
 
 def _redirects(waiting: Waiting | None) -> str:
-    """Where a page that is not settled yet redirects to, as far as that is known."""
+    """Say where a page that is still open has redirected to so far."""
     target = None if waiting is None else waiting.kept.target
     return f"It redirects to {target}, and is fetched there. " if target is not None else ""
 

@@ -1,16 +1,16 @@
-"""What became of a URL: one byte per URL, so that every URL ever seen can be asked for."""
+"""Fates: what became of a URL, in one byte, so that a crawl can remember every URL it ever saw."""
 
 from enum import IntEnum
 
 
 class Fate(IntEnum):
-    """Numbers are stored: never reuse or renumber one."""
+    """What became of a URL. The numbers are stored: never reuse or renumber one."""
 
     OPEN = 0  # waiting, or being fetched
     FETCHED = 1
     FAILED = 2
     QUARANTINED = 3
-    FETCHED_VIA = 4  # another URL redirects to it, and was fetched there: it has no record of its own
+    FETCHED_VIA = 4  # fetched as the target of another URL's redirects: it has no page of its own
     SKIPPED_DEPTH = 16
     SKIPPED_SCOPE = 17
     SKIPPED_EXCLUDED = 18
@@ -34,17 +34,17 @@ class Fate(IntEnum):
 
     @property
     def waits(self) -> bool:
-        """Whether the frontier keeps the URL itself, not only its hash."""
+        """Whether the frontier keeps the URL itself and not only its hash."""
         return self in WAITING
 
     @property
     def word(self) -> str:
-        """The reason as records, summaries and people name it."""
+        """The name used in records, summaries and the CLI."""
         return self.name.removeprefix("SKIPPED_").lower()
 
 
 WAITING = frozenset({Fate.OPEN, Fate.QUARANTINED})
-"""Those whose URLs the frontier keeps."""
+"""The fates whose URLs the frontier keeps."""
 
 REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_NOT_IN_SITEMAP})
-"""Skipped for the way that led there, not for what they are."""
+"""Fates of URLs skipped because of how they were reached: they open when they are found in another way."""

@@ -24,7 +24,7 @@ class TrapState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A pattern that was quarantined, how many URLs it held, and one of them."""
+    """A pattern that was quarantined, with the number of its URLs and a sample."""
 
     pattern: str
     state: TrapState
@@ -33,7 +33,7 @@ class Trap:
 
 
 def pattern_of(url: Url) -> str:
-    """What a URL has in common with others of its kind."""
+    """Return the pattern of a URL: what it has in common with others of its kind."""
     start = url.index("/", 8)
     path, mark, query = url[start:].partition("?")
     values = _VALUES.sub("=", query) if query else query
@@ -41,7 +41,7 @@ def pattern_of(url: Url) -> str:
 
 
 class TrapWatch:
-    """What one walker knows of the patterns of its crawl."""
+    """What one walker knows about the patterns of its crawl."""
 
     def __init__(self) -> None:
         self._texts: dict[str, set[int]] = {}
@@ -50,17 +50,17 @@ class TrapWatch:
         self._states: dict[str, TrapState] = {}
 
     def learn(self, states: dict[str, TrapState]) -> None:
-        """What the store says, which is what all walkers and people decided."""
+        """Take over the decisions of all walkers and people, as stored."""
         self._states = states
 
     def holds(self, url: Url) -> bool:
-        """Whether the URL belongs to a pattern in quarantine."""
+        """Return whether the URL belongs to a pattern in quarantine."""
         if not self._states:
             return False
         return self._states.get(pattern_of(url)) is TrapState.QUARANTINED
 
     def notice(self, url: Url, text: int) -> str | None:
-        """A page was read: the pattern, if this page makes it a trap."""
+        """Note a page that was read; return its pattern if this page makes it a trap."""
         pattern = pattern_of(url)
         texts = self._texts.get(pattern)
         if texts is None:
@@ -72,7 +72,7 @@ class TrapWatch:
         return pattern if repeats >= REPEATS and pattern not in self._states else None
 
     def _keep(self, texts: set[int], text: int) -> None:
-        if self._kept >= MOST_TEXTS:  # begin again: a trap will show itself soon enough
+        if self._kept >= MOST_TEXTS:  # start over: a trap shows itself again soon
             self._texts.clear()
             self._repeats.clear()
             self._kept = 0

@@ -46,8 +46,7 @@ key_in: Callable[[bytes], tuple[int, int]] = struct.Struct("<qi4x").unpack
 
 
 SkippedUrl = tuple[int, int, Fate]
-"""A URL that was found and will not be fetched: its key, its check, and why. Pages are full of them, so no more than
-that is carried."""
+"""A URL that was found and will not be fetched: key, check and reason. Pages have many of them, so it is kept small."""
 
 
 class NewUrl(Struct):
@@ -63,29 +62,29 @@ class NewUrl(Struct):
 
 
 class FrontierTask(Struct):
-    """A URL that was taken: this holder, and nobody else, fetches it."""
+    """A URL that was taken: this walker, and no other, fetches it."""
 
     key: int
     chk: int
     host: int
     depth: int
-    seq: int  # where it stands in the line of its host; no other URL of the crawl has the same
+    seq: int  # its place in the queue of its host, unique in the crawl
     url: Url
     parent: str | None
     attempts: int
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
-    start_in: float = 0.0  # seconds from the take: this URL's slot with its host
-    etag: str | None = None  # of the earlier crawl's page: if it still holds, the page is not sent again
+    start_in: float = 0.0  # seconds from the take to this URL's slot at its host
+    etag: str | None = None  # of the earlier crawl's page, for a conditional request
     last_modified: str | None = None
-    is_wary: bool = False  # its host was held: what it answers now tells whether it is well
-    target: Url | None = None  # where its redirects have led so far; `host` is the host of that
+    is_wary: bool = False  # its host was held, and this answer decides whether it gets more requests
+    target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
-    verdict: Fate | None = None  # it is not to be fetched, and no slot was reserved for it
+    verdict: Fate | None = None  # set if it is not to be fetched; then it has no slot
 
     @property
     def at(self) -> Url:
-        """The URL to ask for next: its own, or the one it redirects to."""
+        """The URL to request next: its own, or the one it redirects to."""
         return self.target or self.url
 
     @property
@@ -94,7 +93,7 @@ class FrontierTask(Struct):
 
     @property
     def is_suspect(self) -> bool:
-        """It was in flight when workers died, and is fetched alone until it is known whether it kills them."""
+        """Whether it was in flight when workers died. It is fetched alone until it is clear whether it kills them."""
         return self.crashes >= SUSPECT_FROM
 
     @property
@@ -103,7 +102,8 @@ class FrontierTask(Struct):
 
 
 class SitemapRecord(Struct, frozen=True):
-    """What is kept of one sitemap: what it listed, and what was wrong with it, to follow its name."""
+    """The record of one sitemap. `listed`: how many URLs it has; `problem`: what is wrong with it, worded to follow its
+    name."""
 
     url: str
     fetched_at: int
@@ -114,17 +114,17 @@ class SitemapRecord(Struct, frozen=True):
 
 class Onward(Struct, frozen=True):
     """A redirect that may be followed. The commit decides: if nobody else has fetched the target or is about to, the
-    task waits for a slot of the target's host; if somebody has, it ends here with `page` as its record."""
+    task waits for a slot at the target's host; else it ends here with `page` as its page."""
 
-    url: Url  # as the redirect wrote it: that is what will be asked for
-    target: Url  # the same in the crawl's canonical form: that is what it is known by
+    url: Url  # as the redirect wrote it, and as it will be requested
+    target: Url  # the same in canonical form, as the crawl knows it
     chain: RedirectChain
     page: Page
-    is_new: bool = True  # not one of the URLs that this very task was at already
+    is_new: bool = True  # False if this task was at the URL before
 
 
 class RedirectTarget(Struct, frozen=True):
-    """A URL that another one redirects to, and what becomes of it: its own fate is OPEN while it also waits in line."""
+    """A URL that another one redirects to, and what becomes of it. While it also waits itself, its own fate is OPEN."""
 
     url: str
     via: str
@@ -132,18 +132,18 @@ class RedirectTarget(Struct, frozen=True):
 
 
 class Settled(Struct):
-    """What became of a taken URL. A retry is a settle back to waiting, for `retry_in` microseconds at least. One that
-    was not fetched at all (`untried`) waits in its old place again, and no attempt is counted. A redirect (`onward`) is
-    FETCHED if it ended, OPEN if it goes on; the commit says which."""
+    """What became of a taken URL. One to be retried is OPEN and waits for at least `retry_in` microseconds; one that
+    was not fetched (`untried`) keeps its place and counts no attempt. A redirect (`onward`) is FETCHED if it ended and
+    OPEN if it goes on, as the commit decides."""
 
     task: FrontierTask
     fate: Fate
     page: Page | None = None
     retry_in: int = 0
     untried: bool = False
-    sitemap: SitemapRecord | None = None  # a sitemap has this, and never a page
+    sitemap: SitemapRecord | None = None  # of a sitemap, which has no page
     onward: Onward | None = None
-    target_fate: Fate | None = None  # of the URL that its redirects led to, if that was not fetched
+    target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
 
     @property
     def url(self) -> Url:
@@ -151,7 +151,7 @@ class Settled(Struct):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the server said that the page is as the earlier crawl knew it. A 304 that nobody asked for is not."""
+        """Whether the server answered a conditional request with 304. A 304 to any other request does not count."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
 
 
@@ -214,7 +214,7 @@ class Settlement(FrontierChange, kw_only=True):
 
 
 class Control(Enum):
-    """What the run wants of its walkers, answered by every commit."""
+    """What walkers are to do next, in the answer of every commit."""
 
     GO = "go"
     PAUSE = "pause"
@@ -222,24 +222,24 @@ class Control(Enum):
 
 
 class WalkerBatch(Struct):
-    """What a walker brings to one commit."""
+    """The results that a walker writes in one commit."""
 
     settled: list[Settled] = field(default_factory=list)
     found: list[NewUrl] = field(default_factory=list)
-    traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, with the URL that showed it
-    walked: int = 0  # microseconds of work since the last report
+    traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, each with a sample URL
+    walked: int = 0  # microseconds of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
-    hosts: dict[int, HostNews] = field(default_factory=dict)  # what hosts said of themselves, if anything is new
-    unchanged: list[Settled] = field(default_factory=list)  # those of the settled whose facts are still to be recalled
+    hosts: dict[int, HostNews] = field(default_factory=dict)  # news about hosts: holds, delays, latency
+    unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give
 
     @property
     def weight(self) -> int:
-        """How many URLs it brings to the frontier."""
+        """The number of URLs that it adds to the frontier."""
         return len(self.found) + len(self.skipped)
 
     @property
     def has_tries(self) -> bool:
-        """Whether anything was settled that was not only put back."""
+        """Whether any settled URL was really tried."""
         return any(not done.untried for done in self.settled)
 
     def __bool__(self) -> bool:
@@ -247,23 +247,23 @@ class WalkerBatch(Struct):
 
 
 class Turn(Struct):
-    """What one commit answers: go on or not, what was taken, and if nothing, why.
+    """The answer of one commit: whether to go on, what was taken, and if nothing, why.
 
-    An empty `work` is not the end: `wait_seconds` says when to ask again; only `drained` means that all is settled.
+    An empty `work` is not the end: `wait_seconds` says when to ask again. Only `drained` means that all is settled.
     """
 
     control: Control
     work: list[FrontierTask] = field(default_factory=list)
     traps: dict[str, TrapState] = field(default_factory=dict)
     counts: Counts | None = None  # of the whole crawl, if it has a budget
-    holds: dict[int, float] = field(default_factory=dict)  # for how many seconds hosts of the report are held
-    wait_seconds: float | None = None  # None: nobody asked when the next URL is due
+    holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
+    wait_seconds: float | None = None  # None if it was not asked for
     drained: bool = False
-    is_told: bool = False  # what the walker had to tell is in the journal
-    found: int | None = None  # how many URLs the journal was told of, if it was
-    finished: int | None = None  # the depth that was found to be finished, if it was asked for
-    changed: Crawl | None = None  # the crawl with the options that were given to it meanwhile; then nothing was taken
-    others_wait: bool = False  # another run waits for a worker, and this walker has had its slice
+    is_told: bool = False  # whether the walker's news is in the journal
+    found: int | None = None  # URLs found, if that was written to the journal
+    finished: int | None = None  # the depth that is finished, if it was asked for
+    changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken
+    others_wait: bool = False  # another run waits for a worker, and this walker's time slice is over
 
 
 __all__ = [

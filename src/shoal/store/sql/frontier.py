@@ -1,4 +1,4 @@
-"""The frontier on SQL. The two dialects differ only in how new URLs are told from known ones."""
+"""The frontier on SQL. The two dialects differ only in how they tell new URLs from known ones."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -35,19 +35,19 @@ from shoal.store.sql.take import KINDS, Take
 Key = tuple[int, int]
 
 CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
-"""Why a URL may have been skipped that a redirect leads to after all: scopes widen by where seeds redirect."""
+"""Fates of skipped URLs that a redirect may still lead to: where seeds redirect to widens the scope."""
 
 
 class Claims(Struct):
-    """Targets of redirects that were claimed."""
+    """The targets of redirects that a commit claimed."""
 
-    places: set[int] = field(default_factory=set)  # of the URLs that redirect there
-    opened: int = 0  # that did not wait: they count as opened and settled at once
-    reopened: Counter[Fate] = field(default_factory=Counter)  # why those of them had been skipped that were known
+    places: set[int] = field(default_factory=set)  # places in line of the URLs that redirect there
+    opened: int = 0  # targets that did not wait: they count as opened and settled at once
+    reopened: Counter[Fate] = field(default_factory=Counter)  # targets that had been skipped
 
 
 class SqlFrontier:
-    """Answers `crawl.store.FrontierStore`."""
+    """Implements `crawl.store.FrontierStore`."""
 
     def __init__(self, dialect: str, hosts: HostStore) -> None:
         embedded = dialect == "sqlite"
@@ -65,22 +65,22 @@ class SqlFrontier:
         self,
         tx: Tx,
         crawl: int,
-        holder: Fence,
+        fence: Fence,
         want: int,
         in_flight: int,
-        pace: HostRate,
+        rate: HostRate,
         admission: Admission | None = None,
     ) -> Taken:
         if want <= 0:
             return Taken()
-        taking = Take(tx, crawl, holder, pace, self._hosts, admission)
+        taking = Take(tx, crawl, fence, rate, self._hosts, admission)
         suspect = await tx.one("suspect_waiting", crawl=crawl)
         alone = None if suspect is None else await taking.take_suspect(suspect, in_flight)
         return await taking.take(want) if alone is None else alone
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
         redirects = [done for done in batch.settled if done.onward is not None]
-        for done in redirects:  # decided anew each time that this commit is tried
+        for done in redirects:  # a commit that is tried again decides anew
             done.fate, done.page = Fate.OPEN, None
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
         retries = [(*_held(crawl, fence, done.task), done.retry_in, int(not done.untried)) for done in later]
@@ -148,15 +148,15 @@ class SqlFrontier:
         await self._wake(tx, crawl, hosts)
         return FrontierChange(opened=len(urls))
 
-    async def release(self, tx: Tx, crawl: int, holder: Fence) -> int:
-        await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, holder))
-        rows = await tx.all("release_urls", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+    async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
+        await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, fence))
+        rows = await tx.all("release_urls", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch)
         await self._wake(tx, crawl, (row["host"] for row in rows))
-        await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+        await tx.execute("free_host_claims", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch)
         return len(rows)
 
-    async def holds(self, tx: Tx, crawl: int, holder: Fence) -> bool:
-        return await tx.one("any_held", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch) is not None
+    async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
+        return await tx.one("any_held", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch) is not None
 
     async def recover(self, tx: Tx, crawl: int) -> int:
         rows = await tx.all("lost_urls", crawl=crawl)
@@ -211,8 +211,7 @@ class SqlFrontier:
         return added, set(opened)
 
     async def _line_up(self, tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[int]:
-        """Let new URLs wait, each behind those of its depth, and say at which hosts. What is in quarantine stands in no
-        line."""
+        """Let new URLs wait, each behind those of its depth; return the hosts. URLs in quarantine are in no line."""
         untried, touched = [], []
         places = await self._places.behind(tx, [url.depth for url in urls])
         for new, place in zip(urls, places, strict=True):
@@ -227,14 +226,14 @@ class SqlFrontier:
         return [row[1] for row in untried]
 
     async def _close(
-        self, tx: Tx, crawl: int, holder: Fence, settled: list[Settled]
+        self, tx: Tx, crawl: int, fence: Fence, settled: list[Settled]
     ) -> tuple[list[Settled], Counter[Fate]]:
-        """Close what was really still ours; only that is counted, so a report that comes twice changes nothing.
-        With it, why targets of redirects are skipped after all."""
+        """Close the URLs that are still this walker's and return them: a batch that is settled twice changes nothing.
+        Return also why targets of redirects are skipped after all."""
         trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
         final = [done for done in settled if not done.fate.waits]
-        closed = await tx.batch("close_urls", [_held(crawl, holder, done.task) for done in final])
-        closed += await tx.batch("quarantine_urls", [_held(crawl, holder, done.task) for done in trapped])
+        closed = await tx.batch("close_urls", [_held(crawl, fence, done.task) for done in final])
+        closed += await tx.batch("quarantine_urls", [_held(crawl, fence, done.task) for done in trapped])
         ours = {row["seq"] for row in closed}
         done_now = [done for done in [*final, *trapped] if done.task.seq in ours]
         await tx.many("set_fates", sorted((*_key(done), crawl, int(done.fate)) for done in done_now))
@@ -249,18 +248,18 @@ class SqlFrontier:
         return done_now, skipped
 
     async def _prepare_targets(self, tx: Tx, crawl: int, redirects: list[Settled]) -> dict[str, int]:
-        """The numbers of the hosts that redirects lead to; each has a row from now on, so that it can be locked."""
+        """Return the numbers of the hosts that redirects lead to, after giving each a row that can be locked."""
         homes = sorted({origin(done.onward.url) for done in redirects if done.onward is not None})
         numbers = await self._hosts.numbers(tx, homes)
         await tx.many("prepare_hosts", sorted((crawl, host) for host in numbers.values()))
         return numbers
 
     async def _lead_on(
-        self, tx: Tx, crawl: int, holder: Fence, redirects: list[Settled], numbers: dict[str, int]
+        self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
-        """Let redirects wait at the hosts that they lead to, and claim their targets for them. Those whose targets are
-        somebody else's end. The hosts are locked."""
-        mark = {"crawl": crawl, "job_id": holder.job_id, "epoch": holder.epoch}
+        """Let redirects wait at the hosts that they lead to, and claim their targets. A redirect whose target another
+        URL has claimed ends here. Call with the hosts locked."""
+        mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
         rows = await tx.all("held_among", **mark, places=sorted(done.task.seq for done in redirects))
         held = {row["seq"] for row in rows}
         ours = [done for done in redirects if done.task.seq in held]
@@ -275,13 +274,13 @@ class SqlFrontier:
                 continue
             home = origin(onward.url)
             place = numbers[home], onward.url[len(home) :]
-            leading.append((crawl, holder.job_id, holder.epoch, task.seq, *place, task.url, encode(onward.chain)))
+            leading.append((crawl, fence.job_id, fence.epoch, task.seq, *place, task.url, encode(onward.chain)))
         await tx.batch("lead_on", leading)
         return claims
 
     async def _claim(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> Claims:
-        """Claim those targets that nobody has fetched or is about to. One that waits in line leaves it when its turn
-        comes, so its own fate stays open until then."""
+        """Claim the targets that nobody has fetched or is about to fetch. A target that waits in line leaves it when
+        its turn comes, and its own fate stays open until then."""
         wanted: dict[Key, Settled] = {}
         for done in redirects:
             assert done.onward is not None
@@ -315,7 +314,7 @@ class SqlFrontier:
         return Claims({wanted[key].task.seq for key in free}, opened + reopened.total(), reopened)
 
     async def _under_way(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> set[Key]:
-        """The keys of those targets that a walker has, or that redirect themselves and are on their way."""
+        """Return the keys of the targets that a walker has, or that redirect themselves and wait at another host."""
         targets = {done.onward.target: done.onward.chain for done in redirects if done.onward is not None}
         at = {target: (numbers[origin(target)], target[len(origin(target)) :]) for target in targets}
         rows = await tx.all("taken_pages_at", crawl=crawl, hosts=sorted({host for host, _ in at.values()}))
@@ -327,13 +326,13 @@ class SqlFrontier:
         }
 
     async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
-        """Every host row that this commit will touch, in the order of their numbers: two commits never wait in a circle
-        for hosts, nor for what is touched only under a host's lock. (What is skipped is not: two walkers that each
-        found what the other skips, at the same moment, may do so. It is rare, and one of them runs again.)"""
+        """Lock every host row that this commit will touch, in the order of their numbers, so that commits do not
+        deadlock over hosts or over rows that are touched only under a host's lock. (Skipped URLs are not: two walkers
+        that each find what the other skips may deadlock. That is rare, and one of them is retried.)"""
         await tx.all("lock_hosts", crawl=crawl, hosts=sorted(set(hosts)))
 
-    async def _hosts_of(self, tx: Tx, crawl: int, holder: Fence) -> list[int]:
-        rows = await tx.all("hosts_of_holder", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+    async def _hosts_of(self, tx: Tx, crawl: int, fence: Fence) -> list[int]:
+        rows = await tx.all("hosts_of_holder", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch)
         return [row["host"] for row in rows]
 
     async def _wake(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
@@ -341,9 +340,9 @@ class SqlFrontier:
 
 
 async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
-    """Record what is not known; what that was, and why those of it had been skipped that are open from now on.
+    """Record the URLs that are not known; return their keys, and the former fates of skipped URLs that are open now.
 
-    SQLite: the write lock is ours, so what is not there when we look is not there when we insert."""
+    On SQLite this transaction has the write lock, so a key that is missing now is still missing at the insert."""
     rows = await tx.all("known_keys", crawl=crawl, keys=[key for key, _ in waiting])
     known = {(key, chk): fate for key, chk, fate in rows}
     again = {key: Fate(fate) for key, fate in known.items() if fate in REOPENING and key in waiting}
@@ -354,16 +353,16 @@ async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> t
 
 
 async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
-    """The same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
+    """Do the same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
     rows = await tx.batch("add_fates", [(*key, crawl, int(url.fate)) for key, url in waiting.items()])
     reopened = [row["was"] for row in rows if row["reopened"]]
-    if None in reopened:  # another walker skipped it just now: why, only a new snapshot tells
+    if None in reopened:  # another walker skipped it just now, and only a new snapshot shows why
         raise Conflict
     return {(row["key"], row["chk"]) for row in rows}, Counter(map(Fate, reopened))
 
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
-    """Those that shall wait, the last one first; of two that are the same, the first counts."""
+    """Return the URLs that are to wait, the last one first; of duplicates the first one counts."""
     return {(url.key, url.chk): url for url in reversed(urls) if url.fate in WAITING}
 
 
@@ -372,9 +371,9 @@ def _skipped(urls: list[NewUrl]) -> list[SkippedUrl]:
 
 
 async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
-    """Record what is skipped and was not known; how many for each reason. One statement for each: how many rows it
-    touched is all that must be known. (SQLite has one writer and PostgreSQL sorts for itself, so the keys come as they
-    are: to sort them here costs as much as a third of the work.)"""
+    """Record skipped URLs that were not known; return how many for each reason. One statement per reason is enough,
+    because only the number of new rows matters. (The keys are not sorted: SQLite has one writer, PostgreSQL sorts them
+    itself, and sorting here costs a third of the work.)"""
     new: Counter[Fate] = Counter()
     for reason in sorted({fate for _, _, fate in urls}):
         number = int(reason)
@@ -385,7 +384,7 @@ async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
 
 
 def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, int, int]]:
-    """What became of the targets of redirects that were not fetched after all."""
+    """Return the fates of redirect targets that were not fetched after all."""
     ended = {}
     for done in closed:
         fate = Fate.FAILED if done.fate is Fate.FAILED else done.target_fate
@@ -400,10 +399,10 @@ def _key(done: Settled) -> tuple[int, int]:
     return done.task.key, done.task.chk
 
 
-def _held(crawl: int, holder: Fence, task: FrontierTask) -> tuple[Any, ...]:
-    return crawl, holder.job_id, holder.epoch, task.seq
+def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:
+    return crawl, fence.job_id, fence.epoch, task.seq
 
 
 def _crashes(before: int, *, alone: bool) -> int:
-    """In company, a URL can only become a suspect; alone in flight, each further crash counts against it."""
+    """Count a crash: with others in flight a URL can only become a suspect; alone, each further crash counts."""
     return before + 1 if alone else min(before + 1, max(before, SUSPECT_FROM))

@@ -1,4 +1,4 @@
-"""The archive on SQL."""
+"""Frontier administration on SQL."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -41,7 +41,7 @@ TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which th
 
 
 class SqlFrontierAdmin:
-    """Answers `crawl.frontier.admin_store.FrontierArchive`."""
+    """Implements `crawl.frontier.admin_store.FrontierAdminStore`."""
 
     def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
         self._places = QueuePositions(dialect)
@@ -219,7 +219,7 @@ class SqlFrontierAdmin:
         urls = [(Url(row["start"] or row["origin"] + row["path"]), KINDS[row["kind"]]) for _, row in kept]
         keys = [key_of(url, seed, kind) for url, kind in urls]
         await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
-        opened = sum(row["due"] != NEVER for _, row in kept)  # what is in quarantine was settled when it went there
+        opened = sum(row["due"] != NEVER for _, row in kept)  # quarantine counted the others as settled
         await add_counts(tx, crawl, OUTSIDE, Counts(settled=opened))
         return dropped
 
@@ -260,7 +260,7 @@ def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple
 
 
 def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Each host is ready when the first of its URLs is due; what is in quarantine never is."""
+    """Return when each host is ready: when the first of its URLs is due. URLs in quarantine never are."""
     first: dict[int, int] = {}
     for host, due in ((row[1], row[3]) for row in rows if row[3] != NEVER):
         first[host] = min(due, first.get(host, due))
