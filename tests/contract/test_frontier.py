@@ -209,49 +209,7 @@ async def test_what_was_skipped_for_the_way_there_is_held_in_a_trap_and_opens_wi
     await check_counters(driver, crawl)
 
 
-<<<<<<< HEAD
-# Taking
-
-
-class Tally(Gate):
-    """Stops nothing: remembers what was asked."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-        self.asked: list[str] = []
-
-    async def passing(self, query: str) -> None:
-        self.asked.append(query)
-
-
-async def asked_by_a_take(
-    bench: Bench, crawl: Crawl, want: int, pace: HostRate
-) -> tuple[list[str], list[FrontierTask]]:
-    walker, tally = await bench.walker(crawl), Tally()
-
-    async def take(tx: Tx) -> list[FrontierTask]:
-        tally.asked.clear()  # a commit may be tried twice
-        return (await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.holder, want, 0, pace)).tasks
-
-    tasks = await bench.database.run(take)
-    return tally.asked, tasks
-
-
-@pytest.mark.parametrize("pace", [FREE, SLOW, HostRate(timedelta(0), per_host=5)], ids=["free", "slow", "limited"])
-async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench, pace: HostRate) -> None:
-    one = await bench.submit("http://h0.example/1", "http://h0.example/2")
-    few, tasks = await asked_by_a_take(bench, one, 2, pace)
-    assert len(tasks) == 2
-    many = await bench.submit(*[f"http://h{number % 40}.example/{number}" for number in range(100, 200)])
-    asked, tasks = await asked_by_a_take(bench, many, 80, pace)
-    assert len(tasks) >= 79  # one host, its slots shared with the first crawl, may have given less
-    assert Counter(asked) == Counter(few)
-
-
-async def test_a_take_fills_up_from_other_hosts(bench: Bench) -> None:
-=======
 async def test_what_some_hosts_lack_others_give(driver: FrontierDriver) -> None:
->>>>>>> frontier
     poor = [f"http://h{number}.example/" for number in range(4)]
     crawl = await grown(driver, *poor, *[f"/{number}" for number in range(40)])
     tasks = await (await driver.bench.walker(crawl)).take(20)
@@ -259,15 +217,9 @@ async def test_what_some_hosts_lack_others_give(driver: FrontierDriver) -> None:
     assert {task.url for task in tasks} >= set(poor)
 
 
-<<<<<<< HEAD
-async def test_returned_urls_are_taken_before_untried_ones(bench: Bench) -> None:
-    crawl = await grown(bench, "/a", "/b", "/c", "/d")
-    walker = await bench.walker(crawl)
-=======
 async def test_what_was_given_back_is_taken_before_what_was_never_tried(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c", "/d")
     walker = await driver.bench.walker(crawl)
->>>>>>> frontier
     first = await walker.take(2)
     await walker.attach()
     assert [path_of(task) for task in await walker.take(3)] == [*map(path_of, first), "/c"]
@@ -343,15 +295,9 @@ async def test_a_take_needs_a_live_grant(driver: FrontierDriver) -> None:
 # Empty is not done
 
 
-<<<<<<< HEAD
-async def test_a_frontier_with_urls_held_by_others_is_not_drained(bench: Bench) -> None:
-    crawl = await grown(bench, "/a", workers=2)
-    busy, idle = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
-=======
 async def test_what_others_hold_is_not_drained(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", workers=2)
     busy, idle = await driver.bench.walker(crawl, "w1"), await driver.bench.walker(crawl, "w2")
->>>>>>> frontier
     await busy.take()
     turn = await idle.turn()
     assert turn.work == []
@@ -366,15 +312,9 @@ async def test_what_others_hold_is_not_drained(driver: FrontierDriver) -> None:
     assert await driver.bench.state(crawl) is CrawlState.COMPLETED
 
 
-<<<<<<< HEAD
-async def test_a_frontier_with_urls_waiting_for_a_retry_is_not_drained(bench: Bench) -> None:
-    crawl = await grown(bench, "/a")
-    walker = await bench.walker(crawl)
-=======
 async def test_what_waits_for_a_retry_is_not_drained(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a")
     walker = await driver.bench.walker(crawl)
->>>>>>> frontier
     [task] = await walker.take()
     turn = await walker.turn(later(task, 30))
     assert not turn.drained
@@ -438,11 +378,7 @@ async def test_a_settle_closes_stores_counts_and_takes_in_one_commit(driver: Fro
     await check_counters(driver, crawl)
 
 
-<<<<<<< HEAD
-async def test_the_same_batch_committed_twice_counts_once(bench: Bench) -> None:
-=======
 async def test_the_same_report_twice_counts_once(driver: FrontierDriver) -> None:
->>>>>>> frontier
     """F3, F21: the commit went through, its answer did not; the walker brings the report again."""
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
@@ -457,11 +393,6 @@ async def test_the_same_report_twice_counts_once(driver: FrontierDriver) -> None
     assert second.key
 
 
-<<<<<<< HEAD
-async def test_a_repeated_batch_does_not_end_a_crawl_with_open_urls(bench: Bench) -> None:
-    crawl = await grown(bench, "/a", "/b")
-    walker = await bench.walker(crawl)
-=======
 async def test_a_settlement_says_what_was_closed_opened_and_skipped(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c")
     walker = await driver.bench.walker(crawl)
@@ -499,7 +430,6 @@ async def test_a_commit_that_fails_takes_the_frontier_back_if_it_joins_transacti
 async def test_a_repeated_report_does_not_end_a_crawl_with_open_urls(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
->>>>>>> frontier
     first, second = await walker.take()
     report = WalkerBatch([fetched(first), later(second, 5)])
     await walker.walk.turn(report, TurnRequest(10, 0))
@@ -524,11 +454,7 @@ async def test_a_url_that_is_not_held_is_not_settled(driver: FrontierDriver) -> 
     assert (await driver.bench.counts(crawl)).pages == 2
 
 
-<<<<<<< HEAD
-async def test_a_settle_by_a_walker_without_its_lease_changes_nothing(bench: Bench) -> None:
-=======
 async def test_a_zombies_settle_changes_nothing(driver: FrontierDriver) -> None:
->>>>>>> frontier
     """F2, F4: the lost walker comes back with results; the next one has its URLs."""
     crawl = await grown(driver, "/a", "/b")
     zombie = await driver.bench.walker(crawl, "w1")
@@ -608,15 +534,9 @@ async def test_any_text_of_a_page_can_be_kept(driver: FrontierDriver) -> None:
 # Lost walkers
 
 
-<<<<<<< HEAD
-async def test_urls_of_a_lost_walker_return_with_the_next_epoch(bench: Bench) -> None:
-    crawl = await grown(bench, "/a", "/b", "/c")
-    lost = await bench.walker(crawl, "w1")
-=======
 async def test_a_lost_holders_urls_come_back_to_its_next_epoch(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c")
     lost = await driver.bench.walker(crawl, "w1")
->>>>>>> frontier
     first, *_ = await lost.take()
     await lost.turn(fetched(first), want=0)
     await driver.bench.lose()
@@ -709,11 +629,7 @@ async def test_a_suspect_keeps_its_hosts_pace(driver: FrontierDriver) -> None:
     assert all(task.start_in >= 29 for task in tasks), "asked again 0 s after the last request"
 
 
-<<<<<<< HEAD
-async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(bench: Bench) -> None:
-=======
 async def test_a_suspect_whose_host_may_not_be_asked_soon_holds_nobody_back(driver: FrontierDriver) -> None:
->>>>>>> frontier
     paced = HostRate(timedelta(seconds=30))
     crawl = await grown(driver, "/a", "/b", "http://other.example/1", "http://third.example/1")
     await driver.suspect("/a", "/b")
@@ -837,21 +753,6 @@ async def test_a_slow_host_does_not_hold_back_another(driver: FrontierDriver) ->
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
 
 
-<<<<<<< HEAD
-async def test_two_crawls_share_one_hosts_pace(bench: Bench) -> None:
-    crawls = [await bench.submit(f"{SITE}/{name}", f"{SITE}/{name}2") for name in ("a", "b")]
-    free_at = 0
-    for number in range(2):
-        lease = (await bench.queue.lease(f"w{number}", ["crawl"], ["shared"], 1))[0]
-        walker = Walker(bench, next(c for c in crawls if c.id == lease.run_id), lease, SLOW)
-        await walker.attach()
-        starts = sorted(task.start_in for task in await walker.take())
-        assert all(second - first > 0.9 for first, second in pairwise(starts))
-        assert max(starts) <= 2.01
-        # Starts count from the moment of their own take, and time passes between two: only the host knows both.
-        before, free_at = free_at, await bench.number(f"SELECT next_at FROM host WHERE origin = '{SITE}'")
-        assert free_at >= before + len(starts) * 1_000_000
-=======
 async def test_two_crawls_share_one_hosts_pace(driver: FrontierDriver) -> None:
     crawls = [await driver.bench.submit(f"{SITE}/{name}", f"{SITE}/{name}2") for name in ("a", "b")]
     starts = []
@@ -865,7 +766,6 @@ async def test_two_crawls_share_one_hosts_pace(driver: FrontierDriver) -> None:
         starts += [now + task.start_in for task in tasks]
     starts.sort()
     assert all(second - first > 0.5 for first, second in pairwise(starts))
->>>>>>> frontier
 
 
 async def test_a_hosts_own_delay_holds_however_fast_the_crawl_may_be(driver: FrontierDriver) -> None:
@@ -904,75 +804,7 @@ async def two_crawls(driver: FrontierDriver, first: list[str], second: list[str]
     return numbers[0], numbers[1], [lease.holder for lease in leases]
 
 
-<<<<<<< HEAD
-async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
-    """Run two commits that both stop after their first use of a query, the first of them first, then go on together.
-    The driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
-    own."""
-    from shoal.store.sql.postgres import PostgresTx
-
-    gates = [Gate(query), Gate(query)]
-
-    async def commit(work: Any, gate: Gate) -> None:
-        connection = await asyncpg.connect(bench.url)
-        try:
-            await connection.execute("SET deadlock_timeout = '20ms'")
-            async with connection.transaction():
-                await work(GatedTx(PostgresTx(connection), gate))  # type: ignore[arg-type]
-        finally:
-            gate.reached.set()
-            await connection.close()
-
-    running = []
-    # The second one may have to wait for the first: then it never reaches its gate before the first is through.
-    for work, gate, patience in zip(works, gates, (PATIENCE, 0.3), strict=True):
-        running.append(asyncio.create_task(commit(work, gate)))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(gate.reached.wait(), patience)
-    for gate in gates:
-        gate.open()
-    answers = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), PATIENCE)
-    assert not [answer for answer in answers if isinstance(answer, Exception)]
-
-
-# Size
-
-
-async def test_a_take_reads_as_many_rows_as_it_gives_not_as_many_as_wait(sqlite_bench: Bench) -> None:
-    """F24: measured in steps of SQLite's machine, which do not depend on the machine below it."""
-    bench = sqlite_bench
-    steps = {size: await steps_of_a_take(bench, size) for size in (300, 6000)}
-    assert steps[6000] < 2 * steps[300]
-
-
-async def steps_of_a_take(bench: Bench, size: int) -> int:
-    crawl = await bench.submit(f"{SITE}/")
-    await add(bench, crawl, *[new_url(crawl, f"http://h{n % 20}.example/{n}", 1 + n % 3) for n in range(size)])
-    walker = await bench.walker(crawl)
-    steps = 0
-
-    def count() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
-    async def measured(tx: Tx) -> list[FrontierTask]:
-        tx._connection.set_progress_handler(count, 10)  # type: ignore[attr-defined]
-        try:
-            return (await bench.frontier.take(tx, crawl.number, walker.holder, 40, 0, FREE)).tasks
-        finally:
-            tx._connection.set_progress_handler(None, 0)  # type: ignore[attr-defined]
-
-    assert len(await bench.database.run(measured)) == 40
-    await bench.crawls.stop(crawl.id)
-    await bench.lose()
-    return steps
-
-
-async def test_urls_quarantined_after_a_release_stay_in_quarantine(bench: Bench) -> None:
-=======
 async def test_what_a_walker_quarantines_after_the_release_waits(driver: FrontierDriver) -> None:
->>>>>>> frontier
     """A walker knows the traps of its last turn; a person may have released one since."""
     crawl = await grown(driver, "/cal?m=1")
     pattern = f"{SITE}/cal?m="
@@ -993,15 +825,9 @@ async def test_what_a_walker_quarantines_after_the_release_waits(driver: Frontie
     assert again == {f"{pattern}1": 0, f"{pattern}2": 0}  # neither was tried
 
 
-<<<<<<< HEAD
-async def test_a_take_does_not_wait_for_hosts_claimed_by_another_walker(bench: Bench) -> None:
-    crawl = await grown(bench, *(f"/{number}" for number in range(5)))
-    walker = await bench.walker(crawl)
-=======
 async def test_what_another_walker_has_claimed_is_not_what_we_wait_for(driver: FrontierDriver) -> None:
     crawl = await grown(driver, *(f"/{number}" for number in range(5)))
     walker = await driver.bench.walker(crawl)
->>>>>>> frontier
     await walker.take(want=1)
 
     async def next_in(job_id: str) -> float | None:

@@ -134,14 +134,8 @@ class HostRate(Struct, frozen=True):
     longest_ease: timedelta = timedelta(0)
 
     def delay_at(self, standing: HostStanding) -> float:
-<<<<<<< HEAD
         """Seconds between two requests to a host."""
         return standing.delay(self.delay.total_seconds(), self.ease, self.longest_ease.total_seconds())
-=======
-        """Return the seconds between two requests to a host."""
-        eased = min(standing.latency * self.ease, self.longest_ease.total_seconds())
-        return max(self.delay.total_seconds(), standing.crawl_delay, eased)
->>>>>>> frontier
 
 
 class Admission(Protocol):

@@ -67,13 +67,8 @@ class WalkerCommits:
         self.holder = holder
         self._pace = pace
         self._pages = pages
-<<<<<<< HEAD
         self.earlier = earlier  # the crawl that this one follows
         self.admission = admission  # tells which URLs need no slot, as far as the walker knows
-=======
-        self.earlier: PreviousCrawl | None = None  # the crawl that this one follows
-        self.admission: Admission | None = None  # URLs that need no slot, as far as the walker knows
->>>>>>> frontier
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
         self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
@@ -95,13 +90,8 @@ class WalkerCommits:
             await self._fence(tx)
             await self._frontier.release(tx, self._crawl.number, self.holder)
             await self._frontier.recover(tx, self._crawl.number)
-<<<<<<< HEAD
-            if self._crawl.config.hooks:  # they are loaded: a death from now on is not their loading's
-                await self._queue.mark_settled(tx, self.holder)
-=======
             if self._crawl.config.hooks:  # they are loaded, so a later crash is not caused by loading them
-                await self._queue.store.mark_settled(tx, self.holder)
->>>>>>> frontier
+                await self._queue.mark_settled(tx, self.holder)
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
@@ -144,15 +134,8 @@ class WalkerCommits:
             await self.earlier.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, holds)
-<<<<<<< HEAD
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
             await self._queue.mark_settled(tx, self.holder)
-=======
-        if any(
-            task.is_suspect for task in work
-        ):  # it is alone in flight, so a crash is blamed on the URL and not on the job
-            await self._queue.store.mark_settled(tx, self.holder)
->>>>>>> frontier
         if not ask.in_flight and not work:
             await self._idle(tx, turn, ask.news)
             turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
@@ -224,14 +207,8 @@ class WalkerCommits:
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
-<<<<<<< HEAD
-        """What the run wants, and whether it has other options than we know."""
-        await self._queue.fence(tx, self.holder)
-=======
         """Check the lease; return what the run wants, and whether its options have changed."""
-        if not await self._queue.store.fence(tx, self.holder):
-            raise LeaseLost(self.holder.job_id, self.holder.epoch)
->>>>>>> frontier
+        await self._queue.fence(tx, self.holder)
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 

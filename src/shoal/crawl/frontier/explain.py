@@ -46,14 +46,6 @@ class UrlExplanation:
     sentence: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-<<<<<<< HEAD
-=======
-    def answer(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        said = {"url": self.url, "state": self.state.value, "reason": self.reason, "explanation": self.sentence}
-        return said | self.facts
-
->>>>>>> frontier
 
 def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
     return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"No crawl takes it: it {refusal.problem}.")
