@@ -209,7 +209,7 @@ async def test_what_was_skipped_for_the_way_there_is_held_in_a_trap_and_opens_wi
     await check_counters(driver, crawl)
 
 
-async def test_what_some_hosts_lack_others_give(driver: FrontierDriver) -> None:
+async def test_a_take_fills_up_from_other_hosts(driver: FrontierDriver) -> None:
     poor = [f"http://h{number}.example/" for number in range(4)]
     crawl = await grown(driver, *poor, *[f"/{number}" for number in range(40)])
     tasks = await (await driver.bench.walker(crawl)).take(20)
@@ -217,7 +217,7 @@ async def test_what_some_hosts_lack_others_give(driver: FrontierDriver) -> None:
     assert {task.url for task in tasks} >= set(poor)
 
 
-async def test_what_was_given_back_is_taken_before_what_was_never_tried(driver: FrontierDriver) -> None:
+async def test_returned_urls_are_taken_before_untried_ones(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c", "/d")
     walker = await driver.bench.walker(crawl)
     first = await walker.take(2)
@@ -295,7 +295,7 @@ async def test_a_take_needs_a_live_grant(driver: FrontierDriver) -> None:
 # Empty is not done
 
 
-async def test_what_others_hold_is_not_drained(driver: FrontierDriver) -> None:
+async def test_a_frontier_with_urls_held_by_others_is_not_drained(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", workers=2)
     busy, idle = await driver.bench.walker(crawl, "w1"), await driver.bench.walker(crawl, "w2")
     await busy.take()
@@ -312,7 +312,7 @@ async def test_what_others_hold_is_not_drained(driver: FrontierDriver) -> None:
     assert await driver.bench.state(crawl) is CrawlState.COMPLETED
 
 
-async def test_what_waits_for_a_retry_is_not_drained(driver: FrontierDriver) -> None:
+async def test_a_frontier_with_urls_waiting_for_a_retry_is_not_drained(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a")
     walker = await driver.bench.walker(crawl)
     [task] = await walker.take()
@@ -378,7 +378,7 @@ async def test_a_settle_closes_stores_counts_and_takes_in_one_commit(driver: Fro
     await check_counters(driver, crawl)
 
 
-async def test_the_same_report_twice_counts_once(driver: FrontierDriver) -> None:
+async def test_the_same_batch_committed_twice_counts_once(driver: FrontierDriver) -> None:
     """F3, F21: the commit went through, its answer did not; the walker brings the report again."""
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
@@ -427,7 +427,7 @@ async def test_a_commit_that_fails_takes_the_frontier_back_if_it_joins_transacti
     assert await driver.taken_urls() == (1 if driver.capabilities.joins_transactions else 0)
 
 
-async def test_a_repeated_report_does_not_end_a_crawl_with_open_urls(driver: FrontierDriver) -> None:
+async def test_a_repeated_batch_does_not_end_a_crawl_with_open_urls(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
     first, second = await walker.take()
@@ -454,7 +454,7 @@ async def test_a_url_that_is_not_held_is_not_settled(driver: FrontierDriver) -> 
     assert (await driver.bench.counts(crawl)).pages == 2
 
 
-async def test_a_zombies_settle_changes_nothing(driver: FrontierDriver) -> None:
+async def test_a_settle_by_a_walker_without_its_lease_changes_nothing(driver: FrontierDriver) -> None:
     """F2, F4: the lost walker comes back with results; the next one has its URLs."""
     crawl = await grown(driver, "/a", "/b")
     zombie = await driver.bench.walker(crawl, "w1")
@@ -534,7 +534,7 @@ async def test_any_text_of_a_page_can_be_kept(driver: FrontierDriver) -> None:
 # Lost walkers
 
 
-async def test_a_lost_holders_urls_come_back_to_its_next_epoch(driver: FrontierDriver) -> None:
+async def test_urls_of_a_lost_walker_return_with_the_next_epoch(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c")
     lost = await driver.bench.walker(crawl, "w1")
     first, *_ = await lost.take()
@@ -629,7 +629,7 @@ async def test_a_suspect_keeps_its_hosts_pace(driver: FrontierDriver) -> None:
     assert all(task.start_in >= 29 for task in tasks), "asked again 0 s after the last request"
 
 
-async def test_a_suspect_whose_host_may_not_be_asked_soon_holds_nobody_back(driver: FrontierDriver) -> None:
+async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(driver: FrontierDriver) -> None:
     paced = HostRate(timedelta(seconds=30))
     crawl = await grown(driver, "/a", "/b", "http://other.example/1", "http://third.example/1")
     await driver.suspect("/a", "/b")
@@ -804,7 +804,7 @@ async def two_crawls(driver: FrontierDriver, first: list[str], second: list[str]
     return numbers[0], numbers[1], [lease.holder for lease in leases]
 
 
-async def test_what_a_walker_quarantines_after_the_release_waits(driver: FrontierDriver) -> None:
+async def test_urls_quarantined_after_a_release_stay_in_quarantine(driver: FrontierDriver) -> None:
     """A walker knows the traps of its last turn; a person may have released one since."""
     crawl = await grown(driver, "/cal?m=1")
     pattern = f"{SITE}/cal?m="
@@ -825,7 +825,7 @@ async def test_what_a_walker_quarantines_after_the_release_waits(driver: Frontie
     assert again == {f"{pattern}1": 0, f"{pattern}2": 0}  # neither was tried
 
 
-async def test_what_another_walker_has_claimed_is_not_what_we_wait_for(driver: FrontierDriver) -> None:
+async def test_a_take_does_not_wait_for_hosts_claimed_by_another_walker(driver: FrontierDriver) -> None:
     crawl = await grown(driver, *(f"/{number}" for number in range(5)))
     walker = await driver.bench.walker(crawl)
     await walker.take(want=1)
