@@ -158,7 +158,7 @@ async def test_after_a_controllers_start_bots_get_time_to_speak_and_nodes_do_not
     await lease(bench)
     await bench.lease("w1")
     await bench.jump(700)
-    janitor = type(bench.janitor())(bench.database, bench.queue, bench.clock, bot_grace=timedelta(seconds=30))
+    janitor = type(bench.janitor())(bench.queue, bench.clock, bot_grace=timedelta(seconds=30))
     await janitor.run_once()
     assert (await bench.job(bots)).state is JobState.LOCKED
     assert (await bench.job(nodes)).state is JobState.PENDING

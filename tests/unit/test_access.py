@@ -71,7 +71,7 @@ def test_what_only_an_admin_may_change_stands_in_the_log() -> None:
         line for group in GROUPS for line in table_of(group) if line.scope is TokenScope.ADMIN and line.method != "GET"
     ]
     in_its_commit = {"create_token", "revoke_token", "remove_crawl"}
-    assert [line.name for line in changes if line.act is None and line.name not in in_its_commit] == []
+    assert [line.name for line in changes if line.audit is None and line.name not in in_its_commit] == []
 
 
 def test_failures_fill_a_bucket_that_leaks() -> None:

@@ -67,7 +67,7 @@ def test_flags_become_headers_and_a_proxy() -> None:
     assert FLAGS["proxy"].value("http://h:1") == "http://h:1"
     with pytest.raises(InvalidInput, match="--header names 'X' twice"):
         FLAGS["headers"].value(("X: 1", "X: 2"))
-    with pytest.raises(InvalidInput, match="--header was given what is not a header; write it as NAME: VALUE"):
+    with pytest.raises(InvalidInput, match="--header has a value that is not a header; write it as NAME: VALUE"):
         FLAGS["headers"].value((SECRET,))
 
 

@@ -63,7 +63,7 @@ class Engine:
         pages: PageReader,
         budget: Budget,
         throttle: ThrottleTracker,
-        requests: WalkerRequests,
+        control: WalkerRequests,
         hooks: EngineHooks,
         time_slice: timedelta,
         clock: Clock,
@@ -74,7 +74,7 @@ class Engine:
         self._pages = pages
         self._budget = budget
         self._throttle = throttle
-        self._requests = requests
+        self._control = control
         self._hooks = hooks
         self._slice_seconds = time_slice.total_seconds()
         self._clock = clock
@@ -127,7 +127,7 @@ class Engine:
             if (budget := self._budget.spent) is not None:
                 await self._leave(self._commits.close, budget)
                 return Ending.BUDGET
-            if (reason := self._requests.hand_back_reason) is not None:
+            if (reason := self._control.hand_back_reason) is not None:
                 await self._leave(self._commits.hand_back, reason)
                 return Ending.HANDED_BACK
             if turn.others_wait:
@@ -150,7 +150,7 @@ class Engine:
         self._window.catch_up()
         await self._batch.complete(batch)
         news = self._journal.news(batch)
-        takes_none = self._requests.hand_back_reason is not None or not self._hooks.has_capacity()
+        takes_none = self._control.hand_back_reason is not None or not self._hooks.has_capacity()
         want = 0 if takes_none else self._batch.room()
         slice_over = self._clock.monotonic() - self._started >= self._slice_seconds
         turn = await self._commits.turn(batch, TurnRequest(want, self._batch.held, slice_over, news))
@@ -186,16 +186,16 @@ class Engine:
 
     async def _wait_until_due(self, turn: Turn) -> None:
         """Wait for enough results, enough time, a request, or the end of all work in flight."""
-        requests, began = self._requests, self._clock.monotonic()
+        control, began = self._control, self._clock.monotonic()
         longest = min(silence_after(turn), self._budget.seconds_left)
-        while requests.hand_back_reason is None and not requests.is_nudged:
-            if requests.error is not None:
-                raise requests.error
+        while control.hand_back_reason is None and not control.is_nudged:
+            if control.error is not None:
+                raise control.error
             left = self._batch.due_in(self._clock.monotonic() - began, longest)
             if left <= 0:
                 return
-            await requests.wait(left)
-        requests.is_nudged = False
+            await control.wait(left)
+        control.is_nudged = False
 
 
 def silence_after(turn: Turn) -> float:

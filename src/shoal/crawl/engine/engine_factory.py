@@ -58,7 +58,7 @@ def build_engine(
     fence: Fence,
     callbacks: WalkerCallbacks,
     *,
-    requests: WalkerRequests,
+    control: WalkerRequests,
     signals: WalkerSignals,
     previous: PreviousCrawl | None,
     bodies: "BodyRecorder | None",
@@ -70,7 +70,7 @@ def build_engine(
     size, rate = window_and_rate(crawl, settings)
     budget = Budget(config, clock)
     throttle = ThrottleTracker(settings.hosts, clock, ease=rate.ease, delay=rate.delay.total_seconds())
-    robots = _robots(stores, runtime, config, agent, requests, signals)
+    robots = _robots(stores, runtime, config, agent, control, signals)
 
     seeds = list(dict.fromkeys(seeds_of(config)))
     scope = CrawlScope(config, seeds_of(config))
@@ -110,11 +110,11 @@ def build_engine(
     )
     not_modified = None if previous is None else NotModifiedPages(previous, pages, bodies)
     batch = BatchBuilder(
-        size.total, settings.crawl, budget, throttle, requests.wake, bodies=bodies, not_modified=not_modified
+        size.total, settings.crawl, budget, throttle, control.wake, bodies=bodies, not_modified=not_modified
     )
-    responses = ResponseReader(pages, sitemaps, batch, budget, requests.wake, bodies=bodies)
+    responses = ResponseReader(pages, sitemaps, batch, budget, control.wake, bodies=bodies)
     fetchers = _fetchers(runtime, config, agent, signals, optional_facts, capture=bodies is not None)
-    window = FetchWindow(size, fetchers, admission, throttle, responses, batch, requests)
+    window = FetchWindow(size, fetchers, admission, throttle, responses, batch, control)
 
     def settled(done: list[Settled]) -> None:
         signals.settled(done, sitemaps.is_guess)
@@ -127,7 +127,7 @@ def build_engine(
         pages=pages,
         budget=budget,
         throttle=throttle,
-        requests=requests,
+        control=control,
         hooks=EngineHooks(
             alive=callbacks.alive,
             renew=callbacks.renew,
@@ -187,7 +187,7 @@ def _robots(
     runtime: WalkerRuntime,
     config: CrawlConfig,
     agent: str,
-    requests: WalkerRequests,
+    control: WalkerRequests,
     signals: WalkerSignals,
 ) -> RobotsRules:
     if config.robots == "ignore":
@@ -196,7 +196,7 @@ def _robots(
 
     def store_failed(home: str, error: ShoalError) -> None:
         if isinstance(error, StorageFull):
-            requests.fail(error)  # before an attempt is counted for any URL of that host
+            control.fail(error)  # before an attempt is counted for any URL of that host
         signals.robots_out_of_reach(home, error)
 
     cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)

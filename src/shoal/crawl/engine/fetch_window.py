@@ -42,7 +42,7 @@ class FetchWindow:
         throttle: ThrottleTracker,
         responses: ResponseReader,
         batch: BatchBuilder,
-        requests: WalkerRequests,
+        control: WalkerRequests,
     ) -> None:
         self._total = size.total
         self._fetchers = fetchers
@@ -50,7 +50,7 @@ class FetchWindow:
         self._throttle = throttle
         self._responses = responses
         self._batch = batch
-        self._requests = requests
+        self._control = control
         self._queues = HostQueues(size.per_host)
         self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # of tasks that wait for their slot
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
@@ -132,7 +132,7 @@ class FetchWindow:
             self._admit(task)
             self._fill()
         except Exception as error:
-            self._requests.fail(error)
+            self._control.fail(error)
 
     def _admit(self, task: FrontierTask) -> None:
         """Queue a task, settle it without a fetch, or park it until the robots.txt of its host is known."""
@@ -154,7 +154,7 @@ class FetchWindow:
                 self._admit(task)
             self._fill()
         except Exception as error:
-            self._requests.fail(error)
+            self._control.fail(error)
 
     def _fill(self) -> None:
         if self._timers and self._admission.is_out_of_reach:
@@ -180,14 +180,14 @@ class FetchWindow:
             if not must_wait:
                 self.catch_up()
         except Exception as error:
-            self._requests.fail(error)
+            self._control.fail(error)
 
     def _continue(self) -> None:
         self._continuation = None
         try:
             self.catch_up()
         except Exception as error:
-            self._requests.fail(error)
+            self._control.fail(error)
 
     def _hear(self, task: FrontierTask, fetched: Fetched) -> None:
         """Record what a response says about its host."""

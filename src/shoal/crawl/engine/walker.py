@@ -28,7 +28,7 @@ class Walker:
         self._crawl = crawl
         self._fence = fence
         self._callbacks = callbacks
-        self._requests = WalkerRequests()
+        self._control = WalkerRequests()
         self._signals = WalkerSignals(runtime.signals, crawl.id)
         self._engine: Engine | None = None
 
@@ -46,7 +46,7 @@ class Walker:
                 self._crawl,
                 self._fence,
                 self._callbacks,
-                requests=self._requests,
+                control=self._control,
                 signals=self._signals,
                 previous=previous,
                 bodies=bodies,
@@ -62,11 +62,11 @@ class Walker:
 
     def leave(self, reason: str) -> None:
         """Settle what finished and hand the job back."""
-        self._requests.hand_back(reason)
+        self._control.hand_back(reason)
 
     def nudge(self) -> None:
         """Make a commit soon, because something about the crawl changed."""
-        self._requests.nudge()
+        self._control.nudge()
 
     def stalled_for(self) -> float:
         """Return the seconds in which nothing was settled although work was due."""
