@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -84,7 +85,8 @@ def test_the_demo_crawls_its_site_and_ends_when_told_to(tmp_path: Path) -> None:
     assert demo.process.returncode == 0, err
     assert out.startswith("Console: http://127.0.0.1:")
     assert len(out.splitlines()) == 1
-    assert f"Completed: {ALL_PAGES} pages (2xx {ALL_PAGES - 1}, 4xx 1), 0 errors" in err
+    # The target of the site's redirect may have been fetched already; then the redirect is a page of its own.
+    assert re.search(rf"Completed: {ALL_PAGES} pages \(2xx \d+, (3xx 1, )?4xx 1\), 0 errors", err)
     assert "Traceback" not in err
     assert demo.left_behind() == []
 

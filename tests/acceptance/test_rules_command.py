@@ -115,5 +115,5 @@ def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Pat
     assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 4
     code, _, err = shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.csv")
     assert code == 2
-    assert "--output data.csv is no name for JSON lines" in err
+    assert "--output data.csv is not a JSON lines file" in err
     assert not (tmp_path / "data.csv").exists()

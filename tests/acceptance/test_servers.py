@@ -41,7 +41,7 @@ async def test_a_schema_is_as_new_for_the_next_test_and_nobody_of_the_last_one_i
     first = schemas.lend()
     late = await asyncpg.connect(first.url)
     await late.execute("INSERT INTO host (origin) VALUES ('http://example.org')")
-    await late.execute("UPDATE clock_offset SET micros = 5")
+    await late.execute("UPDATE store_clock SET shift = 5")
     await late.execute("SELECT nextval('frontier_seq'); BEGIN; LOCK TABLE job")
     schemas.take_back(first)
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
@@ -49,7 +49,7 @@ async def test_a_schema_is_as_new_for_the_next_test_and_nobody_of_the_last_one_i
     late.terminate()
     again = schemas.lend()
     assert again.name == first.name
-    look = "SELECT (SELECT count(*) FROM host), (SELECT micros FROM clock_offset), nextval('frontier_seq')"
+    look = "SELECT (SELECT count(*) FROM host), (SELECT shift FROM store_clock), nextval('frontier_seq')"
     connection = await asyncpg.connect(again.url)
     assert tuple(await connection.fetchrow(look)) == (0, 0, 1)
     assert await connection.fetchval("INSERT INTO host (origin) VALUES ('x') RETURNING number") == 1
