@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
-from shoal.base.retry_after import asked_wait, retry_after_seconds
+from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostNews, ThrottleTracker
 from shoal.settings import HostSettings
 
@@ -30,7 +30,7 @@ HOME = "http://example.org"
     ],
 )
 def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
-    assert retry_after_seconds(text, NOW, HOUR) == timedelta(seconds=seconds)
+    assert parse_retry_after(text, NOW, HOUR) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_date_is_counted_from_the_clock_of_who_says_it(
     text: str | None, date: str | None, seconds: int | None
 ) -> None:
     asked = asked_wait({"retry-after": text, "date": date}.get)
-    assert retry_after_seconds(asked, NOW, HOUR) == (None if seconds is None else timedelta(seconds=seconds))
+    assert parse_retry_after(asked, NOW, HOUR) == (None if seconds is None else timedelta(seconds=seconds))
 
 
 PARTS = st.sampled_from(
@@ -75,7 +75,7 @@ PARTS = st.sampled_from(
 @given(st.lists(PARTS, max_size=14).map("".join) | st.lists(PARTS, max_size=9).map(" ".join) | st.text(max_size=40))
 def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
     for asked in (text, asked_wait({"retry-after": text, "date": "Sun, 15 Nov 2026 11:59:30 GMT"}.get)):
-        wait = retry_after_seconds(asked, NOW, HOUR)
+        wait = parse_retry_after(asked, NOW, HOUR)
         assert wait is None or timedelta(0) < wait <= HOUR
     asked_wait({"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT", "date": text}.get)
 
@@ -104,7 +104,7 @@ def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
     ],
 )
 def test_what_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
-    assert retry_after_seconds(text, NOW, HOUR) is None
+    assert parse_retry_after(text, NOW, HOUR) is None
 
 
 class Walk:

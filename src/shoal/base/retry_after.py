@@ -18,7 +18,7 @@ def asked_wait(header: Callable[[str], str | None]) -> str | None:
     return text if wait is None else str(max(0, int(wait.total_seconds())))
 
 
-def retry_after_seconds(text: str | None, now: datetime, longest: timedelta) -> timedelta | None:
+def parse_retry_after(text: str | None, now: datetime, longest: timedelta) -> timedelta | None:
     """How long to wait: seconds, or until a date. None without a field, and for one that is unreadable, past, or longer
     than we are willing to wait."""
     if text is None:

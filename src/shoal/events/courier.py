@@ -13,7 +13,7 @@ from datetime import timedelta
 from shoal import __version__
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import asked_wait, retry_after_seconds
+from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import redact_url
@@ -184,7 +184,7 @@ class Courier:
             return _Sent(delivery, outcome.status, None)
         hold = None
         if outcome.status in (429, 502, 503, 504):
-            hold = retry_after_seconds(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
+            hold = parse_retry_after(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
         redirect = 300 <= outcome.status < 400
         why = "it redirects, which is not followed: give the final address" if redirect else "it was answered"
         return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)

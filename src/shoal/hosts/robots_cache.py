@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import asked_wait, retry_after_seconds
+from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import UrlRefusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
@@ -102,7 +102,7 @@ class RobotsCache:
 
     async def _hold(self, origin: str, throttled: Throttled) -> None:
         """The host asks us to wait: that holds for its pages, too."""
-        asked = retry_after_seconds(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        asked = parse_retry_after(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
         news = throttle_news(origin, throttled.status, asked, self._settings)
 
         async def commit(tx: Tx) -> tuple[int, dict[int, float]]:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shoal.base.clock import Clock, span
-from shoal.base.retry_after import retry_after_seconds
+from shoal.base.retry_after import parse_retry_after
 from shoal.base.signals import Signal, Signals
 from shoal.hosts.refusals import ENOUGH, WITHIN, with_refusals
 from shoal.settings import HostSettings
@@ -195,7 +195,7 @@ class ThrottleTracker:
         return begins
 
     def _asked(self, answer: HostAnswer) -> timedelta | None:
-        return retry_after_seconds(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
+        return parse_retry_after(answer.retry_after, self._clock.now(), self._settings.longest_retry_after)
 
     def _throttled(self, answer: HostAnswer) -> bool:
         asked = self._asked(answer)

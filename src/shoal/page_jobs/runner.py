@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
-from shoal.base.retry_after import retry_after_seconds
+from shoal.base.retry_after import parse_retry_after
 from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, HeaderPairs, Limits
 from shoal.egress.custom_headers import split
@@ -281,7 +281,7 @@ class PageJobRunner:
         """For how long a page asks us to wait: a 503 holds its URL, and not always its host."""
         if fetched.status != REFUSED:
             return timedelta(0)
-        return retry_after_seconds(fetched.retry_after, self._clock.now(), self._longest_retry_after) or timedelta(0)
+        return parse_retry_after(fetched.retry_after, self._clock.now(), self._longest_retry_after) or timedelta(0)
 
 
 async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) -> Fetched:

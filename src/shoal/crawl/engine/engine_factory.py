@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError, StorageFull
-from shoal.base.retry_after import retry_after_seconds
+from shoal.base.retry_after import parse_retry_after
 from shoal.base.url import Canonicalizer
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.credentials import cookies_for
@@ -78,7 +78,7 @@ def build_engine(
     retries = Retries(
         settings.crawl.page_attempts,
         settings.crawl.page_backoff,
-        asked=lambda header: retry_after_seconds(header, clock.now(), settings.hosts.longest_retry_after),
+        asked=lambda header: parse_retry_after(header, clock.now(), settings.hosts.longest_retry_after),
     )
     pages = PageReader(
         crawl.key_seed,
