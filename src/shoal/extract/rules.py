@@ -14,7 +14,7 @@
     [fields.reviews.each.author]
     css = ".author"
 
-Rule sets are untrusted input: other processes run them. They can read only the page, and everything has a limit.
+Workers run rule sets that others stored, so they are untrusted: they can read only the page, and everything is limited.
 """
 
 import re

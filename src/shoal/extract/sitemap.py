@@ -95,9 +95,7 @@ _ITEMS: Final = frozenset(
     {"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry", "/RDF/item", "/RDF/channel/item"}
 )
 _TEXTS: Final = _URLS | _DATES
-_WITH_LOC: Final = frozenset(
-    {"/urlset/url", "/sitemapindex/sitemap"}
-)  # items whose text may be the URL, without `<loc>`
+_WITH_LOC: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap"})  # may hold the URL as text, without `<loc>`
 _GUID: Final = "/rss/channel/item/guid"
 _ATOM_LINK: Final = "/feed/entry/link"
 
