@@ -1,4 +1,4 @@
-"""Detect a page's encoding and decode it: byte-order mark, then header, then `<meta>` in the first 64 KiB, a guess.
+"""Detect a page's encoding and decode it: byte-order mark, header, `<meta>` in the first 64 KiB, then a guess.
 
 Labels are those of the WHATWG encoding standard, which excludes UTF-7. `shoal.extract.page` parses the text.
 """
