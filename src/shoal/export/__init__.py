@@ -1,1 +1,1 @@
-"""Exports: pages as files that other tools read."""
+"""Export pages to files that other tools can read."""

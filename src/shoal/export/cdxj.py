@@ -1,4 +1,4 @@
-"""The index of a WARC file, CDXJ: a line for each answer, sorted by the address as archives write it."""
+"""Write the CDXJ index of a WARC file: one line per response, sorted by SURT key."""
 
 import heapq
 import tempfile
@@ -35,13 +35,13 @@ def line_of(record: Record, file_name: str, offset: int, length: int) -> bytes:
 
 
 def _mime(head: Headers) -> str:
-    """The type without its parameters; a field that says nothing is told as archives do."""
+    """Return the media type without parameters; `unk`, as in other CDX indexes, if there is none."""
     words = (head.get("content-type") or "").partition(";")[0].split()
     return words[0].lower() if words else "unk"
 
 
 class SortedLines:
-    """Lines that come in any order and go in that of their bytes. More than fit into memory wait in files."""
+    """External sort: takes lines in any order, yields them in byte order. Excess lines spill to temporary files."""
 
     def __init__(self, folder: Path, most: int = MOST_LINES) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class SortedLines:
                 self._put_aside()
 
     def all(self) -> Iterator[bytes]:
-        """Every line, once; then nothing is left."""
+        """Yield all lines in order, then clear them."""
         self._lines.sort()
         for run in self._runs:
             run.seek(0)
@@ -68,7 +68,7 @@ class SortedLines:
 
     def _put_aside(self) -> None:
         try:
-            run = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it lives as long as the lines do
+            run = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it is closed after the merge
             run.writelines(sorted(self._lines))
             run.flush()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""How pages become bytes: JSONL and CSV here, Parquet beside. Where the bytes go is the output's."""
+"""Serialize pages as JSONL and CSV; Parquet has its own module. Outputs decide where the bytes go."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ import orjson
 
 from shoal.pages.page import RECORD_FIELDS, Page
 
-LONGEST_CELL = 32_767  # what a spreadsheet takes; a longer cell spills into others or is refused
+LONGEST_CELL = 32_767  # spreadsheet limit; a longer cell is rejected or spills into other cells
 CLIPPED = "… [clipped]"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _JSON = orjson.OPT_UTC_Z
@@ -19,21 +19,21 @@ Cell = str | int | float
 
 
 class Format(Protocol):
-    """Pages go in, pieces of a file come out; a piece at a time, so that nothing large is held."""
+    """Serializes pages to chunks of a file, one at a time to bound memory."""
 
     def head(self) -> bytes:
-        """What stands before the first page."""
+        """Return the bytes before the first page."""
         ...
 
     def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]: ...
 
     def tail(self) -> Iterable[bytes]:
-        """What stands behind the last page."""
+        """Return the bytes after the last page."""
         ...
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def head(self) -> bytes:
         return b""
@@ -47,7 +47,7 @@ class JsonLines:
 
 
 class Csv:
-    """RFC 4180, text always in quotes, numbers never; text that a spreadsheet would run as a formula stays text."""
+    """RFC 4180 with text quoted and numbers unquoted. Text that looks like a formula is escaped (CSV injection)."""
 
     def head(self) -> bytes:
         return _rows([list(RECORD_FIELDS)])
@@ -66,7 +66,7 @@ def _rows(rows: Iterable[Sequence[Cell]]) -> bytes:
 
 
 def cell(value: Any) -> Cell:
-    """A value of a record as a cell: text made safe, numbers as they are, the rest as compact JSON."""
+    """Convert a record value to a cell: text made safe, numbers unchanged, the rest as compact JSON."""
     if value is None:
         return ""
     kind = type(value)
@@ -82,13 +82,13 @@ def cell(value: Any) -> Cell:
 
 
 def safe_text(text: str) -> str:
-    """A text without NUL, no longer than a spreadsheet takes, and never a formula."""
+    """Remove NUL, escape formulas and clip the text to the spreadsheet limit."""
     text = plain_text(text)
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(CLIPPED)] + CLIPPED
 
 
 def plain_text(text: str) -> str:
-    """A text without NUL, and never a formula."""
+    """Remove NUL and escape formulas."""
     if "\0" in text:
         text = text.replace("\0", "")
     return "'" + text if text.startswith(FORMULA) else text

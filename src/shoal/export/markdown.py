@@ -1,6 +1,6 @@
-"""Pages as a folder of Markdown: a file for each, its facts on top, its main text below, and an index of all.
+"""Export pages to a folder of Markdown files: one per page, with front matter and main text, and an index.
 
-The folder has the name x.md.part until it is complete. Only a folder that was made so is ever replaced.
+The folder is named x.md.part until it is complete. Only empty folders and those written by this module are replaced.
 """
 
 import re
@@ -31,7 +31,7 @@ _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>])")
 
 
 class MarkdownFolder:
-    """`x.md/`, with a folder for each host."""
+    """The output folder `x.md/`, with a subfolder per host."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -89,11 +89,11 @@ class MarkdownFolder:
             return
         try:
             self._index.close()
-        except OSError:  # why it cannot be written was said when it was
+        except OSError:  # already reported by the write that failed
             return
 
     def _write_page(self, page: Page, bodies: Mapping[BodyLocation, bytes]) -> str:
-        """Write a page's file; its line in the index."""
+        """Write a page's file and return its line for the index."""
         name = file_name(page.url)
         path = self._part / name
         path.parent.mkdir(exist_ok=True)
@@ -103,7 +103,7 @@ class MarkdownFolder:
         return f"- [{_escaped(page.title or page.url)}]({name})\n"
 
     def _check_replaceable(self, folder: Path) -> None:
-        """Refuse what is there, unless it is empty or was made here."""
+        """Reject an existing path, unless it is an empty folder or one written by this module."""
         if not folder.exists():
             return
         fix = "Markdown is written as a folder: name one that does not exist"
@@ -117,7 +117,7 @@ class MarkdownFolder:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it begins as we begin; one that was broken off at its first bytes has nothing else in it."""
+    """Return whether the index starts with our mark, or with part of it if writing was interrupted there."""
     try:
         with (folder / INDEX).open("rb") as index:
             found = index.read(len(MARK))
@@ -128,26 +128,26 @@ def _is_ours(folder: Path) -> bool:
 
 
 def file_name(url: str) -> str:
-    """A path for a page, below its host's: readable, safe on every system, and another one for every URL."""
+    """Return the path of a page below its host's folder: readable, safe on every system, and unique per URL."""
     parts = urlsplit(url)
     words = _UNSAFE.sub("-", unquote(parts.path)).strip("-.") or "index"
     host = _UNSAFE.sub("_", parts.netloc.rpartition("@")[2]).strip(".") or "_"
     if host == INDEX:
-        host += "_"  # there is such a domain, and the folder's own index has that name
+        host += "_"  # index.md is a valid domain name, and would collide with the index file
     return f"{host[:LONGEST_NAME]}/{words[:LONGEST_NAME]}-{xxhash.xxh3_64_hexdigest(url.encode('utf-8', 'replace'))}.md"
 
 
 def front_matter(page: Page, crawl_id: str) -> str:
-    """The record's facts as YAML, of which JSON is a part: foreign text cannot break out of its quotes."""
+    """Return the record's facts as YAML, with JSON values so that text of the page cannot break out of its quotes."""
     facts = {name: value for name, value in page.record(crawl_id).items() if value not in (None, [], "")}
     lines = [f"{name}: {_value(value)}" for name, value in facts.items() if name not in LEFT_OUT]
     return "\n".join(["---", *lines, "---", ""])
 
 
 def text_of(answer: Response, limits: Limits) -> str:
-    """What a page is about, as Markdown; nothing for what is no page."""
+    """Return the main text of a page as Markdown; empty if the response is not HTML."""
     body, kind, url = answer.body(limits), answer.headers.get("content-type"), answer.url
-    del answer  # its bytes would lie beside the tree that is made now
+    del answer  # free its bytes before the tree is built
     if isinstance(body, Failure) or "html" not in (kind or "html").lower():
         return ""
     body = body[: LONGEST_PAGE * BYTES_OF_CHARACTER]

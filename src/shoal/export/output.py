@@ -1,7 +1,7 @@
-"""Outputs: files that hold each page of a crawl exactly once, written as the crawl goes.
+"""Outputs: files that contain each page of a crawl exactly once, written during the crawl.
 
-A file has the name FILE.part until it is complete. Only committed pages are given here, so a file never knows more than
-the store; whoever resumes a crawl begins its outputs anew. Which pages, and when, is the caller's.
+A file is named FILE.part until it is complete. Only committed pages are written, so a file is never ahead of the store;
+a resumed crawl rewrites its outputs from the start. The caller decides which pages to write, and when.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all
 from shoal.pages.page import Page
 
 STDOUT = "-"
-MOST_BODIES = 8_000_000  # bytes that are in memory at once, packed; what is made of one page comes on top
+MOST_BODIES = 8_000_000  # compressed bytes in memory at once, not counting what is built from one page
 
 Bodies = Mapping[BodyLocation, bytes]
 
@@ -29,32 +29,32 @@ class Output(Protocol):
 
     @property
     def whereabouts(self) -> str:
-        """Where its pages are now, in words."""
+        """Return where its pages are now, for messages."""
         ...
 
     def check(self) -> None:
-        """Refuse a place that cannot be written, before anything else is done."""
+        """Raise if the output cannot be written, before any work is done."""
         ...
 
     def open(self, crawl_id: str, at: int, limits: Limits) -> None:
-        """Begin from nothing, at this time. Kept bodies are unpacked within these limits."""
+        """Start an empty output; `at` is its creation time. Stored bodies are decompressed within these limits."""
         ...
 
     def write(self, pages: Sequence[Page], bodies: Bodies) -> None:
-        """Add pages; `bodies` has what was kept of them, if this output needs it."""
+        """Add pages; `bodies` holds their stored bodies, if this output needs them."""
         ...
 
     def complete(self) -> None:
-        """Everything is there: the output gets its name."""
+        """Finish the output and rename it to its final name."""
         ...
 
     def leave(self) -> None:
-        """Not complete: what is there stays under its temporary name."""
+        """Close an incomplete output; it keeps its temporary name."""
         ...
 
 
 class FileOutput:
-    """Records as one file, or on stdout."""
+    """Records in one file, or on stdout."""
 
     def __init__(self, name: str, made: Format) -> None:
         self.name = name
@@ -86,7 +86,7 @@ class FileOutput:
 
 
 class Outputs:
-    """All outputs of one crawl, as one."""
+    """All outputs of one crawl."""
 
     def __init__(self, names: Sequence[str]) -> None:
         places = [name if name == STDOUT else str(Path(name).resolve()) for name in names]
@@ -104,7 +104,7 @@ class Outputs:
 
     @property
     def from_bodies(self) -> list[str]:
-        """The names of those that are made from kept bodies."""
+        """Return the names of the outputs that need stored bodies."""
         return [output.name for output in self._outputs if output.name.endswith(FROM_BODIES)]
 
     @property
@@ -116,18 +116,18 @@ class Outputs:
             output.check()
 
     def check_bodies(self, crawl_id: str, kept: bool) -> None:
-        """Refuse outputs that are made from bodies of a crawl that kept none."""
+        """Reject outputs that need stored bodies if the crawl keeps none."""
         if self.from_bodies and not kept:
             problem = f"{self.from_bodies[0]!r} is made from kept bodies, and crawl {crawl_id} keeps none"
             raise InvalidInput("--output", problem, "crawl again with --keep-bodies")
 
     async def open(self, crawl_id: str, at: int, limits: Limits) -> None:
-        """Begin all from nothing; in a thread, since what an earlier run left may take long to remove."""
+        """Start all outputs empty; in a thread, because removing the files of an earlier run may take long."""
         await asyncio.to_thread(self._each, lambda output: output.open(crawl_id, at, limits))
 
     async def write(self, pages: Sequence[Page], store: BodyStore | None = None) -> None:
-        """Add pages; in a thread, since a disk or whoever reads a pipe may be slow, and others wait for the loop. What
-        is made from bodies needs the store that they are in."""
+        """Add pages; in a thread, because a slow disk or pipe reader would block the event loop. Outputs that need
+        bodies read them from the store."""
         if store is None or not self.from_bodies:
             await asyncio.to_thread(self._write, pages, {})
             return
@@ -150,7 +150,7 @@ class Outputs:
 
 
 def output_of(name: str) -> Output:
-    """The output that a name's ending asks for."""
+    """Return the output for a file name, chosen by its extension."""
     if name == STDOUT:
         return FileOutput(name, JsonLines())
     for ending, make in OUTPUTS.items():
@@ -160,7 +160,7 @@ def output_of(name: str) -> Output:
 
 
 def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
-    """The pages in their order, in parts whose bodies fit into memory together."""
+    """Yield the pages in order, in batches whose bodies fit into memory."""
     part: list[Page] = []
     size = 0
     for page in pages:
@@ -174,7 +174,7 @@ def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
         yield part
 
 
-# What few crawls ask for is imported where it is used.
+# Rarely used formats are imported on demand.
 
 
 def _parquet(name: str) -> Output:

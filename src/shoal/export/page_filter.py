@@ -1,4 +1,4 @@
-"""Which pages an export takes: by status, in the words of its caller."""
+"""Filter the pages of an export by status."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _WORD = re.compile(r"[1-9](\d\d|xx)|error")
 
 
 class ExportFilter:
-    """Pages whose status is one of those named: `200`, `4xx`, or `error` for every page with one. None named: all."""
+    """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. None given: all pages."""
 
     def __init__(self, words: Sequence[str]) -> None:
         for word in words:

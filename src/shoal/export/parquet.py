@@ -1,7 +1,7 @@
-"""Pages as Parquet: the columns of the record, with their types; a row group at a time, so that little is held.
+"""Serialize pages as Parquet: the typed columns of the record, one row group at a time to bound memory.
 
-Times are timestamps in UTC. `redirects` is a list of structures, `error` a structure, and `data`, which has no form of
-its own, JSON text.
+Times are timestamps in UTC. `redirects` is a list of structs, `error` is a struct, and `data`, which has no fixed
+schema, is JSON text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ SCHEMA: Final = pa.schema([(name, (_NUMBERS | _OTHERS).get(name, pa.string())) f
 
 
 class Parquet:
-    """A file of row groups and, at its end, what they are."""
+    """The Parquet format: row groups, then a footer that describes them."""
 
     def __init__(self) -> None:
         self._written = _Pieces()
@@ -73,7 +73,7 @@ class Parquet:
 
 
 class _Pieces:
-    """A file that hands on what is written to it."""
+    """A write-only file object that buffers what is written until it is taken."""
 
     closed = False
 
@@ -108,5 +108,5 @@ def _row(page: Page, crawl_id: str) -> dict[str, Any]:
 def _batch(rows: list[dict[str, Any]]) -> Any:
     try:
         return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    except UnicodeEncodeError:  # half a surrogate pair in some text: rare, so looked for only now
+    except UnicodeEncodeError:  # a lone surrogate: rare, so handled only on failure
         return pa.RecordBatch.from_pylist([encodable(row) for row in rows], schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""A file that has the name FILE.part until it is complete, and errors of the disk in words."""
+"""A file that is named FILE.part until it is complete, and the translation of disk errors."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ BUFFER = 1 << 18
 
 
 class PartFile:
-    """One file on its way. Nothing is touched before it is begun."""
+    """One file being written. No content on disk changes before `begin`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,11 +26,11 @@ class PartFile:
 
     @property
     def whereabouts(self) -> str:
-        """Where its content is now, in words."""
+        """Return where its content is now, for messages."""
         return self.name if self._file is None else str(self._part)
 
     def check(self) -> None:
-        """Refuse a place that cannot be written, before anything else is done."""
+        """Raise if the file cannot be written, before any work is done."""
         was_there = self._part.exists()
         try:
             self._part.open("ab").close()
@@ -40,7 +40,7 @@ class PartFile:
             self._part.unlink()
 
     def begin(self) -> None:
-        """Begin from nothing."""
+        """Create the temporary file, or truncate an existing one."""
         try:
             self._file = self._part.open("wb", buffering=BUFFER)
         except OSError as error:
@@ -54,7 +54,7 @@ class PartFile:
             raise translated(str(self._part), error) from error
 
     def complete(self) -> None:
-        """Everything is there: the file gets its name."""
+        """Sync the file to disk and rename it to its final name."""
         assert self._file is not None
         try:
             self._file.flush()
@@ -67,17 +67,17 @@ class PartFile:
         self._file = None
 
     def leave(self) -> None:
-        """Not complete: what is there stays under its temporary name."""
+        """Close an incomplete file; it keeps its temporary name."""
         if self._file is None:
             return
         try:
             self._file.close()
-        except OSError:  # why it cannot be written was said when it was
+        except OSError:  # already reported by the write that failed
             return
 
 
 class Stdout:
-    """Standard output in the place of a file."""
+    """Standard output with the interface of `PartFile`."""
 
     name = "-"
     whereabouts = "stdout"
@@ -87,12 +87,12 @@ class Stdout:
     def begin(self) -> None: ...
 
     def write(self, pieces: Iterable[bytes]) -> None:
-        """Write as it is; on a terminal, without what could fool it or its reader: pages say what they like."""
+        """Write unchanged; on a terminal, escape control sequences, because page content is untrusted."""
         try:
             if sys.stdout.isatty():
                 pieces = [escaped(piece.decode("utf-8", "replace")).encode() for piece in pieces]
             sys.stdout.buffer.writelines(pieces)
-            sys.stdout.buffer.flush()  # whoever reads the pipe gets each commit at once
+            sys.stdout.buffer.flush()  # so that a pipe reader gets each commit at once
         except OSError as error:
             raise translated("stdout", error) from error
 
@@ -102,7 +102,7 @@ class Stdout:
 
 
 def check_place(name: str) -> None:
-    """Refuse a place that cannot be written before anything is crawled for it."""
+    """Raise if the folder does not exist or is not writable, before anything is crawled."""
     folder = Path(name).parent
     if not folder.is_dir():
         raise unusable(name, "its folder does not exist")
@@ -116,7 +116,7 @@ def unusable(name: str, why: str, fix: str = "name a file in a folder that exist
 
 def translated(place: str, error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
-        return error  # the reader went away: the frame knows what that means
+        return error  # the reader closed the pipe: the CLI handles that
     if error.errno in NO_ROOM:
         return StorageFull(place, "output")
     return BackendUnavailable(place, error.strerror or type(error).__name__, "check the disk and try again")

@@ -1,7 +1,7 @@
-"""Addresses as archives sort and look them up: `com,example)/path?query`, without what makes no other page.
+"""SURT keys, by which web archives sort and look up URLs: `com,example)/path?query`, without session ids.
 
-The rules are those of the Wayback Machine: replay tools look up by them, so an index has to be written by them. They
-are coarser than ours (letters all small, `www.` gone), and used for nothing else.
+The rules are those of the Wayback Machine, because replay tools use them for lookups. They are coarser than our own
+canonicalization (lower case, no `www.`) and are used only for the index.
 """
 
 import re
@@ -53,7 +53,7 @@ def _query(query: str) -> str:
 
 
 def _plainest(text: str) -> str:
-    """Nothing escaped that need not be, however often it was."""
+    """Undo repeated percent-encoding, then escape only what must be escaped."""
     plain = text.encode("utf-8", "replace")
     for _ in range(_MOST_ROUNDS):
         before, plain = plain, unquote_to_bytes(plain)

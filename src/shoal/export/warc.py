@@ -1,4 +1,4 @@
-"""Pages as a WARC file with its index: what was kept of each, copied as it is, and where to find it."""
+"""Export pages as a WARC file with a CDXJ index. The stored records are copied unchanged."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ from shoal.pages.page import Page
 
 ENDING = ".warc.gz"
 INDEX_ENDING = ".cdxj"
-INDEXED = "response"  # an answer of 304 has nothing to replay: the one that still holds stands before it
+INDEXED = "response"  # a 304 has nothing to replay: the response that is still valid precedes it
 
 
 class WarcOutput:
-    """`x.warc.gz` and beside it `x.cdxj`. Pages that no server answered have nothing in them."""
+    """`x.warc.gz` with its index `x.cdxj`. Pages without a response are not included."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class WarcOutput:
     def complete(self) -> None:
         self._index.write(self._lines.all())
         self._file.complete()
-        self._index.complete()  # last: an index never speaks of an archive that is not there
+        self._index.complete()  # last, so that an index never refers to a missing archive
 
     def leave(self) -> None:
         self._index.leave()

@@ -1,1 +1,1 @@
-"""From the bytes of a page to links and facts. Pure: no network, no store, no clock; bad bytes raise nothing."""
+"""Extract links and facts from the bytes of a page. Pure: no network, store or clock; bad input never raises."""

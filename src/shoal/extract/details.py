@@ -1,7 +1,7 @@
-"""What an analysis needs of a page beyond its record: headings, links with their words, images, resources, structured
-data, headers and cookies. Bounded in number and length; addresses are as written; never raises, whatever the page is.
+"""Extract what analyses need beyond the page record: headings, links with anchor text, images, resources, structured
+data, headers and cookies. Bounded in number and length; URLs are as written; never raises, whatever the page is.
 
-Judging what was found is left to the analyzers.
+Analyzers interpret the details.
 """
 
 import json
@@ -21,15 +21,15 @@ from shoal.extract.tree import parse
 
 T = TypeVar("T")
 
-LARGEST: Final = 50_000_000  # bytes of all of it, unpacked: more than the limits below allow
-LONGEST_PAGE: Final = 3_000_000  # characters; of more, the beginning is read
+LARGEST: Final = 50_000_000  # bytes of all details, decompressed: more than the limits below allow
+LONGEST_PAGE: Final = 3_000_000  # characters; a longer page is truncated
 MOST: Final = 2_000  # of one kind on one page
 LONGEST_URL: Final = 2_048
 LONGEST_TEXT: Final = 300
-LONGEST_JSON_LD: Final = 200_000  # characters of one page, in all
-MOST_ITEMS: Final = 200  # of microdata, and of RDFa
+LONGEST_JSON_LD: Final = 200_000  # characters per page, in total
+MOST_ITEMS: Final = 200  # of microdata and of RDFa each
 MOST_REFERRING: Final = 4  # elements with `itemref` on one page
-DEEPEST: Final = 12  # structured data within structured data
+DEEPEST: Final = 12  # nesting of structured data
 
 HEADERS: Final = frozenset(
     [
@@ -78,9 +78,9 @@ HEADERS: Final = frozenset(
         "x-xss-protection",
     ]
 )
-"""What is kept of an answer's headers. None of them carries a session."""
+"""The response headers that are stored. None of them carries session data."""
 
-_LEVEL: Final = 1  # 70 % smaller in 30 µs; the other levels take longer for little
+_LEVEL: Final = 1  # 70 % smaller in 30 µs; higher levels take longer and gain little
 _TAGS: Final = [
     "title",
     "a",
@@ -130,7 +130,7 @@ class Heading:
 
 @dataclass(slots=True)
 class LinkFacts:
-    """A link with its words: those of the images in it, if it has no others."""
+    """A link with its text, or the alt texts of its images if it has no text."""
 
     url: str
     text: str
@@ -147,7 +147,7 @@ class Alternate:
 
 @dataclass(slots=True)
 class Image:
-    """`alt` is None where it is missing, and empty where the page says that the image says nothing."""
+    """An image. `alt` is None if the attribute is missing, and empty for decorative images."""
 
     url: str
     alt: str | None
@@ -158,7 +158,7 @@ class Image:
 
 @dataclass(slots=True)
 class Resource:
-    """What a browser loads, or sends to, besides the page; `kind` is the element, or the rel of a `<link>`."""
+    """A URL that a browser loads or submits to besides the page; `kind` is the element, or the rel of a `<link>`."""
 
     kind: str
     url: str
@@ -167,7 +167,7 @@ class Resource:
 
 @dataclass(slots=True)
 class CookieFacts:
-    """The flags of a cookie that the answer sets; its value is nobody's business."""
+    """The name and attributes of a cookie that the response sets; its value is never stored."""
 
     name: str
     secure: bool = False
@@ -179,7 +179,7 @@ class CookieFacts:
 
 @dataclass(slots=True)
 class Details:
-    """All that was read for analyses. `cut` names the lists that were longer than is kept."""
+    """The details of one page. `cut` names the lists that were truncated."""
 
     http_version: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -203,9 +203,9 @@ class Details:
 
 
 def read_details(source: Source, *, html: bool = True) -> Details:
-    """The details of an answer; of one that is not HTML only those of its headers.
+    """Return the details of a response; only those of its headers if it is not HTML.
 
-    The text that the fingerprint needs is taken last: scripts and styles are gone from the tree afterwards.
+    The fingerprint is computed last, because reading the visible text removes scripts and styles from the tree.
     """
     details = Details(http_version=source.http_version)
     _read_headers(source.headers, details)
@@ -225,16 +225,16 @@ def _tree(source: Source, details: Details) -> Document:
 
 
 def packed(details: Details) -> bytes:
-    """The details as they are stored: JSON, compressed."""
+    """Serialize details for storage: compressed JSON."""
     try:
         told = orjson.dumps(details)
-    except TypeError:  # half a surrogate pair somewhere
+    except TypeError:  # a lone surrogate somewhere
         told = json.dumps(asdict(details), ensure_ascii=False).encode("utf-8", "replace")
     return zlib.compress(told, _LEVEL)
 
 
 def unpacked(data: bytes) -> Details:
-    """What `packed` was given; `ValueError` for anything else."""
+    """Restore the details from the output of `packed`; raise `ValueError` for anything else."""
     unpacker = zlib.decompressobj()
     try:
         values = orjson.loads(unpacker.decompress(data, LARGEST))
@@ -256,7 +256,7 @@ _KINDS: Final[dict[str, Callable[..., Any]]] = {
 
 
 class _Reader:
-    """Reads a tree once, element by element, each by what its tag means."""
+    """Reads a tree in one pass, with one handler per tag."""
 
     def __init__(self, details: Details) -> None:
         self._details = details
@@ -400,7 +400,7 @@ def _read_structured(document: Document, details: Details) -> None:
 
 
 def _tame_references(document: Document) -> None:
-    """Items that refer to items that refer to items take a time that doubles with each: forty of them take for ever."""
+    """Remove `itemref` if there are many: nested references take exponential time, and forty would never finish."""
     referring = document.select("[itemref]")
     if len(referring) > MOST_REFERRING:
         for element in referring:
@@ -410,7 +410,7 @@ def _tame_references(document: Document) -> None:
 def _items(read: Callable[[], Sequence[MicrodataItem | RdfaItem]], name: str, details: Details) -> list[dict[str, Any]]:
     try:
         items = read()
-    except RecursionError:  # items within items, hundreds of them
+    except RecursionError:  # items nested hundreds deep
         items = ()
         details.cut.append(name)
     if len(items) > MOST_ITEMS:
@@ -420,13 +420,13 @@ def _items(read: Callable[[], Sequence[MicrodataItem | RdfaItem]], name: str, de
 
 @dataclass(frozen=True, slots=True)
 class BadJsonLd:
-    """A block of JSON-LD that nobody can read, and why."""
+    """The reason why a block of JSON-LD could not be parsed."""
 
     problem: str
 
 
 def json_ld_texts(document: Document) -> Iterator[str]:
-    """The blocks of JSON-LD as they stand on the page."""
+    """Yield the text of each JSON-LD block of the page."""
     for script in document.find_all("script"):
         kind = script.attr("type")
         if kind is not None and kind.partition(";")[0].strip().lower() == "application/ld+json":
@@ -434,10 +434,10 @@ def json_ld_texts(document: Document) -> Iterator[str]:
 
 
 def read_json_ld(text: str) -> Any | BadJsonLd:
-    """What a block says."""
+    """Parse a block of JSON-LD."""
     try:
         value = orjson.loads(text)
-        orjson.dumps(value)  # what nests too deeply to be written down is of no use
+        orjson.dumps(value)  # reject values nested too deeply to be serialized
     except (orjson.JSONDecodeError, TypeError) as error:
         return BadJsonLd(_line(str(error)))
     return value
@@ -461,7 +461,7 @@ def _visible_text(document: Document) -> str:
 
 
 def _text(element: Element, glue: str = "") -> str:
-    """The beginning of an element's text: a long one may stand in hundreds of elements around it."""
+    """Return the start of an element's text: hundreds of nested elements may contain the same long text."""
     parts: list[str] = []
     left = 4 * LONGEST_TEXT
     for part in element.strings:

@@ -1,7 +1,7 @@
-"""What a page says to robots: the directives of its `<meta name=robots>` and of the header `X-Robots-Tag`. Pure.
+"""Parse robots directives: those of `<meta name=robots>` and of the header `X-Robots-Tag`. Pure.
 
-Both are lists such as `noindex, nofollow`. A header may be for one agent only (`FishBot: nofollow`); a directive with a
-value, such as `max-snippet: 20`, looks the same and is told apart by its name.
+Both are lists such as `noindex, nofollow`. A header may apply to one agent only (`FishBot: nofollow`); a directive with
+a value, such as `max-snippet: 20`, has the same syntax and is recognized by its name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,26 +13,26 @@ _LONGEST: Final = 2_000  # characters of all directives
 
 
 def of_headers(values: Sequence[str], token: str) -> str:
-    """The directives of these `X-Robots-Tag` fields that are for everybody or for the agent of that product token."""
+    """Return the directives of `X-Robots-Tag` fields that apply to every agent or to this product token."""
     ours = token.lower()
     return ", ".join(part for value in values for agent, part in _parts(value) if agent in ("", ours))[:_LONGEST]
 
 
 def combined(meta: str | None, header: str) -> str:
-    """Both, in the order meta, header; what the header repeats is said once."""
+    """Join the directives of meta and header, in that order and without duplicates."""
     said = {part.strip().lower() for part in (meta or "").split(",")}
     new = [part.strip() for part in header.split(",") if part.strip().lower() not in said]
     return ", ".join([*([meta] if meta else []), *new])[:_LONGEST]
 
 
 def forbids_following(robots: str) -> bool:
-    """Whether the links of the page are not to be followed: the strictest of several directives counts."""
+    """Return whether the page's links must not be followed; the strictest directive wins."""
     parts = robots.lower().split(",")
     return any(":" not in part and not _NOT_FOLLOWED.isdisjoint(part.split()) for part in parts)
 
 
 def _parts(value: str) -> Iterator[tuple[str, str]]:
-    """Each directive of a field, with the agent it is for; an agent speaks for all that follow in its field."""
+    """Yield each directive of a field with its agent; an agent applies to all directives after it in the field."""
     agent = ""
     for part in value.split(","):
         name, colon, rest = part.partition(":")

@@ -1,7 +1,6 @@
-"""Which characters the bytes of a page mean: byte-order mark, then header, then `<meta>` wherever it is, then a guess.
+"""Detect a page's encoding and decode it: byte-order mark, header, `<meta>` in the first 64 KiB, then a guess.
 
-A label means what the WHATWG encoding standard says it means; UTF-7 is none. What the page says is read by
-`shoal.extract.page`.
+Labels are those of the WHATWG encoding standard, which excludes UTF-7. `shoal.extract.page` parses the text.
 """
 
 import re
@@ -14,7 +13,7 @@ from turbohtml.detect import detect
 from shoal.extract.flags import NO_FLAGS, PageFlag
 
 MAX_BYTES: Final = 8_000_000
-"""What is read of one page: its tree takes up to twelve times as much memory."""
+"""The maximum read per page: its tree takes up to twelve times as much memory."""
 
 _HTML: Final = ("text/html", "application/xhtml+xml")
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16le"), (b"\xfe\xff", "utf-16be"))
@@ -36,18 +35,18 @@ _NOT_SO: Final = {
     "utf-16le": "utf-8",
     "utf-16be": "utf-8",
     "x-user-defined": "windows-1252",
-}  # none could be read as such
+}  # WHATWG: these labels in a `<meta>` mean another encoding
 
-# A guess takes 5 s for 30 MB, and is as good after the first part of what is to be guessed.
+# A guess takes 5 s for 30 MB; a sample that starts near the first non-ASCII byte gives the same result.
 _BEYOND_ASCII: Final = re.compile(rb"[\x80-\xff]")
-_PRESCAN: Final = 1024  # where `<meta>` is looked for first
-_LATEST: Final = 65_536  # and where in the end
+_PRESCAN: Final = 1024  # bytes that are searched for `<meta>` first
+_LATEST: Final = 65_536  # bytes that are searched for a late `<meta>`
 _SAMPLE: Final = 262_144
 _NEAR: Final = 4_096
 
 
 def is_html(body: bytes, content_type: str | None) -> bool:
-    """Whether to parse a body: one called HTML, or called nothing and starting with a tag; no known file."""
+    """Return whether to parse a body: declared HTML, or undeclared and starting with `<`; never a known file type."""
     if body.startswith(_OTHER_THINGS):
         return False
     media_type = _media_type((content_type or "")[:_LONGEST_CONTENT_TYPE])
@@ -57,7 +56,7 @@ def is_html(body: bytes, content_type: str | None) -> bool:
 
 
 def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
-    """The text of a page, the WHATWG name of its encoding, and what was wrong with it."""
+    """Return the text of a page, the WHATWG name of its encoding, and flags for problems."""
     if len(body) > MAX_BYTES:
         text, encoding, flags = decode(_beginning(body, MAX_BYTES), content_type)
         return text, encoding, flags | PageFlag.PARSE_LIMIT
@@ -75,7 +74,7 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
     found = detect(body if len(body) <= _SAMPLE else _sample(body))
     certain = found.confidence == 1
     guess = (found.encoding or "utf-8").lower()
-    # A certain answer was declared where one looks first, or is UTF-8 by its bytes, which nobody need have declared.
+    # A certain result was declared in the prescan range, or is valid UTF-8, which may be undeclared.
     if not certain or (guess == "utf-8" and not 0 <= _mention(body) < _PRESCAN):
         late = _declared_by_meta(body, guess)
         if late is not None:
@@ -84,9 +83,9 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
 
 
 def _declared_by_meta(body: bytes, guess: str) -> str | None:
-    """The encoding that a `<meta>` declares, also one further down than a browser looks before it begins."""
+    """Return the encoding that a `<meta>` declares, even beyond the range of a browser's prescan."""
     at = _mention(body)
-    if at < 0 or (guess == "utf-8" and _SAYS_UTF_8.match(body, at)):  # not worth a parse
+    if at < 0 or (guess == "utf-8" and _SAYS_UTF_8.match(body, at)):  # no need to parse
         return None
     document = turbohtml.parse(_beginning(body, _LATEST).decode("latin-1"))
     for meta in document.find_all("meta"):
@@ -101,14 +100,14 @@ def _declared_by_meta(body: bytes, guess: str) -> str | None:
 
 
 def _mention(body: bytes) -> int:
-    """Where the word `charset` comes first; less than zero if nowhere near the beginning."""
+    """Return the position of the first `charset`; negative if there is none near the start."""
     small = body.find(b"charset", 0, _LATEST)
     capital = body.find(b"CHARSET", 0, _LATEST if small < 0 else small)
     return small if capital < 0 else capital
 
 
 def _beginning(body: bytes, most: int) -> bytes:
-    """The first part of a body, ending where no character and if possible no tag is cut in two."""
+    """Truncate a body without splitting a character and, if possible, without splitting a tag."""
     if len(body) <= most:
         return body
     end = max(body.rfind(mark, most - _NEAR, most) for mark in (b"<", b" ", b"\n"))
@@ -118,7 +117,7 @@ def _beginning(body: bytes, most: int) -> bytes:
 
 
 def _sample(body: bytes) -> bytes:
-    """The head of a body and what follows its first byte beyond ASCII."""
+    """Return the head of a body and a part that starts at its first non-ASCII byte."""
     foreign = _BEYOND_ASCII.search(body)
     start = foreign.start() if foreign else 0
     return _beginning(body if start < _PRESCAN else body[:_PRESCAN] + body[start : start + 2 * _SAMPLE], _SAMPLE)

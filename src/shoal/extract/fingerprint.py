@@ -1,4 +1,4 @@
-"""A fingerprint of 64 bits: texts that are nearly the same differ in few bits of it (simhash over pairs of words)."""
+"""A 64-bit simhash over word pairs: near-duplicate texts differ in few bits."""
 
 from itertools import pairwise
 from typing import Final
@@ -6,20 +6,20 @@ from typing import Final
 from xxhash import xxh3_64_digest
 
 MOST_WORDS: Final = 20_000
-NEAR: Final = 3  # bits: what the literature uses for pages of the web at 64 bits
+NEAR: Final = 3  # bits: the usual threshold for web pages with 64-bit simhash
 _SIGN: Final = 1 << 63
 
 
 def fingerprint(text: str) -> int | None:
-    """The fingerprint of a text, as a signed number that SQL can hold; None for a text of fewer than two words."""
-    # Lowered as bytes, so only in ASCII: a page that differs in nothing but the case of other letters may differ.
+    """Return the fingerprint of a text as a signed 64-bit integer, for SQL; None for fewer than two words."""
+    # Lower-cases ASCII only, so texts that differ in the case of other letters may get different fingerprints.
     words = text.encode(errors="replace").lower().split(maxsplit=MOST_WORDS)[:MOST_WORDS]
     digests = b"".join(map(xxh3_64_digest, map(b" ".join, pairwise(words))))
     return _majority(digests) - _SIGN if digests else None
 
 
 def _majority(digests: bytes) -> int:
-    """Each bit is what most digests have there. One large number per byte of a digest counts all of them at once."""
+    """Return the majority of each bit. One large integer per digest byte counts a bit of all digests at once."""
     count = len(digests) // 8
     ones = int.from_bytes(b"\x01" * count, "little")
     masks = [ones << bit for bit in range(8)]
@@ -33,5 +33,5 @@ def _majority(digests: bytes) -> int:
 
 
 def distance(one: int, other: int) -> int:
-    """In how many bits two fingerprints differ."""
+    """Return the Hamming distance of two fingerprints."""
     return ((one + _SIGN) ^ (other + _SIGN)).bit_count()

@@ -1,23 +1,23 @@
-"""What was not as it should be on a page whose facts were read all the same."""
+"""Flags for problems of a page whose facts were read nevertheless."""
 
 from enum import IntFlag
 from typing import Final
 
 
 class PageFlag(IntFlag):
-    """Numbers are stored: never reuse one."""
+    """Problems of a page. The values are stored: never reuse one."""
 
-    ENCODING_GUESSED = 1  # nobody declared the encoding
-    ENCODING_UNKNOWN = 2  # the header declares one that does not exist
-    ENCODING_ERRORS = 4  # bytes without a meaning became U+FFFD
+    ENCODING_GUESSED = 1  # the encoding is not declared
+    ENCODING_UNKNOWN = 2  # the header declares an unknown encoding
+    ENCODING_ERRORS = 4  # invalid bytes were replaced by U+FFFD
     PARSE_LIMIT = 8  # only the first part of the page was read
-    LINK_LIMIT = 16  # there were more links than are taken from one page
-    NOT_HTML = 32  # the body is something else: no facts, no links
+    LINK_LIMIT = 16  # the page has more links than the limit
+    NOT_HTML = 32  # the body is not HTML: no facts, no links
 
 
 NO_FLAGS: Final = PageFlag(0)
 
 
 def names_of(flags: int) -> list[str]:
-    """The flags that are set, by their names."""
+    """Return the names of the flags that are set."""
     return [flag.name.lower() for flag in PageFlag if flags & flag and flag.name]

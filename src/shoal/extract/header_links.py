@@ -1,6 +1,6 @@
-"""Addresses that a page's headers give: `Link: <…>; rel="canonical"` and `Refresh: 0; url=…`. Pure.
+"""Parse URLs in response headers: `Link: <…>; rel="canonical"` and `Refresh: 0; url=…`. Pure.
 
-Both are relative to the page itself, whatever its `<base>` says, so they are given as absolute URLs.
+Both are relative to the page itself and not to its `<base>`, so they are returned as absolute URLs.
 """
 
 import re
@@ -15,13 +15,13 @@ _REFRESH: Final = re.compile(r"""\s*+[\d.]++\s*+[;,]?\s*+(?:url\s*+=\s*+)?["']?(
 
 
 def refresh_target(content: str) -> str | None:
-    """Where a refresh leads, as written; None if it reloads the page itself."""
+    """Return the target of a refresh, as written; None if it reloads the page itself."""
     found = _REFRESH.match(content)
     return found[1].strip() if found else None
 
 
 def canonical_of(values: Sequence[str], page: str) -> str | None:
-    """The canonical URL that `Link` fields give to the page of this URL; the first of several."""
+    """Return the first canonical URL in the `Link` fields of a page, as an absolute URL."""
     for value in values:
         for part in value.split("<")[1:]:
             target, _, parameters = part.partition(">")
@@ -32,7 +32,7 @@ def canonical_of(values: Sequence[str], page: str) -> str | None:
 
 
 def refresh_of(value: str, page: str) -> str | None:
-    """Where a `Refresh` field leads from the page of this URL."""
+    """Return the target of a `Refresh` field as an absolute URL."""
     target = refresh_target(value)
     return None if target is None else _absolute(page, target)
 
@@ -47,7 +47,7 @@ def _absolute(page: str, written: str) -> str | None:
 
 
 def _as_sent(value: str) -> str:
-    """Servers write UTF-8 into a field that is read as Latin-1."""
+    """Decode as UTF-8 a field that was read as Latin-1: many servers send UTF-8 in headers."""
     try:
         return value.encode("latin-1").decode()
     except UnicodeError:

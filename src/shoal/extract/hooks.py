@@ -1,7 +1,7 @@
-"""Hooks: functions of other packages that read each page of a crawl which names them, and add to its data.
+"""Hooks: functions of installed packages that read every page of the crawls that name them, and add to its data.
 
-A package offers one as an entry point of the group `shoal.hooks`. It runs in the process that crawls, page after page;
-what it raises is told with the page and never ends the crawl.
+A package registers a hook as an entry point in the group `shoal.hooks`. It runs in the crawling process, page by page;
+an exception is recorded with the page and never ends the crawl.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,16 +16,16 @@ from shoal.base.text import shorten
 from shoal.extract.page_source import Source
 
 GROUP: Final = "shoal.hooks"
-LARGEST: Final = 1_000_000  # bytes of what one hook says of one page, as JSON
+LARGEST: Final = 1_000_000  # bytes of JSON that a hook may return per page
 
 
 class HookFault(Exception):
-    """What a hook did wrong with one page."""
+    """A hook failed on one page."""
 
 
 @dataclass(slots=True)
 class Hook:
-    """One function, and what it has cost so far."""
+    """A hook function with its call count, failures and run time."""
 
     name: str
     function: Callable[[Source], Mapping[str, Any] | None]
@@ -34,7 +34,7 @@ class Hook:
     seconds: float = 0.0
 
     def run(self, source: Source, timer: Callable[[], float]) -> dict[str, Any]:
-        """What the hook says of a page, as plain JSON; `HookFault` if that cannot be had."""
+        """Return the hook's data for a page as plain JSON values; raise `HookFault` if it fails."""
         self.calls += 1
         began = timer()
         try:
@@ -65,7 +65,7 @@ class Hook:
 
 
 def find_hooks(names: Iterable[str]) -> list[Hook]:
-    """The hooks of these names, loaded; `InvalidInput` for one that is not there or does not load."""
+    """Load the hooks with these names; raise `InvalidInput` if one is not installed or does not load."""
     wanted = list(names)
     if not wanted:
         return []

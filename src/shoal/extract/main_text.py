@@ -1,8 +1,8 @@
-"""The text that a page is about, without menus, footers and side columns; as plain text and as Markdown. Only read when
-somebody asks for it: it costs several times what the facts of a page do.
+"""Extract the main text of a page, without menus, footers and sidebars, as plain text and Markdown. Done on request
+only: it takes several times as long as extracting the facts.
 
-The parser's own choice of the main content is right for most pages and far off for some: it takes one comment, or one
-paragraph, for the whole. Those are noticed by what else stands on the page (see docs/decisions/0012).
+The parser's choice of main content is right for most pages and far off for some, where it picks a single comment or
+paragraph. Such cases are detected by comparison with the rest of the page (see docs/decisions/0012).
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from turbohtml import Document, Element
 from shoal.extract.page_source import Source
 from shoal.extract.tree import parse
 
-LONGEST_PAGE: Final = 5_000_000  # characters; of more, the beginning is read
+LONGEST_PAGE: Final = 5_000_000  # characters; a longer page is truncated
 LONGEST: Final = 2_000_000  # characters of a text
 LONGEST_LINE: Final = 500  # of a title, an author
 MOST_CANDIDATES: Final = 20
@@ -27,15 +27,15 @@ AROUND: Final = (
 )
 _CALLED_MAIN: Final = ("article", "main, [role=main]")
 _MOSTLY_LINKS: Final = 0.5  # of a text's characters
-_FAR_SHORTER: Final = 0.6  # than what the page itself calls its article
-_A_SCRAP: Final = 0.15  # of all that is not around the content
-_A_PART: Final = 0.25  # likewise
+_FAR_SHORTER: Final = 0.6  # than the element marked as article or main
+_A_SCRAP: Final = 0.15  # of the page's text without `AROUND`
+_A_PART: Final = 0.25  # of the same
 _GOOD_LINKS: Final = ("http://", "https://", "mailto:")
 
 
 @dataclass(frozen=True, slots=True)
 class MainText:
-    """What a page is about; `date` as the page says it."""
+    """The main text of a page; `date` is as written."""
 
     text: str
     markdown: str
@@ -45,7 +45,7 @@ class MainText:
 
 
 def main_text(source: Source) -> MainText:
-    """The main text of a page; never raises, whatever the page is. The source's own tree is left as it is."""
+    """Return the main text of a page; never raises, whatever the page is. The source's tree is not modified."""
     document, _ = parse(source.text[:LONGEST_PAGE])
     document.rewrite_links(_absolute(document.base_url(source.url) or source.url))
     document.strip_tags('a[href=""]')
@@ -65,7 +65,7 @@ def main_text(source: Source) -> MainText:
 
 
 def _better(document: Document, chosen: int) -> Element | None:
-    """What to take instead of a text with that many characters, if it is only a scrap of the page."""
+    """Return a better element if the chosen text, of that many characters, is only a scrap of the page."""
     for element in document.select(AROUND):
         element.decompose()
     body = document.find("body")
@@ -81,7 +81,7 @@ def _better(document: Document, chosen: int) -> Element | None:
 
 
 def _named(document: Document) -> Element | None:
-    """The longest element that the page itself calls its article, or its main part."""
+    """Return the longest element marked as article, or else as main."""
     for selector in _CALLED_MAIN:
         lengths = [(len(one.text), one) for one in document.select(selector)[:MOST_CANDIDATES]]
         texts = [(length, one) for length, one in lengths if _linked(one) <= _MOSTLY_LINKS * length]
@@ -95,7 +95,7 @@ def _linked(element: Element) -> int:
 
 
 def _absolute(base: str) -> Callable[[str], str]:
-    """Links seen from the page; those that a reader of the text should not follow lead nowhere."""
+    """Return a function that makes links absolute, and empty if their scheme is not http, https or mailto."""
 
     def resolve(url: str) -> str:
         try:

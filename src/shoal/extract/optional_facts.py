@@ -1,5 +1,4 @@
-"""What is read from a page beyond its facts, because its crawl asked for it: data by a rule set and by hooks, details
-for analyses."""
+"""Extract what a crawl asks for beyond page facts: data by a rule set and by hooks, and details for analyses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ HOOK_FAILED = "hook_failed"
 
 @dataclass(slots=True)
 class OptionalFacts:
-    """What was read. `detail` is packed, as it is stored; the error is the first of what went wrong with the data."""
+    """The optional facts of a page. `detail` is in its stored form; the error is the first one of rules and hooks."""
 
     data: dict[str, Any] | None = None
     error_code: str | None = None
@@ -27,7 +26,7 @@ class OptionalFacts:
 
 
 class OptionalFactsReader:
-    """Reads the pages of one crawl. A crawl that asks for nothing has none of these. `timer` gives seconds."""
+    """Reads the pages of one crawl; only crawls that ask for optional facts have one. `timer` returns seconds."""
 
     def __init__(
         self,
@@ -43,18 +42,18 @@ class OptionalFactsReader:
         self.hooks = hooks
 
     def read(self, source: Source, *, html: bool) -> OptionalFacts:
-        """All that was asked for; never raises, whatever the page is."""
+        """Return the requested optional facts; never raises, whatever the page is."""
         further = OptionalFacts()
         if html:
             self._read_by_rules(source, further)
             self._read_by_hooks(source, further)
-        if self._analyze:  # last, because it changes the tree
+        if self._analyze:  # last, because it modifies the tree
             details = read_details(source, html=html)
             further.detail, further.fingerprint = packed(details), details.fingerprint
         return further
 
     def _read_by_rules(self, source: Source, further: OptionalFacts) -> None:
-        """Rules are for pages that are there: what a server says with its 404 has no price."""
+        """Apply the rule set to 2xx responses only: an error page has no product data."""
         if self._data is None or not 200 <= source.status < 300 or not self._data.reads(source.url):
             return
         extracted = self._data.read(source)

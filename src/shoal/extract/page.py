@@ -1,11 +1,10 @@
-"""What a page says: its links, its title and the other facts of a record, read in one parse.
+"""Extract the facts of a page record in one parse: links, title, description and so on.
 
-Links are as written; `shoal.base.url` resolves them. Rule sets, structured data and main text are not read here.
+Links are as written; `shoal.base.url` resolves them. Other modules read rule sets, structured data and main text.
 
-Followed as links are `href` of `<a>` and `<area>`, `src` of `<frame>` (a frameset has no other way in), `<link>`
-with rel next or prev, and the target of a `<meta>` refresh; `header_links` reads what headers add. Not followed is what
-stands in a comment, a script or a `<template>`, nor an `<iframe>`, which shows somebody else's page. `<noscript>` is
-read: it was written for us.
+Links are `href` of `<a>` and `<area>`, `src` of `<frame>` (a frameset has no other links), `<link>` with rel next or
+prev, and the target of a `<meta>` refresh; `header_links` adds those of headers. Comments, scripts and `<template>` are
+ignored, and so is `<iframe>`, which usually embeds another site. `<noscript>` is read, because we run no scripts.
 """
 
 from collections.abc import Iterable
@@ -23,16 +22,16 @@ from shoal.extract.tree import MAX_TAGS, parse
 
 
 class ExtractOptions(Struct, frozen=True):
-    """How much of one page is read."""
+    """Limits and options for reading one page."""
 
     max_links: int = 10_000
     max_tags: int = MAX_TAGS
     max_text: int = 2_000  # characters of a title, a description, …
-    agent: str = "robots"  # a second name for which `<meta>` may say something to robots: our product token
+    agent: str = "robots"  # our product token, which `<meta name>` may address besides `robots`
 
 
 class PageFacts(Struct):
-    """What was read from one page. None means that the page does not say it."""
+    """The facts of one page. None means that the page does not state it."""
 
     content_hash: str  # of the body's bytes
     flags: PageFlag = NO_FLAGS
@@ -47,21 +46,21 @@ class PageFacts(Struct):
     text_hash: int | None = None  # of the visible text, 64 bits: equal for pages that differ only in markup
     base: str | None = None  # `<base href>` as written
     links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
-    nofollow: list[str] = field(default_factory=list)  # likewise, those marked rel=nofollow
+    nofollow: list[str] = field(default_factory=list)  # the same for links with rel=nofollow
 
 
 DEFAULT_OPTIONS: Final = ExtractOptions()
 
 _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 
-# One class per byte: 1 in a word, 0 between words. ASCII punctuation is left out, so that "don't" is one word
-# and " - " none; bytes of other alphabets count as letters.
+# Maps each byte to 1 (in a word) or 0 (between words). ASCII punctuation is deleted, so that "don't" is one word
+# and " - " is not a word; non-ASCII bytes count as letters.
 _WORD_BYTES: Final = bytes(byte > 32 for byte in range(256))
 _PUNCTUATION: Final = bytes(byte for byte in range(33, 128) if not chr(byte).isalnum())
 
 
 def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEFAULT_OPTIONS) -> PageFacts:
-    """The facts of a page; never raises, whatever the bytes are."""
+    """Return the facts of a page; never raises, whatever the bytes are."""
     facts = PageFacts(xxh3_128_hexdigest(body))
     if not is_html(body, content_type):
         facts.flags = PageFlag.NOT_HTML
@@ -77,8 +76,8 @@ def extract(body: bytes, content_type: str | None, options: ExtractOptions = DEF
 
 
 def count_words(text: bytes) -> int:
-    """How many words a UTF-8 text has: what stands between white space and is not all ASCII punctuation."""
-    # In one large number with a byte per character each word has two edges; split() takes four times as long.
+    """Count the words of a UTF-8 text: runs between white space that are not all ASCII punctuation."""
+    # In one large integer with a byte per character, each word has two edges; split() takes four times as long.
     runs = int.from_bytes(text.translate(_WORD_BYTES, _PUNCTUATION), "little")
     return (runs ^ runs << 8).bit_count() // 2
 
@@ -129,8 +128,8 @@ def _read_links(document: Document, facts: PageFacts, most: int) -> None:
 
 def _read_text(document: Document, facts: PageFacts) -> None:
     body = seen_body(document)
-    # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two. White space
-    # around is markup as well: without it a page that was only indented anew keeps its hash.
+    # Joined by a space, because "<li>one<li>two" is two words; a word with markup inside counts as two. Surrounding
+    # white space is stripped, so that re-indenting a page does not change its hash.
     visible = "" if body is None else " ".join(body.stripped_strings)
     text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
     facts.word_count = count_words(text)
@@ -138,7 +137,7 @@ def _read_text(document: Document, facts: PageFacts) -> None:
 
 
 def seen_body(document: Document) -> Element | None:
-    """The body without what nobody sees; it is taken out of the tree."""
+    """Remove invisible elements from the tree and return the body."""
     body = document.find("body")
     for invisible in [element for tag in _INVISIBLE for element in document.find_all(tag)]:
         invisible.decompose()
@@ -157,5 +156,5 @@ def _address(element: Element | None) -> str | None:
 
 
 def _line(parts: Iterable[str], longest: int) -> str | None:
-    """One line of text, however much white space the page has in it; None if there is no text."""
+    """Collapse white space to one line of limited length; None if there is no text."""
     return " ".join(" ".join(parts)[: 8 * longest].split())[:longest].rstrip() or None

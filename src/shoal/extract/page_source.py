@@ -1,5 +1,4 @@
-"""One answered page as everything reads it that goes beyond the facts of its record: bytes, text and tree, each made
-once, when it is first asked for."""
+"""A response as the readers of optional facts see it: bytes, text and tree, each created once, on first use."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +13,7 @@ HeaderPairs = Sequence[tuple[str, str]]
 
 
 class Source:
-    """A page's answer. Reading it changes nothing; whoever changes the tree, changes it for those who come after."""
+    """The response of a page. The tree is shared: a change to it is visible to all later readers."""
 
     def __init__(
         self,
@@ -26,20 +25,20 @@ class Source:
         headers: HeaderPairs = (),
         http_version: str = "",
     ) -> None:
-        self.url = url  # where the page was found, after its redirects
+        self.url = url  # the final URL, after redirects
         self.body = body
         self.content_type = content_type
         self.status = status
         self.headers = headers
         self.http_version = http_version
-        self.data: dict[str, Any] = {}  # what was taken from the page so far
+        self.data: dict[str, Any] = {}  # the data extracted so far
 
     @cached_property
     def text(self) -> str:
-        """The body as characters."""
+        """Return the decoded body."""
         return decode(self.body, self.content_type)[0]
 
     @cached_property
     def document(self) -> Document:
-        """The body as a tree, without the content of `<template>`."""
+        """Return the parsed body, without the content of `<template>`."""
         return parse(self.text)[0]

@@ -1,5 +1,5 @@
-"""Queries of links in the encoding of their page, as the URL standard wants them: `?q=café` on a page in windows-1252
-asks for `caf%E9`, because the server that wrote the page reads its queries so. All else in a URL is always UTF-8.
+"""Percent-encode the queries of links in the encoding of their page, as the URL standard requires: `?q=café` on a page
+in windows-1252 becomes `caf%E9`, because its server expects that. The rest of a URL is always UTF-8.
 """
 
 import re
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
-import turbohtml  # noqa: F401 - its codecs are the standard's
+import turbohtml  # noqa: F401 - registers the codecs of the WHATWG standard
 
-_UTF_8: Final = frozenset({"utf-8", "utf-16le", "utf-16be", "replacement"})  # what is sent as UTF-8
+_UTF_8: Final = frozenset({"utf-8", "utf-16le", "utf-16be", "replacement"})  # their queries are sent as UTF-8
 _CODECS: Final = {
     "big5": "big5hkscs",
     "euc-jp": "euc_jp",
@@ -27,14 +27,14 @@ _INSTEAD: Final = {  # where the standard's tables differ from Python's
     "shift_jis": {0x2212: "\uff0d"} | _YEN,
 }
 _FOREIGN: Final = re.compile(r"[^\x00-\x7f]+")
-_ESCAPED: Final = frozenset([*range(0x21), *b"\"#'<>", *range(0x7F, 0x100)])  # bytes of a query
-_FIRST_OF_BIG5: Final = 0xA1  # the lead bytes below are read, and never written
+_ESCAPED: Final = frozenset([*range(0x21), *b"\"#'<>", *range(0x7F, 0x100)])  # bytes to escape in a query
+_FIRST_OF_BIG5: Final = 0xA1  # lower lead bytes are decoded, but never encoded
 
 _Encoder = Callable[[str], bytes | None]  # None: the encoding lacks one of the characters
 
 
 def with_encoded_queries(links: Iterable[str], encoding: str | None) -> list[str]:
-    """The links of a page in this encoding (a WHATWG name, None: unknown), their queries escaped by it."""
+    """Return the links with their queries escaped in the page's encoding (a WHATWG name, or None if unknown)."""
     if encoding is None or encoding in _UTF_8:
         return list(links)
     return [link if link.isascii() else _with_encoded_query(link, encoding) for link in links]
@@ -52,7 +52,7 @@ def _escaped(run: str, encode: _Encoder) -> str:
     if whole is not None:
         return _percent(whole)
     if len(run) == 1:
-        return f"%26%23{ord(run)}%3B"  # the reference that a form would send: &#NNNN;
+        return f"%26%23{ord(run)}%3B"  # the character reference that a form would send: &#NNNN;
     return "".join(_escaped(character, encode) for character in run)
 
 

@@ -1,5 +1,4 @@
-"""Whether data that somebody else took from a page has what its rule set requires. Pure; our own reader knows by itself
-what it did not find."""
+"""Check data that a bot extracted for the required fields of its rule set. Pure; `rule_reader` checks its own data."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,7 +7,7 @@ MOST_PROBLEMS: Final = 10
 
 
 def missing_fields(rule_set: Mapping[str, Any] | None, url: str, data: Any) -> str | None:
-    """Which required fields the data lacks, in one sentence; None if it lacks none."""
+    """Return the missing required fields in one sentence; None if there are none."""
     if not rule_set or not _is_for(rule_set, url):
         return None
     problems: list[str] = []

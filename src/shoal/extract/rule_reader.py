@@ -1,4 +1,4 @@
-"""Data taken from a page by a rule set. What a rule set may say is in `shoal.extract.rules`."""
+"""Extract data from a page with a rule set. `shoal.extract.rules` validates rule sets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ from shoal.extract.xpath_cost import cost_of, depth_of
 
 T = TypeVar("T")
 
-MOST_VALUES: Final = 1_000  # of one list
+MOST_VALUES: Final = 1_000  # per list
 LONGEST_VALUE: Final = 100_000  # characters
 LARGEST_DATA: Final = 1_000_000  # bytes of one page's data, as JSON
-LONGEST_SECONDS: Final = 1.0  # for one page; looked at before each search and each value
+LONGEST_SECONDS: Final = 1.0  # per page; checked before each search and each value
 MOST_PROBLEMS: Final = 10
 
 _AS_TEXT: Final = PlainText(bullet="")
@@ -45,20 +45,20 @@ _TRANSFORMS: Final[Mapping[str, Callable[[str], str]]] = {
 
 @dataclass(slots=True)
 class Extracted:
-    """Every field of the rule set with its value; `problems` say which required ones the page lacks."""
+    """The value of every field of the rule set; `problems` lists missing required fields and exceeded limits."""
 
     data: dict[str, Any]
     problems: list[str] = field(default_factory=list)
 
     @property
     def message(self) -> str | None:
-        """What is wrong with the data, in one sentence; None if nothing is."""
+        """Return the problems of the data in one sentence; None if there are none."""
         told = "; ".join(self.problems[:MOST_PROBLEMS])
         return f"{told}." if told else None
 
 
 class RuleReader:
-    """Carries out one rule set, page after page. `timer` gives seconds."""
+    """Applies one rule set to pages. `timer` returns seconds."""
 
     def __init__(self, rules: RuleSet, timer: Callable[[], float]) -> None:
         self._rules = rules
@@ -66,11 +66,11 @@ class RuleReader:
         self._urls = [regex(pattern) for pattern in rules.urls]
 
     def reads(self, url: str) -> bool:
-        """Whether the rule set is for this page."""
+        """Return whether the rule set applies to this page."""
         return not self._urls or any(pattern.search(url) for pattern in self._urls)
 
     def read(self, source: Source) -> Extracted:
-        """The data of a page; never raises, whatever the page is."""
+        """Return the data of a page; never raises, whatever the page is."""
         page = _Page(source, self._timer)
         extracted = Extracted({})
         for name, rule in self._rules.fields.items():
@@ -83,7 +83,7 @@ class RuleReader:
 
 
 class _Page:
-    """What the fields of one page share, made when the first of them needs it."""
+    """State shared by the fields of one page, computed on first use."""
 
     def __init__(self, source: Source, timer: Callable[[], float]) -> None:
         self._source = source
@@ -105,7 +105,7 @@ class _Page:
         return self._json_ld
 
     def suits(self, rule: FieldRule) -> bool:
-        """Whether the page is small enough for what the rule searches it with."""
+        """Return whether the page is small enough for the rule's selector."""
         if rule.xpath is not None:
             return self._suits_xpath(rule.xpath)
         return rule.css is None or not is_costly_css(rule.css) or self._tags <= MAX_COSTLY_CSS_TAGS
@@ -129,7 +129,7 @@ class _Page:
         return not self.is_late
 
     def in_time(self, values: Sequence[T]) -> Iterator[T]:
-        """The values, as long as there is time: a long text may stand in hundreds of elements around it."""
+        """Yield values until time runs out: hundreds of nested elements may contain the same long text."""
         for value in values:
             if not self.has_time():
                 return
@@ -157,7 +157,7 @@ def _value(page: _Page, scope: Node, rule: FieldRule, name: str, problems: list[
 
 
 def _values(page: _Page, scope: Node, rule: FieldRule, unread: list[str]) -> Iterator[Any]:
-    """The values of a rule, one after the other; what was found but stands for nothing is added to `unread`."""
+    """Yield the values of a rule; the first text that could not be parsed is added to `unread`."""
     for found in page.in_time(_found(page, scope, rule)):
         for text in _texts(found, rule):
             value = _typed(text, rule, page)
@@ -241,10 +241,10 @@ def _typed(text: str, rule: FieldRule, page: _Page) -> Any:
 
 
 def _within_bounds(extracted: Extracted) -> Extracted:
-    """Data that can be stored as JSON and is not too much of it."""
+    """Make the data valid JSON, and drop its values if it exceeds the size limit."""
     try:
         size = len(orjson.dumps(extracted.data))
-    except TypeError:  # half a surrogate pair somewhere
+    except TypeError:  # a lone surrogate somewhere
         extracted.data = encodable(extracted.data)
         size = 0
     if size <= LARGEST_DATA:

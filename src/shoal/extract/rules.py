@@ -1,4 +1,4 @@
-"""A rule set: which data to take from a page. Read and judged here; carried out by `shoal.extract.rule_reader`.
+"""Parse and validate rule sets: which data to extract from a page. `shoal.extract.rule_reader` applies them.
 
     [fields.name]
     css = "h1"
@@ -14,7 +14,7 @@
     [fields.reviews.each.author]
     css = ".author"
 
-Whoever can store a rule set makes others run it: so it reads nothing but the page, and there is a limit to everything.
+Workers run rule sets that others stored, so they are untrusted: they can read only the page, and everything is limited.
 """
 
 import re
@@ -34,9 +34,9 @@ from shoal.base.text import shorten
 from shoal.extract.selectors import check_css, check_json_ld, check_regex, check_xpath
 
 LARGEST: Final = 256_000  # bytes of a rule set
-MOST_FIELDS: Final = 200  # in all
+MOST_FIELDS: Final = 200  # in total
 MOST_URLS: Final = 50
-DEEPEST: Final = 4  # `each` within `each`
+DEEPEST: Final = 4  # nesting of `each`
 
 Words = Annotated[str, Meta(min_length=1, max_length=2_000)]
 Type = Literal["text", "int", "float", "bool", "date", "url", "html"]
@@ -50,7 +50,7 @@ _NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "l
 
 
 class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one field is found and what it becomes."""
+    """How to find one field and convert it."""
 
     css: Annotated[Words | None, describe("A CSS selector.")] = None
     xpath: Annotated[Words | None, describe("An XPath 1.0 expression; the common functions, the near axes.")] = None
@@ -65,19 +65,19 @@ class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     required: Annotated[bool, describe("A page without it has invalid data.")] = False
     default: Annotated[Default, describe("Stands in when nothing is found.")] = None
     each: Annotated[dict[str, Any] | None, describe("Each element found is an object of these fields.")] = None
-    list: Annotated[bool, describe("All that is found, instead of the first.")] = False  # last: it hides the type
+    list: Annotated[bool, describe("All that is found, instead of the first.")] = False  # last: it shadows `list`
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The fields of a page, each with its rule; with `urls`, only of pages whose URL matches one of them."""
+    """The rules of the fields; if `urls` is set, only for pages whose URL matches one of the patterns."""
 
     fields: dict[str, FieldRule]
     urls: list[str] = field(default_factory=list)
 
 
 def read_rules(given: Any, called: str = "") -> RuleSet:
-    """A rule set from plain data; the first thing that is wrong with it is refused by its place, `called` before it."""
+    """Parse a rule set from plain data; raise for the first error with its location, prefixed by `called`."""
     if not isinstance(given, Mapping):
         raise InvalidInput(f"{called}the rule set", "is no table", _HOW)
     _check_size(given, called)
@@ -90,7 +90,7 @@ def read_rules(given: Any, called: str = "") -> RuleSet:
 
 
 def rules_of(text: bytes, name: str) -> dict[str, Any]:
-    """The plain data of a rule set's file: TOML, or JSON if its name says so."""
+    """Parse and validate a rule set file, and return its plain data: JSON if it is named .json, else TOML."""
     if len(text) > LARGEST:
         raise InvalidInput(name, f"is larger than {LARGEST // 1000} KB", "split the rule set")
     suffix = PurePath(name).suffix.lower()
@@ -115,7 +115,7 @@ def _check_size(given: Mapping[str, Any], called: str) -> None:
 
 
 class _Judge:
-    """Reads one rule set, and counts its fields."""
+    """Validates one rule set and counts its fields."""
 
     def __init__(self, called: str) -> None:
         self._called = called
@@ -166,7 +166,7 @@ class _Judge:
                 self._check(f"{where}.{way}", way, written)
 
     def _judge_company(self, rule: FieldRule, given: Mapping[str, Any], where: str) -> None:
-        """What does not go together in one rule."""
+        """Reject options that cannot be combined in one rule."""
         odd = next((name for name in _NOT_WITH_EACH if name in given), None) if rule.each is not None else None
         if odd is not None:
             fix = "move it to a field of each, or leave it out"

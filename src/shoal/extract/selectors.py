@@ -1,8 +1,8 @@
-"""The ways to point at something on a page: CSS, XPath, a path into JSON-LD, regular expressions without backtracking.
-Each is judged here before it is used, and each reads nothing but the page.
+"""The selectors of rule sets: CSS, XPath, paths into JSON-LD, and regular expressions without backtracking. Each is
+validated before use and can read only the page.
 
-Plain CSS takes the time of the page. `:has()`, `:nth-…()` and XPath do not: what makes them explode in time or memory
-is refused, and large pages are not searched with them.
+Plain CSS takes linear time. `:has()`, `:nth-…()` and XPath do not: constructs that would explode in time or memory are
+rejected, and large pages are not searched with them.
 """
 
 import re
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MAX_XPATH_TAGS: Final = 5_000
 MAX_XPATH_TEXT: Final = 1_000_000  # characters of a page
-MAX_XPATH_DEPTH: Final = DEPTHS[-1]  # elements within elements
+MAX_XPATH_DEPTH: Final = DEPTHS[-1]  # nesting of elements
 LONGEST_XPATH: Final = 500
 MAX_COSTLY_CSS_TAGS: Final = 20_000
-MOST_COSTLY: Final = 4  # in one selector
-MOST_ARGUMENTS: Final = 30  # `concat` of whole pages
+MOST_COSTLY: Final = 4  # per selector
+MOST_ARGUMENTS: Final = 30  # limits `concat` of whole pages
 DEEPEST_PREDICATE: Final = 2
 _MOST_MEMORY: Final = 1 << 22  # bytes of one compiled regular expression
 
@@ -85,7 +85,7 @@ _OPERATORS: Final = frozenset({"and", "or", "div", "mod"})
 
 
 def check_css(selector: str) -> None:
-    """`ValueError` says what is wrong with a selector, and after a semicolon what to do."""
+    """Validate a selector; the `ValueError` states the problem and, after a semicolon, the fix."""
     try:
         _NOTHING.select(selector)
     except ValueError as error:
@@ -100,7 +100,7 @@ def check_css(selector: str) -> None:
 
 
 def is_costly_css(selector: str) -> bool:
-    """Whether a selector takes too long on large pages."""
+    """Return whether a selector takes too long on large pages."""
     return _COSTLY.search(selector) is not None
 
 
@@ -113,7 +113,7 @@ def _has_arguments(bare: str) -> Iterator[str]:
                 yield part[:place]
                 break
         else:
-            yield ":has("  # the next one begins before this one ends
+            yield ":has("  # nested: the next :has() begins before this one ends
 
 
 def check_xpath(expression: str) -> None:
@@ -167,7 +167,7 @@ def _check_predicates(bare: str) -> None:
 
 
 def _looks_from_above(bare: str) -> bool:
-    """Whether a step up has a [ ] that looks at more than attributes and places: from each element below, again."""
+    """Return whether a step up has a predicate that reads content: it would run again for each element below."""
     before, start = "", 0
     for predicate in _predicates(bare):
         at = bare.index(f"[{predicate}]", start)
@@ -179,7 +179,7 @@ def _looks_from_above(bare: str) -> bool:
 
 
 def _predicates(bare: str) -> list[str]:
-    """What stands in the outermost brackets."""
+    """Return the contents of the outermost brackets."""
     found = []
     depth = start = 0
     for place, sign in enumerate(bare):
@@ -194,7 +194,7 @@ def _predicates(bare: str) -> list[str]:
 
 
 def find_by_xpath(expression: str, scope: Node) -> Sequence[Any]:
-    """What an expression that was judged finds; nothing where it makes no sense, as a path from a number does not."""
+    """Evaluate a validated expression; empty on a type error, such as a path that starts from a number."""
     try:
         found = _xpath(expression)(scope)
     except (ValueError, TypeError):
@@ -213,8 +213,8 @@ def check_json_ld(path: str) -> None:
 
 
 def find_json_ld(blocks: Sequence[Any], path: str) -> Iterator[Any]:
-    """The plain values at the path in all blocks: objects of the type named first (`*` is any), then key after key.
-    Lists are walked through."""
+    """Yield the scalar values at the path in all blocks: objects of the type named first (`*` is any), then key by key.
+    Lists are flattened."""
     kind, *keys = (part.strip() for part in path.split("."))
     found: list[Any] = [one for block in blocks for one in _objects(block) if kind == "*" or kind in _kinds(one)]
     for key in keys:
@@ -238,7 +238,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _kinds(one: dict[str, Any]) -> list[str]:
-    """The types of an object, without the vocabulary that they are from."""
+    """Return the types of an object, without their vocabulary prefix."""
     return [kind.rpartition("/")[2].rpartition("#")[2] for kind in _flat(one.get("@type")) if isinstance(kind, str)]
 
 
@@ -262,7 +262,7 @@ def check_regex(pattern: str) -> None:
 
 @lru_cache(maxsize=1_000)
 def regex(pattern: str) -> "Regex":
-    """A compiled regular expression whose time grows with the text and with nothing else."""
+    """Compile a regular expression with RE2, whose run time is linear in the text."""
     import re2
 
     options = re2.Options()

@@ -1,9 +1,9 @@
-"""What a sitemap lists: an index of sitemaps, a set of URLs, a plain list or a feed, gzipped or not. Pure.
+"""Parse sitemaps: an index of sitemaps, a URL set, a plain text list or a feed, gzipped or not. Pure.
 
-Written for foreign bytes: a document type, and with it every entity, is refused; size, number, nesting and the length
-of one token have limits, and the file is unpacked and parsed in pieces, so that a bomb costs no more than they allow.
-What is broken gives what could be read before the break, and entries that give no URL are counted and told. Which URLs
-belong to a crawl is judged by others.
+The input is untrusted: a document type, and with it every entity, is rejected; size, number, nesting and token length
+are limited, and the file is decompressed and parsed in chunks, so that a bomb costs no more than the limits allow. A
+broken file yields the entries before the error, and entries without a URL are counted and reported. The caller decides
+which URLs belong to a crawl.
 """
 
 import re
@@ -17,9 +17,9 @@ from xml.parsers import expat
 from shoal.base.text import plural
 
 LONGEST_TEXT: Final = 8_192  # of a URL or a date, in characters
-LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers read an unfinished one again and again
+LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers rescan an unfinished one for each chunk
 DEEPEST: Final = 50
-MOST_WRAPPINGS: Final = 2  # a .gz file that the server gzips once more
+MOST_WRAPPINGS: Final = 2  # a .gz file that the server compresses again
 MOST_MEMBERS: Final = 1_000  # of one gzip file
 MOST_PREAMBLE: Final = 100  # lines of a text before its first URL
 
@@ -39,7 +39,7 @@ class SitemapKind(StrEnum):
 
 
 class SitemapEntry(NamedTuple):
-    """A URL, absolute and otherwise as written, with the moment of its last change as written, if there is one."""
+    """An absolute URL and, if given, the time of its last change, both as written."""
 
     url: str
     lastmod: str | None = None
@@ -47,7 +47,7 @@ class SitemapEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Sitemap:
-    """What was read. Without a kind the bytes are no sitemap; `problem` continues the sentence "The sitemap …"."""
+    """The parsed sitemap. Without a kind the input is not a sitemap; `problem` continues "The sitemap …"."""
 
     kind: SitemapKind | None = None
     entries: list[SitemapEntry] = field(default_factory=list)
@@ -57,11 +57,11 @@ class Sitemap:
 
 @dataclass(frozen=True, slots=True)
 class SitemapLimits:
-    """How much of one sitemap is read. The first two are the protocol's own."""
+    """Limits per sitemap. The first two are those of the sitemap protocol."""
 
-    max_bytes: int = 50 * 1024 * 1024  # unpacked
+    max_bytes: int = 50 * 1024 * 1024  # decompressed
     most_entries: int = 50_000
-    most_elements: int = 1_000_000  # or lines, whatever they hold: about a second of work
+    most_elements: int = 1_000_000  # or lines, of any content: about a second of work
 
 
 DEFAULT_LIMITS: Final = SitemapLimits()
@@ -95,17 +95,17 @@ _ITEMS: Final = frozenset(
     {"/urlset/url", "/sitemapindex/sitemap", "/rss/channel/item", "/feed/entry", "/RDF/item", "/RDF/channel/item"}
 )
 _TEXTS: Final = _URLS | _DATES
-_WITH_LOC: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap"})  # items that may have their URL in no element
+_WITH_LOC: Final = frozenset({"/urlset/url", "/sitemapindex/sitemap"})  # may hold the URL as text, without `<loc>`
 _GUID: Final = "/rss/channel/item/guid"
 _ATOM_LINK: Final = "/feed/entry/link"
 
 
 class _Stop(Exception):
-    """Reading ends here; the reason is the end of a sentence."""
+    """Stops parsing; the message continues "The sitemap …"."""
 
 
 def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap:
-    """What the bytes list; never raises, whatever they are."""
+    """Parse a sitemap; never raises, whatever the bytes are."""
     sitemap = Sitemap()
     try:
         pieces = _without_start(_unpacked(body, limits.max_bytes))
@@ -124,7 +124,7 @@ def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap
 
 
 def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
-    """The bytes in pieces, without gzip around them."""
+    """Yield the bytes in chunks, decompressed if they are gzip."""
     pieces: Iterator[bytes] = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
     for _ in range(MOST_WRAPPINGS):
         first = next(pieces, b"")
@@ -146,7 +146,7 @@ def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Every member of a gzip file; whoever asks for no more pieces stops the unpacking."""
+    """Yield the content of every gzip member, lazily: decompression stops when the caller stops iterating."""
     piece = b""
     for _ in range(MOST_MEMBERS):
         member = zlib.decompressobj(_GZIP_ONLY)
@@ -163,13 +163,13 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
             piece = member.unused_data or member.unconsumed_tail
         while len(piece) < len(_GZIP) and (more := next(pieces, b"")):
             piece += more
-        if not piece.startswith(_GZIP):  # padding behind the last member
+        if not piece.startswith(_GZIP):  # padding after the last member
             return
     raise _Stop(f"is a gzip file of more than {MOST_MEMBERS:,} members; the rest was not read")
 
 
 def _without_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Without the blanks that some servers put in front of the XML declaration."""
+    """Strip the byte-order mark and the blanks that some servers send before the XML declaration."""
     for piece in pieces:
         begun = piece.removeprefix(_MARK).lstrip(_BLANK)
         if begun:
@@ -179,7 +179,7 @@ def _without_start(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: Iterator[bytes]) -> None:
-    """One URL a line. A text that has none near its beginning is something else."""
+    """Read one URL per line. A text without a URL near its start is not a sitemap."""
     head = first.replace(b"\r", b"\n").split(b"\n", MOST_PREAMBLE)[:MOST_PREAMBLE]
     if b"\x00" in first[:LONGEST_TEXT] or not any(map(_is_url, head)):
         raise _Stop("is no sitemap")
@@ -220,10 +220,10 @@ def _refuse(sitemap: Sitemap, limits: SitemapLimits) -> None:
 
 
 class _Xml:
-    """One XML file on its way through the parser.
+    """The parser state of one XML file.
 
-    Elements are known by their path from the root, with the root's own prefix left out: what another vocabulary, such
-    as that of images, puts into an entry is never at the path of a URL.
+    Elements are identified by their path from the root, without the root's namespace prefix, so that elements of other
+    vocabularies in an entry, such as images, never match the path of a URL.
     """
 
     def __init__(self, sitemap: Sitemap, limits: SitemapLimits) -> None:
@@ -232,12 +232,12 @@ class _Xml:
         self._room = limits.most_elements
         self._paths = [""]
         self._prefix = ""
-        self._text: list[str] | None = None  # of the element that is being read, if its text matters
+        self._text: list[str] | None = None  # of the current element, if its text is needed
         self._length = 0
-        self._date: str | None = None  # of the entry, when it comes before the URL
-        self._listed = 0  # URLs that the entry has given
-        self._refused = 0  # in all, when the entry began
-        self._spare = ""  # its URL if no other comes
+        self._date: str | None = None  # of the entry, if it precedes the URL
+        self._listed = 0  # URLs of the current entry
+        self._refused = 0  # total at the start of the entry
+        self._spare = ""  # fallback URL of the entry
         parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -256,10 +256,10 @@ class _Xml:
         except expat.ExpatError as error:
             words = expat.ErrorString(error.code)
             raise _Stop(f"is broken in line {error.lineno} ({words}); what stood before was read") from None
-        except (LookupError, ValueError) as error:  # an encoding that Python does not know, or cannot use here
+        except (LookupError, ValueError) as error:  # an encoding that Python does not know or that expat cannot use
             raise _Stop(f"cannot be decoded ({error})") from None
         finally:
-            del self._parser  # it calls us: a circle, which would keep all that was read until garbage is looked for
+            del self._parser  # breaks a reference cycle, which would keep everything in memory until garbage collection
 
     def _doctype(self, *_: object) -> None:
         raise _Stop("declares a document type, which no sitemap needs; it was not read")
@@ -295,7 +295,7 @@ class _Xml:
             self._listen()
 
     def _finish(self, item: str) -> None:
-        """The end of an entry. One without `<loc>` may have the URL as its text, and one of a feed as its name."""
+        """Finish an entry. Without a URL element, use the entry's text, or a feed item's `guid` or `rdf:about`."""
         if self._text is not None:
             self._spare = self._heard()
         if self._listed:
@@ -307,7 +307,7 @@ class _Xml:
 
     def _root(self, name: str) -> str:
         prefix, colon, local = name.rpartition(":")
-        self._prefix = "" if local == "RDF" else prefix + colon  # what it lists is of another vocabulary
+        self._prefix = "" if local == "RDF" else prefix + colon  # its items belong to another vocabulary
         self._sitemap.kind = _ROOTS.get(local)
         if self._sitemap.kind is None:
             raise _Stop(f"is no sitemap: it begins with <{name[:64]}>")
@@ -342,7 +342,7 @@ class _Xml:
 
     def _list(self, written: str) -> None:
         if self._listed and self._sitemap.kind is SitemapKind.FEED:
-            return  # an item is one page, whatever else it links to
+            return  # an item is one page, even if it has several links
         self._listed += _add(self._sitemap, self._limits, written, self._date)
 
     def _dated(self, lastmod: str | None) -> None:

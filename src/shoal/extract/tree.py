@@ -1,6 +1,6 @@
-"""The tree of a page, parsed within limits. What stands in it is read by others.
+"""Parse a page into a tree, within limits. Other modules read the tree.
 
-Left out is what a browser does not show as part of the page: the content of `<template>`.
+The content of `<template>` is removed, because a browser does not show it.
 """
 
 import re
@@ -11,13 +11,13 @@ from turbohtml import Document, Namespace
 
 MAX_TAGS: Final = 500_000
 
-# The parser merges the attributes of repeated <html> and <body> tags one by one, in a time that is quadratic.
+# The parser merges the attributes of repeated <html> and <body> tags one by one, in quadratic time.
 _MERGED_TAG: Final = re.compile(r"<(?=(html|body)[\s/])", re.IGNORECASE)
 _HARMLESS_LENGTH: Final = 32_768
 
 
 def parse(text: str, max_tags: int = MAX_TAGS) -> tuple[Document, bool]:
-    """The tree, and whether it is that of the whole text or of its first part."""
+    """Return the tree, and whether it covers the whole text or only its first part."""
     whole = True
     if len(text) > _HARMLESS_LENGTH:
         text, whole = _within_limits(text, max_tags)

@@ -1,4 +1,4 @@
-"""From the text that a rule found to the value that it stands for. None means that it stands for none."""
+"""Parse the text that a rule found into a typed value; None if it cannot be parsed."""
 
 import math
 import re
@@ -11,9 +11,9 @@ from typing import Final
 from ada_url import join_url
 
 LONGEST_NUMBER: Final = 60
-LONGEST_INT: Final = 19  # characters: what any reader of JSON and every store can hold
+LONGEST_INT: Final = 19  # characters: fits into 64 bits, for stores and JSON parsers
 
-# Thousands kept apart by a space or an apostrophe, or dots and commas, which need a closer look.
+# Thousands separated by a space or an apostrophe; dots and commas are ambiguous and resolved later.
 _NUMBER: Final = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:[\s'\u2019]\d{3})++(?!\d)(?:[.,]\d+)?|[.,]?\d[\d.,]*+)", re.ASCII)
 _SCIENTIFIC: Final = re.compile(r"\s*[-+]?\d{1,30}(?:\.\d{1,30})?[eE][-+]?\d{1,3}\s*", re.ASCII)
 _MARK: Final = re.compile(r"[.,]")
@@ -23,7 +23,7 @@ _FALSE: Final = frozenset({"false", "no", "off", "0", "n"})
 
 
 def read_int(text: str) -> int | None:
-    """The first number in the text, if it is whole: `1.234.567`, `1,234` and `12 pieces` are."""
+    """Return the first number in the text if it is an integer, as in `1.234.567`, `1,234` and `12 pieces`."""
     written = _plain_number(text, three_are_thousands=True)
     if written is None:
         return None
@@ -34,14 +34,14 @@ def read_int(text: str) -> int | None:
 
 
 def read_float(text: str) -> float | None:
-    """The first number in the text: `1,234.5`, `1.234,5` and `€ 12,50` are understood."""
+    """Return the first number in the text, as in `1,234.5`, `1.234,5` and `€ 12,50`."""
     written = _plain_number(text, three_are_thousands=False)
     number = math.nan if written is None else float(written)
     return number if math.isfinite(number) else None
 
 
 def _plain_number(text: str, *, three_are_thousands: bool) -> str | None:
-    """The first number as a program writes it."""
+    """Return the first number in plain decimal notation."""
     if len(text) < LONGEST_NUMBER and _SCIENTIFIC.fullmatch(text):
         return f"{Decimal(text.strip()):f}"
     found = _NUMBER.search(text)
@@ -57,8 +57,8 @@ def _plain_number(text: str, *, three_are_thousands: bool) -> str | None:
 
 
 def _decimal_mark(digits: str, three_are_thousands: bool) -> str | None:
-    """Which of `.` and `,` separates the fraction: the later one, unless it stands more than once. A lone comma before
-    three digits separates thousands; a lone dot does so only in whole numbers."""
+    """Return the decimal separator: the last of `.` and `,`, unless it occurs more than once. A lone comma before three
+    digits separates thousands; a lone dot does so only if an integer is wanted."""
     last = max(digits.rfind("."), digits.rfind(","))
     if last < 0:
         return None
@@ -77,11 +77,11 @@ def read_bool(text: str) -> bool | None:
 
 
 def read_date(text: str, form: str | None = None) -> str | None:
-    """A date, or a date with a time, in ISO 8601."""
+    """Return a date, or a date with time, in ISO 8601."""
     written = text.strip()[:LONGEST_NUMBER]
     ways: tuple[Callable[[str], datetime], ...] = (datetime.fromisoformat, parsedate_to_datetime)
     if form is not None:
-        ways = (lambda said: datetime.strptime(said, form),)  # noqa: DTZ007 - the text says its zone or has none
+        ways = (lambda said: datetime.strptime(said, form),)  # noqa: DTZ007 - the time zone is the text's, or none
     for way in ways:
         try:
             found = way(written)
@@ -93,7 +93,7 @@ def read_date(text: str, form: str | None = None) -> str | None:
 
 
 def read_url(text: str, base: str) -> str | None:
-    """The absolute address, seen from the page."""
+    """Return the absolute URL, resolved against the page's base."""
     try:
         return join_url(base, text.strip()) if text.strip() else None
     except ValueError:

@@ -1,1 +1,1 @@
-"""One page: asked for through egress, decoded, read. Tries once; a retry is the frontier's business."""
+"""Fetch one page through egress, decode it and extract its facts. One attempt only: the frontier retries."""

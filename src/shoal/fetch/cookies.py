@@ -1,6 +1,6 @@
-"""The cookies of one walker: what sites set, within limits, and what each URL is sent (RFC 6265). In memory only.
+"""The cookie jar of one walker (RFC 6265): bounded, in memory only.
 
-What a site writes never raises: a cookie that breaks a rule is left out, as a browser would.
+Input from sites never raises: an invalid cookie is ignored, as a browser would do.
 """
 
 import re
@@ -15,14 +15,14 @@ from shoal.base.url import Url, hostname, registrable_domain
 LONGEST: Final = 4096  # characters of one cookie, attributes included
 MOST_PER_HOST: Final = 50
 MOST: Final = 3000
-LONGEST_HEADER: Final = 8192  # of what one request carries: more makes servers refuse it
+LONGEST_HEADER: Final = 8192  # of one request's `Cookie` header; servers reject longer ones
 
 NEVER: Final = 1 << 62
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NUMBER_HOST: Final = re.compile(r"[\d.]+\Z|\[")
 _MAX_AGE: Final = re.compile(r"-?[0-9]+")
 
-# RFC 6265, 5.1.1: a date is any text that has a time, a day, a month and a year among its words.
+# RFC 6265, 5.1.1: a date is any text whose tokens include a time, a day, a month and a year, in any order.
 _WORD: Final = re.compile(r"[^\t -/;-@\[-`{-~]+")
 _TIME: Final = re.compile(r"(\d{1,2}):(\d{1,2}):(\d{1,2})(?!\d)", re.ASCII)
 _DAY: Final = re.compile(r"(\d{1,2})(?!\d)", re.ASCII)
@@ -32,7 +32,7 @@ _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep",
 
 @dataclass(slots=True)
 class Cookie:
-    """One cookie. Of a `host_only` one the domain is the only host that gets it."""
+    """One cookie. If it is `host_only`, it is sent only to the host `domain`, not to its subdomains."""
 
     name: str
     value: str
@@ -41,8 +41,8 @@ class Cookie:
     secure: bool = False
     host_only: bool = True
     expires_at: int = NEVER
-    number: int = field(default=0, compare=False)  # the order in which cookies came
-    is_given: bool = field(default=False, compare=False)  # by the operator: no site can push it out
+    number: int = field(default=0, compare=False)  # creation order
+    is_given: bool = field(default=False, compare=False)  # by the operator: never evicted
 
     @property
     def text(self) -> str:
@@ -50,12 +50,12 @@ class Cookie:
 
 
 class CookieJar:
-    """What the sites of one walk have set. False while it is empty, so that nobody looks into it."""
+    """The cookies set during one walker's crawl. False while empty, so that callers can skip the lookup."""
 
     def __init__(self, clock: Clock, given: Iterable[Cookie] = ()) -> None:
         self._clock = clock
         self._by_domain: dict[str, dict[tuple[str, str], Cookie]] = {}
-        self._of_sites: dict[tuple[str, str, str], Cookie] = {}  # all but the given ones, oldest first
+        self._of_sites: dict[tuple[str, str, str], Cookie] = {}  # set by sites, oldest first
         self._count = 0
         self._number = 0
         for cookie in given:
@@ -69,7 +69,7 @@ class CookieJar:
         return self._count
 
     def take(self, url: Url, fields: Iterable[str]) -> None:
-        """Keep what an answer from this URL sets, and drop what it takes back."""
+        """Store the cookies that a response from this URL sets, and delete those that it expires."""
         now = self._clock.micros()
         for text in fields:
             cookie = read_cookie(_as_sent(text), url, now)
@@ -81,7 +81,7 @@ class CookieJar:
                 self._put(cookie)
 
     def header(self, url: Url) -> str:
-        """What a request for this URL says in `Cookie`; empty if nothing."""
+        """Return the `Cookie` header of a request for this URL; empty if no cookie matches."""
         found = self._matching(url)
         if not found:
             return ""
@@ -105,7 +105,7 @@ class CookieJar:
         return found
 
     def _is_overwritten_from_outside(self, cookie: Cookie, url: Url) -> bool:
-        """Whoever speaks without encryption must not replace what was set with it."""
+        """Return whether a response over plain HTTP would overwrite a `Secure` cookie, which is not allowed."""
         if url.startswith("https:"):
             return False
         there = self._by_domain.get(cookie.domain, {}).get((cookie.name, cookie.path))
@@ -133,7 +133,7 @@ class CookieJar:
             self._drop(next(iter(self._of_sites.values())))
 
     def _least(self, cookies: Iterable[Cookie]) -> Cookie:
-        """The one of a host to let go: an expired one if there is any, else the oldest."""
+        """Return the cookie of a host to evict: an expired one if there is any, else the oldest."""
         now = self._clock.micros()
         return min(cookies, key=lambda cookie: (cookie.expires_at > now, cookie.number))
 
@@ -147,7 +147,7 @@ class CookieJar:
 
 
 def read_cookie(text: str, url: Url, now: int) -> Cookie | None:
-    """The cookie that a `Set-Cookie` from this URL means; None if it may not be kept."""
+    """Parse a `Set-Cookie` field from this URL; None if the cookie is invalid or not allowed."""
     if len(text) > LONGEST or _CONTROL.search(text):
         return None
     pair, _, rest = text.partition(";")
@@ -174,13 +174,13 @@ def read_cookie(text: str, url: Url, now: int) -> Cookie | None:
 
 
 def is_public_suffix(domain: str) -> bool:
-    """Whether nobody owns it as a whole: `co.uk`, `com`, `localhost`."""
+    """Return whether this is a public suffix, such as `co.uk`, `com` or `localhost`."""
     below = f"x.{domain}"
     return registrable_domain(below) == below
 
 
 def _as_sent(text: str) -> str:
-    """Servers write UTF-8 into a field that is read as Latin-1."""
+    """Decode as UTF-8 a field that was read as Latin-1: many servers send UTF-8 in headers."""
     try:
         return text if text.isascii() else text.encode("latin-1").decode()
     except UnicodeError:
@@ -188,7 +188,7 @@ def _as_sent(text: str) -> str:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """The last of each name counts."""
+    """Parse cookie attributes; the last one of each name wins."""
     found = {}
     for part in text.split(";"):
         name, _, value = part.partition("=")
@@ -197,7 +197,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _domain(written: str, host: str) -> str | None:
-    """The domain that a cookie is for: empty for its host alone, None if it may not be set from there."""
+    """Return the domain of a cookie: empty if host-only, None if this host may not set a cookie for it."""
     domain = written.removeprefix(".").lower()
     if not domain:
         return ""
@@ -209,7 +209,7 @@ def _domain(written: str, host: str) -> str | None:
 
 
 def _keeps_its_word(cookie: Cookie, url: Url, said: dict[str, str]) -> bool:
-    """What a cookie promises by its attributes and by its name must be so."""
+    """Check `Secure` and the name prefixes `__Secure-` and `__Host-`."""
     is_safe = url.startswith("https:")
     if cookie.secure and not is_safe:
         return False
@@ -233,7 +233,7 @@ def _expiry(said: dict[str, str], now: int) -> int:
 
 
 def read_date(text: str) -> datetime | None:
-    """A date as cookies write it, its words in any order; None if it is none."""
+    """Parse a cookie date, whose tokens may be in any order; None if it is invalid."""
     time = day = month = year = None
     for word in _WORD.findall(text):
         if time is None and (found := _TIME.match(word)):
@@ -255,7 +255,7 @@ def read_date(text: str) -> datetime | None:
 
 
 def _domains(host: str) -> Iterable[str]:
-    """The host, and every domain that it is below."""
+    """Yield the host and each of its parent domains."""
     yield host
     if _NUMBER_HOST.match(host):
         return
@@ -280,7 +280,7 @@ def _is_below(path: str, start: str) -> bool:
 
 
 def _within(cookies: list[Cookie]) -> str:
-    """As many as one request may carry."""
+    """Join as many cookies as fit into one request header."""
     text = ""
     for cookie in cookies:
         longer = f"{text}; {cookie.text}" if text else cookie.text

@@ -1,6 +1,6 @@
-"""What each request of a crawl says in its headers: some to every host, secrets only where they belong, and cookies.
+"""The request headers of a crawl: those for every host, those for the seeds' origins only, and cookies.
 
-A header that somebody gave may be a secret, so only those that say what kind of answer is wanted go to every host.
+A custom header may be a secret, so only content-negotiation headers are sent to every host.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _MOST_KEPT: Final = 1000
 
 
 class CrawlHeaders:
-    """The headers of one walker. `at_home` go only to the origins of the seeds, and there only over what was named."""
+    """The headers of one walker. `at_home` headers are sent only to the origins in `homes`."""
 
     def __init__(
         self, everywhere: HeaderPairs, jar: CookieJar, at_home: HeaderPairs = (), homes: Iterable[str] = ()
@@ -27,7 +27,7 @@ class CrawlHeaders:
         self._with_cookie: dict[tuple[bool, str], HeaderPairs] = {}
 
     def to(self, url: Url) -> HeaderPairs:
-        """The headers of a request for this URL; the same object for the same headers, since a change costs time."""
+        """Return the headers for this URL; equal headers are the same object, because changing them costs time."""
         if not self._homes and not self._jar:
             return self._everywhere
         is_home = origin(url) in self._homes if self._homes else False
@@ -39,17 +39,17 @@ class CrawlHeaders:
         return self._cookied(is_home, cookies)
 
     def learn(self, response: Response) -> None:
-        """Keep the cookies that an answer sets."""
+        """Store the cookies that a response sets."""
         fields = response.headers.all("set-cookie")
         if fields:
             self._jar.take(Url(response.url), fields)
 
     def learn_again(self, url: str, field: str) -> None:
-        """Keep a cookie that somebody else was given on the way to a page."""
+        """Store a cookie that another walker received in an earlier redirect of the chain."""
         self._jar.take(Url(url), (field,))
 
     def at_hop(self, request: Request, response: Response) -> Request:
-        """A redirect may set cookies, and lead to where other headers belong."""
+        """Store the cookies of a redirect and return the next request with the headers for its URL."""
         self.learn(response)
         return request._replace(headers=self.to(Url(request.url)))
 
@@ -64,11 +64,11 @@ class CrawlHeaders:
 
 
 def homes_of(seeds: Iterable[Url]) -> set[str]:
-    """Where the secrets of a crawl may go: the origins of its seeds, and the same hosts with encryption."""
+    """Return the origins that may receive a crawl's secrets: those of its seeds, and the same hosts over HTTPS."""
     homes = {origin(seed) for seed in seeds}
     return homes | {f"https://{home.removeprefix('http://')}" for home in homes if _is_plain(home)}
 
 
 def _is_plain(home: str) -> bool:
-    """Whether it is http at its own port: then https at its own port is the same host, only safer."""
+    """Return whether the origin is HTTP on the default port; HTTPS on its default port is then the same host."""
     return home.startswith("http://") and ":" not in home[7:].rpartition("]")[2]

@@ -1,5 +1,5 @@
-"""Every code that a page's record may carry as its error, in words. Who meets an error words its message; the reference
-is made from this table, and a test holds that no code is missing."""
+"""The error codes of page records, with descriptions. The reference is generated from this table, and a test checks
+that it is complete. Messages are written where the error occurs."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from shoal.base.url import UrlRefusal
 
 
 class Meaning(NamedTuple):
-    """What a code says, and whether another try may help: then the page is asked for several times before it fails."""
+    """The description of a code, and whether the page is retried before it fails."""
 
     description: str
     tried_again: bool = False

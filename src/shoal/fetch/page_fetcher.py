@@ -1,5 +1,5 @@
-"""One page: ask for it, decode its body, read its facts. A redirect ends the fetch: whether and when its target may be
-asked for is not decided here. Failures are values."""
+"""Fetch one page: request it, decode its body, extract its facts. Failures are returned, not raised. A redirect ends
+the fetch: the caller decides whether and when to request its target."""
 
 from collections.abc import Callable
 from random import getrandbits
@@ -35,7 +35,7 @@ from shoal.hosts.throttle import THROTTLED
 from shoal.pages.bodies import Captured
 from shoal.pages.page import NOT_MODIFIED
 
-if TYPE_CHECKING:  # few crawls ask for more than facts
+if TYPE_CHECKING:  # few crawls need optional facts
     from shoal.extract.optional_facts import OptionalFacts, OptionalFactsReader
 
 RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
@@ -44,12 +44,12 @@ LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
 
 
-Blob = bytes  # by another name: what was fetched has a field `bytes`
+Blob = bytes  # alias, because `Fetched` has a field named `bytes`
 
 
 class Fetched(Struct):
-    """What one fetch gave: an answer (`status`), or a failure, or both when the body could not be read. With a `chain`
-    it was a redirect to `final_url`, which has not been asked for yet."""
+    """The result of one fetch: a response (`status`), a failure, or both if the body could not be read. If `chain` is
+    set, the response was a redirect to `final_url`, which has not been requested yet."""
 
     final_url: str
     seconds: float
@@ -62,21 +62,21 @@ class Fetched(Struct):
     facts: PageFacts | None = None
     further: "OptionalFacts | None" = None
     failure: Failure | None = None
-    captured: tuple[Captured, ...] = ()  # if asked for: the answer as it was sent
-    earlier: Blob = b""  # and those that redirected to it, as WARC records
+    captured: tuple[Captured, ...] = ()  # the raw response, if capture is on
+    earlier: Blob = b""  # the redirects that led to it, as WARC records
     retry_after: str | None = None
-    robots: str | None = None  # what the headers say to us as a robot
-    canonical: str | None = None  # what they give as the canonical URL
+    robots: str | None = None  # directives of `X-Robots-Tag` that apply to us
+    canonical: str | None = None  # canonical URL of the `Link` header
     chain: RedirectChain | None = None
 
     @property
     def retryable(self) -> bool:
-        """Whether another try may give more: the network or the server failed, not the page."""
+        """Return whether a retry may help: the network or the server failed, not the page."""
         return self.status in RETRYABLE_STATUS or (self.failure is not None and self.failure.retryable)
 
 
 class PageFetcher:
-    """Fetches pages for one walker, all within the same limits. `capture`: answers are wanted as sent, too."""
+    """Fetches pages for one walker, all with the same limits. With `capture`, raw responses are returned as well."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class PageFetcher:
         token: str = "shoal",
     ) -> None:
         self._egress = egress
-        self._blocked = blocked  # is told what was refused by rule or is no HTTP, with the detail for operators
+        self._blocked = blocked  # called for blocked requests and protocol errors, with details for operators
         self._headers = headers
         self._limits = limits
         self._options = options
         self._further = further
         self._capture = capture
-        self._token = token  # our name, for headers that are meant for some robots only
+        self._token = token  # our product token, for directives addressed to single robots
         self._urls = Canonicalizer(PLAIN_URLS)
         self._id = getrandbits(63)
 
@@ -108,8 +108,8 @@ class PageFetcher:
         condition: tuple[str | None, str | None] | None = None,
         chain: RedirectChain | None = None,
     ) -> Cancellable:
-        """Start; `done` is called once, unless the handle is cancelled first. `condition`: an ETag and a Last-Modified
-        of which at least one is known; if they still hold, the answer is 304. `chain`: the redirects that led here."""
+        """Start a fetch; `done` is called once, unless the handle is cancelled first. `condition`: ETag and
+        Last-Modified, at least one of them set, for a conditional request. `chain`: the redirects that led here."""
         if chain is not None and chain.heard_by != self._id:
             for place, field in chain.cookies:
                 self._headers.learn_again(place, field)
@@ -127,7 +127,7 @@ class PageFetcher:
                 fetched = self._read(request.url, outcome)
                 if chain is not None:
                     fetched.redirects = chain.hops
-        except Exception as error:  # raised in here, it would leave a page that nobody ever settles
+        except Exception as error:  # if it escaped, the page would never be settled
             return Fetched(request.url, 0.0, failure=unexpected(request.url, error))
         if self._capture and isinstance(outcome, Response):
             fetched.captured = (Captured(request, outcome),)
@@ -135,7 +135,7 @@ class PageFetcher:
         return fetched
 
     def _redirected(self, request: Request, response: Response, chain: RedirectChain | None) -> Fetched | None:
-        """Return where the redirect leads, or why it leads nowhere; None if it names no place."""
+        """Return the redirect's target, or the failure if it cannot be followed; None if it has no `Location`."""
         target = leads_to(response, self._urls)
         if target is None:
             return None
@@ -228,7 +228,7 @@ class PageFetcher:
 
 
 def unexpected(url: str, error: Exception) -> Failure:
-    """Reading an answer raised what nobody foresaw."""
+    """Return the failure for an unexpected exception while reading a response."""
     return Failure("unexpected", f"{type(error).__name__}: {error}"[:500], retryable=False, url=url)
 
 
@@ -238,7 +238,7 @@ def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
 
 
 def _cookies(response: Response, chain: RedirectChain | None) -> tuple[tuple[str, str], ...]:
-    """What was set on the way, for another walker that goes on from here; nothing if it is too much to carry."""
+    """Return the cookies set so far, for another walker that continues the chain; none if they exceed the limit."""
     fields = response.headers.all("set-cookie")
     if chain is None and not fields:
         return ()
@@ -247,10 +247,10 @@ def _cookies(response: Response, chain: RedirectChain | None) -> tuple[tuple[str
 
 
 def _validator(value: str | None) -> str | None:
-    """What a server calls this state of the page, if it can be said back to it."""
+    """Return the validator (ETag or Last-Modified) if it can be sent back in a header, else None."""
     return value if value and len(value) <= LONGEST_VALIDATOR and value.isascii() and value.isprintable() else None
 
 
 def may_be_html(content_type: str | None) -> bool:
-    """Whether a look at the body is worth it: one of no declared type may well be a page."""
+    """Return whether the body may be HTML; a body without a declared type may be."""
     return not content_type or content_type.lstrip().lower().startswith(HTML_TYPES)

@@ -1,6 +1,6 @@
-"""The redirects of one page: what was asked on the way, and what has to be known to go on from there later.
+"""The redirect chain of one page: the requests so far, and the state needed to continue it later.
 
-A redirect is not followed by the fetch that meets it: its target is judged first, and waits for the slot of its host.
+The fetch that receives a redirect does not follow it: the target is checked first and waits for a slot of its host.
 """
 
 from msgspec import Struct
@@ -9,12 +9,12 @@ from xxhash import xxh3_64_intdigest
 from shoal.egress import HeaderPairs, Hop
 
 MOST_COOKIES = 8_000  # characters of the cookies that a chain carries
-Blob = bytes  # by another name: a chain has a field `bytes`
+Blob = bytes  # alias, because `RedirectChain` has a field named `bytes`
 
 
 class RedirectStep(Struct, frozen=True):
-    """A request on the way that was answered with a redirect. `asked`: a hash of its headers, to tell a loop from a
-    page that is asked for again with the cookie it set."""
+    """A request that was answered with a redirect. `asked`: a hash of its headers, to distinguish a loop from a page
+    that is requested again with the cookie it set."""
 
     url: str
     status: int
@@ -22,8 +22,8 @@ class RedirectStep(Struct, frozen=True):
 
 
 class RedirectChain(Struct, frozen=True, omit_defaults=True):
-    """The redirects so far. `key` and `chk`: what the crawl knows the current target by. The other values are of the
-    last answer, in case its target is never fetched."""
+    """The redirects so far. `key` and `chk` identify the current target in the frontier. The other values describe the
+    last response, in case its target is never fetched."""
 
     steps: tuple[RedirectStep, ...]
     key: int = 0
@@ -31,9 +31,9 @@ class RedirectChain(Struct, frozen=True, omit_defaults=True):
     content_type: str | None = None
     bytes: int = 0
     seconds: float = 0.0
-    heard_by: int = 0  # the fetcher that heard the last answer: another one learns its cookies first
+    heard_by: int = 0  # id of the fetcher that got the last response; another one must store the cookies first
     cookies: tuple[tuple[str, str], ...] = ()  # URL and `Set-Cookie`
-    members: Blob = b""  # the answers so far as WARC records, if bodies are kept
+    members: Blob = b""  # the responses so far as WARC records, if bodies are kept
 
     @property
     def hops(self) -> tuple[Hop, ...]:

@@ -1,4 +1,4 @@
-"""One sitemap: ask for it, follow its redirects, read what it lists. Failures are values."""
+"""Fetch one sitemap: request it, follow its redirects, parse its entries. Failures are returned, not raised."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import Fetched, unexpected
 from shoal.hosts.throttle import THROTTLED
 
-if TYPE_CHECKING:  # most hosts have no sitemap where one is looked for
+if TYPE_CHECKING:  # most hosts have no sitemap at the default location
     from shoal.extract.sitemap import Sitemap
 
 MAX_BYTES: Final = 50 * 1024 * 1024
-SMALL_BYTES: Final = 2 * 1024 * 1024  # so many may be in memory for each that is under way
+SMALL_BYTES: Final = 2 * 1024 * 1024  # memory limit per concurrent sitemap fetch
 TOO_LARGE: Final = "body_too_large"
 PATIENCE: Final = timedelta(minutes=5)  # for up to 50 MB
 GZIPPED: Final = ("gzip", "x-gzip")
 
 
 class FetchedSitemap(Fetched):
-    """What one fetch gave: what the sitemap lists, or a failure. It stays as it was sent until somebody opens it: what
-    is small on its way may list 50 MB of URLs, and many may wait for their turn."""
+    """The result of one fetch: a sitemap or a failure. The body stays compressed until `open` is called, because a
+    small response may expand to 50 MB and many results may be waiting."""
 
     sitemap: "Sitemap | None" = None
-    body: Callable[[], bytes | Failure] | None = None  # what was sent, if it was not opened yet
+    body: Callable[[], bytes | Failure] | None = None  # the raw body, until it is opened
     listed: int = 0
 
     def open(self) -> None:
-        """Unpack and read what was sent, once."""
+        """Decompress and parse the body, once."""
         if self.body is None:
             return
         from shoal.extract.sitemap import read_sitemap
@@ -47,10 +47,10 @@ class FetchedSitemap(Fetched):
         else:
             self.sitemap = read_sitemap(body)
             self.listed = len(self.sitemap.entries)
-            self.sitemap.entries.reverse()  # so that the first ones are cheap to take
+            self.sitemap.entries.reverse()  # so that taking the first ones is cheap
 
     def take(self, most: int) -> list[str]:
-        """The next URLs as they are written, in order; they are not kept."""
+        """Remove and return the next URLs, as written and in order."""
         if self.sitemap is None:
             return []
         entries = self.sitemap.entries
@@ -64,7 +64,7 @@ class FetchedSitemap(Fetched):
 
     @property
     def problem(self) -> str | None:
-        """What went wrong, to follow the name of the sitemap; None if all of it was read."""
+        """Return what went wrong, as a predicate for the sitemap's name; None if all of it was read."""
         if self.failure is not None:
             return f"could not be had ({self.failure.message.rstrip('.')})"
         if self.sitemap is None:
@@ -73,7 +73,7 @@ class FetchedSitemap(Fetched):
 
 
 class _Errand(Struct, eq=False):
-    """One sitemap on its way."""
+    """One sitemap fetch in progress."""
 
     url: Url
     done: Callable[[FetchedSitemap], None]
@@ -87,9 +87,9 @@ class _Errand(Struct, eq=False):
 
 
 class SitemapFetcher:
-    """Fetches sitemaps for one walker. They may be much larger than pages, and of what is too large the first part is
-    read. One that proves to be large is asked for once more when it is the only one, and the next of them after
-    `go_on`: all at once, they and what they list would take more memory than there is."""
+    """Fetches sitemaps for one walker. They may be much larger than pages; those over the limit are truncated. A large
+    one is requested again when no other large one is in progress, and the next one only after `go_on`: fetched
+    concurrently, they and their entries would exhaust memory."""
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class SitemapFetcher:
         )
         self._small = replace(self._limits, max_body_bytes=SMALL_BYTES, cut_body=False)
         self._blocked = blocked
-        self._large: deque[_Errand] = deque()  # those that wait until they are alone
-        self._is_busy = False  # with a large one
-        self._is_read = True  # the last large one, and what it lists is out of the way
+        self._large: deque[_Errand] = deque()  # large ones, fetched one at a time
+        self._is_busy = False  # fetching a large one
+        self._is_read = True  # the last large one is read and its entries are stored
 
     def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable:
-        """Start; `done` is called once, unless the handle is cancelled first."""
+        """Start a fetch; `done` is called once, unless the handle is cancelled first."""
         errand = _Errand(url, done)
         self._send(errand, self._small, self._look)
         return errand
 
     def go_on(self) -> None:
-        """What the last large one lists is stored: the next may come."""
+        """Start the next large sitemap, after the entries of the last one have been stored."""
         self._is_read = True
         if self._large:
             self._begin_next()
@@ -146,7 +146,7 @@ class SitemapFetcher:
     def _fetched(self, url: str, outcome: Outcome) -> FetchedSitemap:
         try:
             return self._read(url, outcome)
-        except Exception as error:  # raised in here, it would leave a sitemap that nobody ever settles
+        except Exception as error:  # if it escaped, the sitemap would never be settled
             return FetchedSitemap(url, 0.0, failure=unexpected(url, error))
 
     def _read(self, url: str, outcome: Outcome) -> FetchedSitemap:
@@ -170,10 +170,10 @@ class SitemapFetcher:
         return fetched
 
     def _body(self, response: Response) -> bytes | Failure:
-        """What was sent, taken out of the response, which others still hold while it is read."""
+        """Move the body out of the response, which is still referenced elsewhere while the body is parsed."""
         taken = copy(response)
         response.raw = b""
         encodings = [value.strip().lower() for value in taken.headers.all("content-encoding")]
         if len(encodings) == 1 and encodings[0] in GZIPPED:
-            return taken.raw  # unpacked piece by piece by whoever reads it, as a .gz file is
+            return taken.raw  # the parser decompresses it in chunks, like a .gz file
         return taken.body(self._limits)
