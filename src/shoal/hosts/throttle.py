@@ -1,4 +1,4 @@
-"""What one walker learns about its hosts from their responses: which ask us to wait, have recovered, or are slow.
+"""The throttle tracker of one walker: learns from responses which hosts ask us to wait, have recovered, or are slow.
 
 It evaluates and remembers responses. The engine stops requesting a held host at once; the store makes the result
 durable and shared, and decides the length of a back-off, because other processes may have got the same responses.
@@ -29,7 +29,7 @@ MOST_HOSTS = 10_000  # maximum number of hosts remembered
 
 
 class HostNews(Struct):
-    """What one commit reports about a host. Durations are microseconds, as stored."""
+    """The report of one commit about a host. Durations are microseconds, as stored."""
 
     origin: str
     status: int = 0  # of a response that asks us to wait; 0: there was none
@@ -156,7 +156,7 @@ class ThrottleTracker:
         self._bout(host)
 
     def news(self) -> dict[int, HostNews]:
-        """Return the news to store. It is returned once, if `learn` confirms that it was stored."""
+        """Return the news to store; `learn` confirms it, `forget` queues it again."""
         self._sent, self._news = self._news, {}
         return self._sent
 
