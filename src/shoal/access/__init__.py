@@ -1,1 +1,1 @@
-"""Who may do what: tokens, scopes, the log of administrative acts. Knows nothing of HTTP."""
+"""Access control: tokens, token scopes, idempotency keys and the audit log. Independent of HTTP."""

@@ -1,12 +1,13 @@
-"""How a verb that an administrator may use leaves a note of it in its own commit, without knowing who asked."""
+"""The hook by which an administrative operation writes an audit log entry in its own commit, without knowing its
+caller."""
 
 from collections.abc import Awaitable, Callable
 
 from shoal.base.database import Tx
 
 AuditHook = Callable[[Tx, str], Awaitable[None]]
-"""Writes into an open transaction that something was done to a subject."""
+"""Writes an audit log entry about a subject, in an open transaction."""
 
 
 async def no_audit(tx: Tx, subject: str) -> None:
-    """For what nobody has to answer for."""
+    """Write nothing: for operations that are not audited."""

@@ -1,5 +1,5 @@
-"""The log of administrative acts: who did what, to what, when, from where. Written in the commit of the act, and never
-changed."""
+"""The audit log: who did what, to which subject, when and from where. Entries are written in the commit of the action
+and never changed."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from shoal.base.database import Database, Tx
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Something that an administrator did: `token.created`, `crawl.removed`."""
+    """An administrative action, such as `token.created` or `crawl.removed`."""
 
     name: str
     subject: str
@@ -20,7 +20,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAuditEntry:
-    """An act as the log has it."""
+    """An entry of the audit log as it is stored."""
 
     number: int
     at: int
@@ -30,18 +30,18 @@ class StoredAuditEntry:
 
 
 class AuditLog:
-    """Writes and lists acts."""
+    """Writes and lists audit log entries."""
 
     def __init__(self, database: Database, store: AuditLogStore) -> None:
         self._database = database
         self._store = store
 
     async def note_in(self, tx: Tx, by: Caller, act: AuditEntry) -> None:
-        """Write an act in its own commit."""
+        """Write an entry in the commit of its action."""
         await self._store.append(tx, by, act)
 
     async def note(self, by: Caller, act: AuditEntry) -> None:
-        """Write an act that changed nothing in the store."""
+        """Write an entry for an action that changed nothing in the store."""
         await self._database.run(lambda tx: self._store.append(tx, by, act))
 
     async def newest(

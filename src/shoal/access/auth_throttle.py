@@ -1,4 +1,5 @@
-"""Failed credentials, counted by where they came from: after a few, the next ones have to wait. Bounded memory."""
+"""The throttle for failed authentication: failures are counted per client network, and after several, further attempts
+have to wait. Memory is bounded."""
 
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -7,26 +8,26 @@ from math import ceil
 from shoal.base.clock import Clock
 from shoal.base.errors import RateLimited
 
-MOST_FAILURES = 10  # at once; then one more for each of the seconds below
+MOST_FAILURES = 10  # in a burst; then one more per `SECONDS_EACH`
 SECONDS_EACH = 6.0
 MOST_PLACES = 10_000
 
 
 class AuthThrottle:
-    """A leaky bucket for each place. Who has filled his waits until some of it has run out."""
+    """A leaky bucket per client network. A client whose bucket is full has to wait until it has drained a little."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when the bucket of a place will have run out
+        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when the bucket of a network will be empty
 
     def check(self, address: str) -> None:
-        """Refuse a place that failed too often."""
+        """Raise `RateLimited` if this client network failed too often."""
         over = self._level(client_network(address)) - (MOST_FAILURES - 1) * SECONDS_EACH
         if over > 0:
             raise RateLimited("Too many wrong credentials came from your address", ceil(over))
 
     def count(self, address: str) -> bool:
-        """Count one failure; whether it filled the bucket."""
+        """Count a failure; return whether the bucket is full now."""
         place = client_network(address)
         level = self._level(place) + SECONDS_EACH
         self._empty_at[place] = self._clock.monotonic() + level
@@ -40,7 +41,7 @@ class AuthThrottle:
 
 
 def client_network(address: str) -> str:
-    """One address, or for IPv6 the network of it: whoever has one address there has them all."""
+    """Return the address, or its /64 network for IPv6, because a client usually controls the whole network."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -1,17 +1,17 @@
-"""Who asks for something."""
+"""The caller of an operation."""
 
 from dataclasses import dataclass
 
 from shoal.access.scopes import TokenScope, allows
 from shoal.base.errors import NotAllowed
 
-LOCAL = "local"  # whoever works at this machine
+LOCAL = "local"  # a user on this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Somebody who was let in: the holder of a token, or who works at this machine. `who` is what the log of
-    administrative acts says of them, `address` where they asked from, `until` when their right ends (micros)."""
+    """An authenticated caller: the owner of a token, or a user on this machine. `who` is the name in the audit log,
+    `address` the client's address, `until` the end of the authorization (microseconds)."""
 
     who: str
     scopes: frozenset[TokenScope]
@@ -19,7 +19,7 @@ class Caller:
     until: int | None = None
 
     def demand(self, wanted: TokenScope) -> None:
-        """Refuse who lacks a scope, by its name."""
+        """Raise `NotAllowed` if the caller lacks a token scope."""
         if not allows(self.scopes, wanted):
             held = ", ".join(sorted(self.scopes)) or "none"
             problem = f"this needs the scope {wanted.value}, and the token has {held}"
@@ -27,5 +27,5 @@ class Caller:
 
 
 def local_caller(address: str = "") -> Caller:
-    """Who works at this machine, and so may do everything."""
+    """Return the user on this machine, who may do everything."""
     return Caller(who=LOCAL, scopes=frozenset(TokenScope), address=address)

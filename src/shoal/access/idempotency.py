@@ -1,7 +1,7 @@
-"""Requests that carry a key of their caller's are carried out once, however often they come, to whatever controller.
+"""Idempotency keys: a request that is repeated with the same key is executed once, whichever controllers receive it.
 
-What such a request makes has an id that is chosen before it is made and kept with the key. So a repeat that finds no
-answer, because the first one died or is still under way, makes the same thing and not a second one.
+The id of the object that a request creates is chosen in advance and stored with the key. A repeated request that finds
+no response, because the first one died or is still running, therefore creates the same object, not a second one.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LONGEST = 255
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """Whose key it is, for which endpoint."""
+    """A key of a caller for one endpoint."""
 
     caller: str
     route: str
@@ -29,7 +29,7 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """What was answered to the first of the requests."""
+    """The response to the first of the requests."""
 
     status: int
     body: str
@@ -38,7 +38,8 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """What is known of a key: what it was sent with, the id of what is made, and the answer, if there is one yet."""
+    """The stored state of a key: the digest of the request, the id of the created object, and the response, if there is
+    one yet."""
 
     digest: str
     subject: str
@@ -47,31 +48,33 @@ class IdempotencyRecord:
 
 class IdempotencyStore(Protocol):
     async def prune(self, tx: Tx, key: IdempotencyKey, age: int, limit: int) -> None:
-        """Forget keys older than `age` micros: this one, and up to `limit` others."""
+        """Remove keys older than `age` microseconds: this one, and up to `limit` others."""
         ...
 
     async def keep(self, tx: Tx, key: IdempotencyKey, digest: str, subject: str) -> IdempotencyRecord:
-        """Keep a key, unless it is kept already; what is kept."""
+        """Store a key unless it is stored already; return the stored record."""
         ...
 
     async def answered(self, tx: Tx, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Keep an answer, unless there is one already; the one that is kept. A key that is gone keeps none."""
+        """Store a response unless there is one already; return the stored one. If the key is gone, nothing is
+        stored."""
         ...
 
     async def forget(self, tx: Tx, key: IdempotencyKey) -> None:
-        """Forget a key that has no answer."""
+        """Remove a key that has no response."""
         ...
 
 
 class Idempotency:
-    """The verbs of keys."""
+    """Executes requests with an idempotency key once."""
 
     def __init__(self, database: Database, store: IdempotencyStore) -> None:
         self._database = database
         self._store = store
 
     async def begin(self, key: IdempotencyKey, content: str, subject: str) -> IdempotencyRecord:
-        """The id to make, and the answer if it was made already. Refuses a key that was sent with something else."""
+        """Return the id to create, and the response if it was created already. Reject a key that was sent with a
+        different request."""
         if not key.key.isascii() or not key.key.isprintable() or not 0 < len(key.key) <= LONGEST:
             raise InvalidInput(
                 "Idempotency-Key", f"is not 1 to {LONGEST} printable ASCII characters", "send such a one"
@@ -88,9 +91,9 @@ class Idempotency:
         return kept
 
     async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Keep the answer; what everybody is answered from now on."""
+        """Store the response; return the one that every repeated request gets from now on."""
         return await self._database.run(lambda tx: self._store.answered(tx, key, answer))
 
     async def forget(self, key: IdempotencyKey) -> None:
-        """The request was refused, nothing was made: the key is free for a better one."""
+        """Release the key of a rejected request, which created nothing, so that a corrected one can use it."""
         await self._database.run(lambda tx: self._store.forget(tx, key))

@@ -1,11 +1,11 @@
-"""What a caller may do: scopes, and roles, which are names for sets of them."""
+"""Token scopes, which say what a caller may do, and roles, which are named sets of them."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 
 class TokenScope(StrEnum):
-    """`admin` includes `write`, which includes `read`; `bot` and `node` stand for themselves."""
+    """`admin` includes `write`, which includes `read`; `bot` and `node` include nothing else."""
 
     READ = "read"
     WRITE = "write"
@@ -23,22 +23,22 @@ INCLUDES = {
 }
 
 ROLES: Mapping[str, frozenset[TokenScope]] = {
-    "viewer": frozenset({TokenScope.READ}),  # looks
-    "operator": frozenset({TokenScope.WRITE}),  # looks, starts, stops
-    "admin": frozenset({TokenScope.ADMIN}),  # all of that, and tokens
+    "viewer": frozenset({TokenScope.READ}),  # reads
+    "operator": frozenset({TokenScope.WRITE}),  # reads, starts, stops
+    "admin": frozenset({TokenScope.ADMIN}),  # all of that, and manages tokens
     "bot": frozenset({TokenScope.BOT}),  # pulls page jobs and pushes results
-    "node": frozenset({TokenScope.NODE}),  # a worker of ours
+    "node": frozenset({TokenScope.NODE}),  # a worker process of ours
 }
 
 
 def allows(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
-    """Whether one of the held scopes includes the wanted one."""
+    """Return whether one of the held scopes includes the wanted one."""
     return any(wanted in INCLUDES[scope] for scope in held)
 
 
 def may_give(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
-    """Whether who holds these may make a token with that one: nobody gives what he lacks, but an admin names bots and
-    nodes without being one."""
+    """Return whether a caller with these scopes may create a token with the wanted one: only scopes the caller has,
+    except that an admin may create tokens for bots and nodes."""
     return TokenScope.ADMIN in held or allows(held, wanted)
 
 

@@ -1,4 +1,4 @@
-"""The store contracts of tokens and of the log of acts."""
+"""The store contracts of tokens and of the audit log."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,34 +23,34 @@ class TokenStore(Protocol):
         made_by: str,
         ttl: int | None,
     ) -> "Token | None":
-        """Keep a new token that expires `ttl` micros from now; None if the id is taken."""
+        """Store a new token that expires after `ttl` microseconds; return None if the id is taken."""
         ...
 
     async def get(self, tx: Tx, token_id: str) -> "Token | None": ...
 
     async def valid(self, tx: Tx, token_id: TokenId) -> "Token | None":
-        """The token if it is neither revoked nor expired, by the store's clock."""
+        """Return the token if it is neither revoked nor expired, by the store's clock."""
         ...
 
     async def page_of(self, tx: Tx, before: int | None, limit: int) -> "list[Token]":
-        """Tokens, revoked and expired ones too, the newest first."""
+        """Return tokens, including revoked and expired ones, newest first."""
         ...
 
     async def any_made(self, tx: Tx) -> bool:
-        """Whether there ever was a token: rows stay when their token ends."""
+        """Return whether a token was ever created: rows are kept after a token has ended."""
         ...
 
     async def lock_admins(self, tx: Tx) -> list[TokenId]:
-        """The valid tokens with the scope admin, locked until the transaction ends: of two who each revoke the other's,
-        the second sees what the first did."""
+        """Return the valid tokens with the scope admin, locked until the transaction ends: if two admins revoke each
+        other's tokens at once, the second sees the first one's change."""
         ...
 
     async def revoke(self, tx: Tx, token_id: str) -> bool:
-        """End a token; False if it is revoked already."""
+        """Revoke a token; return False if it is revoked already."""
         ...
 
     async def mark_used(self, tx: Tx, token_id: TokenId, every: int) -> None:
-        """Remember the time of use, unless it was remembered less than `every` micros ago."""
+        """Record the time of use, unless it was recorded less than `every` microseconds ago."""
         ...
 
 
@@ -58,5 +58,5 @@ class AuditLogStore(Protocol):
     async def append(self, tx: Tx, by: "Caller", act: "AuditEntry") -> None: ...
 
     async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> "list[StoredAuditEntry]":
-        """Acts, the newest first; of one subject, if it is named."""
+        """Return entries, newest first; only those of `subject` if it is given."""
         ...

@@ -1,7 +1,7 @@
-"""A token: what it looks like, what is kept of it, and what somebody fills in to get one.
+"""Tokens: their format, their stored form, and the form to request one.
 
-`shl_7h3k9m2pxw_…`: a mark by which scanners of leaked secrets know it, ten characters that name it (its id is
-`tok_7h3k9m2pxw`), 200 random bits, and a checksum, so that a mistyped one costs the store nothing.
+`shl_7h3k9m2pxw_…`: a prefix that secret scanners recognize, ten characters that name the token (its id is
+`tok_7h3k9m2pxw`), 200 random bits, and a checksum, so that a mistyped token is rejected without a query to the store.
 """
 
 import re
@@ -30,8 +30,8 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What is kept of a token: never the token itself. Times are micros; `seen_at` is the store's clock when it was
-    read, by which it is judged."""
+    """The stored form of a token, without its text. Times are microseconds; `seen_at` is the store's time when it was
+    read, by which its expiry is determined."""
 
     number: int
     id: TokenId
@@ -65,7 +65,7 @@ def _check_duration(text: str | None) -> str | None:
 
 
 class TokenRequest(Form, frozen=True, kw_only=True):
-    """What somebody fills in to get a token."""
+    """The request to create a token."""
 
     checks: ClassVar[dict[str, Check]] = {"name": _check_name, "expires_in": _check_duration}
 
@@ -82,7 +82,7 @@ class TokenRequest(Form, frozen=True, kw_only=True):
     ] = None
 
     def wanted(self) -> frozenset[TokenScope]:
-        """The scopes that the role or the list names."""
+        """Return the scopes that the role or the list names."""
         if (self.role is None) == (not self.scopes):
             problem = "is missing" if self.role is None else "stands beside scopes"
             raise InvalidInput("role", problem, f"give one of {', '.join(ROLES)}, or a list of scopes")
@@ -90,14 +90,14 @@ class TokenRequest(Form, frozen=True, kw_only=True):
 
 
 def mint() -> tuple[TokenId, str]:
-    """A fresh token and its id."""
+    """Create a token; return its id and its text."""
     body = f"shl_{_random(NAME_LENGTH)}_{_random(SECRET_LENGTH)}"
     text = body + _checksum(body)
     return _id_of(text), text
 
 
 def read_token(text: str) -> TokenId | None:
-    """The id of what looks like a token; None if it cannot be one."""
+    """Return the id of a well-formed token; None if the text cannot be a token."""
     match = _SHAPE.fullmatch(text)
     if match is None or _checksum(text[:-SUM_LENGTH]) != match[2]:
         return None
@@ -105,7 +105,7 @@ def read_token(text: str) -> TokenId | None:
 
 
 def hash_of(text: str) -> str:
-    """What is kept. Plain SHA-256 is enough: nobody guesses 200 random bits."""
+    """Return the hash that is stored. Plain SHA-256 is enough, because 200 random bits cannot be guessed."""
     return sha256(text.encode("utf-8", "replace")).hexdigest()
 
 

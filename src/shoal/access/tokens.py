@@ -1,4 +1,4 @@
-"""Tokens: made, verified, listed, revoked. What they open is left to the doors."""
+"""Operations on tokens: create, verify, list, revoke. Enforcing their scopes is left to the API."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from shoal.base.ids import TokenId
 from shoal.base.parsing import read_duration
 from shoal.base.signals import Signal, Signals
 
-FRESH_SECONDS = 2.0  # a verified token is not looked up again for so long: how late another controller's revoke may be
+FRESH_SECONDS = 2.0  # a verified token is cached this long; another controller's revocation may be that late
 MOST_REMEMBERED = 1000
-USED_EVERY = 60_000_000  # micros between two notes of use
-NOBODY = hash_of("")  # compared with when there is no such token, so that it takes as long
+USED_EVERY = 60_000_000  # microseconds between two records of use
+NOBODY = hash_of("")  # compared with if there is no such token, so that the check takes equally long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUseNotRecorded(Signal):
-    """The store did not take when a token was used; the caller was let in all the same."""
+    """The store could not record the use of a token; the caller was accepted nevertheless."""
 
     token_id: str
     error: str
@@ -32,14 +32,14 @@ class TokenUseNotRecorded(Signal):
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A new token, and the only sight of its text."""
+    """A new token with its text, which is shown only once."""
 
     token: Token
     text: str
 
 
 class Tokens:
-    """The verbs of tokens over their store. One per process: it remembers for a moment what it verified."""
+    """Manages tokens. One per process: it caches verified tokens for a moment."""
 
     def __init__(self, database: Database, store: TokenStore, acts: AuditLog, clock: Clock, signals: Signals) -> None:
         self._database = database
@@ -52,7 +52,7 @@ class Tokens:
         self._looked_at = -FRESH_SECONDS
 
     async def create(self, wish: TokenRequest, by: Caller) -> NewToken:
-        """Make a token with at most what its maker has."""
+        """Create a token with at most the scopes of its creator."""
         scopes = wish.wanted()
         lasts = None if wish.expires_in is None else span(read_duration(wish.expires_in))
         _check_scopes(scopes, by)
@@ -72,7 +72,7 @@ class Tokens:
         return minted
 
     async def verify(self, text: str) -> Token | None:
-        """The token that this text is, if it is valid; None says no more than that it is not."""
+        """Return the token with this text if it is valid; None does not say why it is not."""
         token_id = read_token(text)
         if token_id is None:
             return None
@@ -80,7 +80,7 @@ class Tokens:
         return self._remembered(hashed) or await self._look_up(token_id, hashed)
 
     def remembers(self, text: str) -> bool:
-        """Whether this was a valid token not long ago."""
+        """Return whether this text was verified as a valid token not long ago."""
         return hash_of(text) in self._verified
 
     def _remembered(self, hashed: str) -> Token | None:
@@ -108,7 +108,8 @@ class Tokens:
             self._signals.emit(TokenUseNotRecorded(token_id=token.id, error=error.message))
 
     async def any_made(self) -> bool:
-        """Whether there ever was a token: from then on everybody needs one. Asked of the store once a moment."""
+        """Return whether a token was ever created: from then on every caller needs one. The store is queried at most
+        every `FRESH_SECONDS`."""
         if not self._any_made and self._clock.monotonic() - self._looked_at >= FRESH_SECONDS:
             self._any_made = await self._database.read(self._store.any_made)
             self._looked_at = self._clock.monotonic()
@@ -124,8 +125,8 @@ class Tokens:
         return await self._database.read(lambda tx: self._store.page_of(tx, before, limit))
 
     async def revoke(self, token_id: str, by: Caller, *, even_last: bool = False) -> Token:
-        """End a token, here at once and on other controllers within a moment. Revoking it again changes nothing. The
-        last valid one of an admin is kept, unless that is meant."""
+        """Revoke a token, here at once and on other controllers within a moment. Revoking it again changes nothing. The
+        last valid admin token is kept unless `even_last` is set."""
 
         async def commit(tx: Tx) -> Token:
             admins = await self._store.lock_admins(tx)

@@ -1,1 +1,1 @@
-"""Audits: what an analysis of a crawl is, the analyzers, and what they find. Knows nothing of how pages are fetched."""
+"""Audits: analyses of crawls, the analyzers, and their findings. Independent of how pages are fetched."""

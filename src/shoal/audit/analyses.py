@@ -1,4 +1,5 @@
-"""The life of an analysis: begun in the commit that completes its crawl, worked on by a job, ended with it."""
+"""The lifecycle of an analysis: created in the commit that completes its crawl, executed by a job, ended with the
+job."""
 
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ EVENT = "analysis.completed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisMoved(Signal):
-    """An analysis ended. `total_attempts` is how often its job was tried and failed."""
+    """An analysis ended. `total_attempts`: the failed attempts of its job."""
 
     kind: str = KIND
     run_id: str
@@ -33,7 +34,7 @@ class AnalysisMoved(Signal):
 
 
 class Analyses:
-    """The verbs on analyses, and the keeper of their runs."""
+    """Manages analyses; implements `queue.job.RunListener` for them."""
 
     def __init__(
         self, database: Database, store: AnalysisStore, queue: Queue, outbox: OutboxStore, signals: Signals
@@ -45,7 +46,7 @@ class Analyses:
         self._signals = signals
 
     async def begin(self, tx: Tx, crawl: int, crawl_id: str, project: str, priority: int) -> None:
-        """A crawl that wants to be analysed is complete: store an analysis and its job, in the same commit."""
+        """Store an analysis of a completed crawl and its job, in the commit that completes the crawl."""
         analysis_id = AnalysisId(new_id("anl"))
         await self.store.insert(tx, NewAnalysis(analysis_id, crawl, crawl_id, project))
         attempts = self._queue.settings.job_attempts
@@ -68,7 +69,7 @@ class Analyses:
         return await self._database.read(lambda tx: self.store.findings(tx, analysis))
 
     async def started(self, tx: Tx, analysis_id: str) -> Analysis:
-        """An attempt begins: the first one makes it running, later ones change nothing."""
+        """Record the start of an attempt: the first one sets the state to running, later ones change nothing."""
         analysis = await self.store.lock(tx, analysis_id)
         if analysis is None:
             raise NotFound("analysis", analysis_id)
@@ -82,8 +83,8 @@ class Analyses:
         return False
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """In the commit that ends the job, the analysis ends; one that is tried again, or only lost its worker, stays
-        as it is."""
+        """End the analysis in the commit that ends its job. A job that is retried, or only lost its worker, does not
+        change it."""
         if move.to not in TERMINAL:
             return
         done = move.to is JobState.DONE

@@ -1,4 +1,4 @@
-"""What an analysis is, and what a finding is."""
+"""Analyses and findings."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +11,7 @@ Severity = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an analyzer reports: `key` names it within its analyzer, so that it is there once however often that ran."""
+    """A result of an analyzer. `key` identifies it within its analyzer, so that repeated runs store it once."""
 
     analyzer: str
     key: str
@@ -22,7 +22,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """An analysis as its row says."""
+    """An analysis as it is stored."""
 
     number: int
     id: AnalysisId

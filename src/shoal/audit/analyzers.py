@@ -1,5 +1,5 @@
-"""The table of analyzers: each sees every stored page of a crawl once, and then says what it found. They are pure: the
-same pages in the same order give the same findings."""
+"""The registry of analyzers: each sees every stored page of a crawl once and then returns its findings. Analyzers are
+pure: the same pages in the same order give the same findings."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol

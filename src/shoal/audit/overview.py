@@ -1,4 +1,4 @@
-"""The overview: how many pages a crawl gave, by class of status, depth, content type and error. Pure."""
+"""The overview analyzer: counts the pages of a crawl by status class, depth, content type, flag and error. Pure."""
 
 from collections import Counter
 from typing import Final
@@ -9,13 +9,13 @@ from shoal.extract.flags import names_of
 from shoal.pages.page import Page
 from shoal.pages.page_signals import status_class
 
-MOST_KEYS: Final = 1_000  # of one kind: content types are whatever servers make up
+MOST_KEYS: Final = 1_000  # of one kind, because servers send arbitrary content types
 
 SEVERITIES: Final[dict[str, Severity]] = {"error": "warning", "5xx": "warning", "4xx": "warning"}
 
 
 class Overview:
-    """Counts pages, one after the other."""
+    """Counts pages one by one."""
 
     name = "overview"
 

@@ -1,5 +1,5 @@
-"""One attempt at an analysis, in a worker's child: every stored page through every analyzer, then one commit that keeps
-the findings and ends the job. Whoever dies before it leaves nothing behind."""
+"""One attempt at an analysis, in a worker's child: feeds every stored page to every analyzer, then stores the findings
+and ends the job in one commit. A process that dies before that commit leaves nothing behind."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ BATCH = 500  # pages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisAttempted(Signal):
-    """An attempt at an analysis begins."""
+    """An attempt at an analysis starts."""
 
     kind: str = KIND
     run_id: str
     job_id: str
     attempt: int
     max_attempts: int
-    again: bool = False  # said before every attempt but the first
+    again: bool = False  # set in an extra signal before every attempt but the first
 
 
 class AnalysisRun:
-    """The run of one analysis job in this process."""
+    """Runs one analysis job in this process."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AnalysisRun:
         self._moved_at = clock.monotonic()
 
     async def run(self) -> str:
-        """Work until the job has left our hands; how it ended."""
+        """Run until the job is finished or returned; return the outcome."""
         self._tell()
         analysis = await self._database.run(self._attach)
         findings = await self._analyse(analysis)
@@ -72,7 +72,7 @@ class AnalysisRun:
         return move.to.value
 
     def leave(self, reason: str) -> None:
-        """Hand the job back soon; what was read so far is read again by whoever takes it over."""
+        """Return the job soon; the next worker reads all pages again."""
         self._leaving = reason
 
     def stalled_for(self) -> float:
@@ -90,7 +90,7 @@ class AnalysisRun:
         await self._queue.fence(tx, self._lease.holder)
 
     async def _analyse(self, analysis: Analysis) -> list[Finding] | None:
-        """What every analyzer found; None if we have to leave first."""
+        """Return the findings of all analyzers; None if we have to leave first."""
         analyzers = [make() for make in self._analyzers.values()]
         number = 0
         while pages := await self._next(analysis, number):
@@ -99,7 +99,7 @@ class AnalysisRun:
                 for _, page in pages:
                     analyzer.see(page)
             self._moved_at = self._clock.monotonic()
-            await self._clock.sleep(0)  # let the loop tell our parent that we live
+            await self._clock.sleep(0)  # let the event loop send our heartbeat to the parent
             if self._leaving is not None:
                 return None
             if not self._alive():

@@ -1,5 +1,5 @@
-"""The analysis machine: its states and a named constructor for each move. A retry moves nothing: only the first attempt
-and the end of the last one can be seen."""
+"""The state machine of analyses: its states and a named constructor for each move. A retry does not change the state:
+only the start of the first attempt and the end of the last one are visible."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ TERMINAL = frozenset({AnalysisState.SUCCESS, AnalysisState.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class AnalysisMove:
-    """One change: where to, and why."""
+    """A state change: the new state and the reason."""
 
     to: AnalysisState
     reason: str | None = None
@@ -43,5 +43,5 @@ def fail(reason: str | None, error: str | None) -> AnalysisMove:
 
 
 def sources_of(to: AnalysisState) -> list[AnalysisState]:
-    """The states from which this one can be reached."""
+    """Return the states from which this one can be reached."""
     return [source for source, targets in MOVES.items() if to in targets]

@@ -1,4 +1,4 @@
-"""The contract of the store of analyses and findings."""
+"""The store contract of analyses and findings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class NewAnalysis:
 
 class AnalysisStore(Protocol):
     async def insert(self, tx: Tx, analysis: NewAnalysis) -> None:
-        """Store a pending analysis of a crawl; it goes when the crawl does."""
+        """Store a pending analysis of a crawl; it is deleted with the crawl."""
         ...
 
     async def get(self, tx: Tx, analysis_id: str) -> Analysis | None: ...
@@ -30,21 +30,21 @@ class AnalysisStore(Protocol):
     async def page_of(
         self, tx: Tx, after: int | None, limit: int, state: str | None = None, crawl_id: str | None = None
     ) -> list[Analysis]:
-        """Analyses, newest first, older than the one with that number; only those of a state or a crawl, if named."""
+        """Return analyses, newest first, older than number `after`; only those of a state or a crawl, if given."""
         ...
 
     async def lock(self, tx: Tx, analysis_id: str) -> Analysis | None:
-        """The analysis, locked against any other change; the lock order is analysis, then job."""
+        """Return the analysis, locked against any other change; the lock order is analysis, then job."""
         ...
 
     async def move(self, tx: Tx, analysis_id: str, move: AnalysisMove) -> bool:
-        """Carry out a move by compare-and-set; False if its state does not allow it."""
+        """Change the state by compare-and-set; return False if the current state does not allow it."""
         ...
 
     async def keep(self, tx: Tx, analysis: Analysis, findings: Sequence[Finding]) -> None:
-        """Make these its findings, in the place of any that an earlier attempt left."""
+        """Store the findings, replacing those of an earlier attempt."""
         ...
 
     async def findings(self, tx: Tx, analysis: Analysis) -> list[Finding]:
-        """All of them, by analyzer and key."""
+        """Return all findings, ordered by analyzer and key."""
         ...

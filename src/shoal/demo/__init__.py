@@ -1,1 +1,1 @@
-"""The small site that `shoal demo` crawls: made up, the same on every machine, and served on loopback."""
+"""The small site that `shoal demo` crawls: fictional, the same on every machine, and served on loopback."""

@@ -1,6 +1,6 @@
-"""A tiny HTTP/1.1 server for the demo site, on a free port of loopback. It answers GET, and nothing else.
+"""A minimal HTTP/1.1 server for the demo site, on a free loopback port. It supports only GET.
 
-Not uvicorn: a second one in a process would take the signals from the first.
+It does not use uvicorn, because a second instance in a process would take over the signal handlers of the first.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from shoal.base.clock import Clock
 from shoal.demo.site import DemoResponse, answer
 
 HEAD_LIMIT = 16_384
-THINKING_SECONDS = 0.25  # before each answer: on loopback the crawl would be over before anybody had looked
+THINKING_SECONDS = 0.25  # before each response; without it the crawl would be over before anybody could watch it
 
 
 class DemoSite:
@@ -48,7 +48,7 @@ class DemoSite:
         assert task is not None
         self._visits.add(task)
         try:
-            # Cancelled is how the demo ends a visit; before Python 3.12, streams would log it as an error.
+            # The demo ends connections by cancelling them; before Python 3.12, streams would log that as an error.
             with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
                 while await self._serve_one(reader, writer):
                     pass
@@ -57,7 +57,7 @@ class DemoSite:
             writer.close()
 
     async def _serve_one(self, reader: StreamReader, writer: StreamWriter) -> bool:
-        """One request and its answer; whether the connection is good for another."""
+        """Serve one request; return whether the connection can be used for another."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         words = head.partition("\r\n")[0].split(" ")
         if len(words) != 3 or words[0] != "GET":

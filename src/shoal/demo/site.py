@@ -1,4 +1,4 @@
-"""What the demo site says to each path. Serving it is the server's."""
+"""The responses of the demo site for each path. `server` serves them."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -8,13 +8,13 @@ SEAS = ("Amber Bay", "Cold Reach", "Glass Sound", "Lantern Deep", "Mirror Strait
 FISH = ("Bream", "Char", "Dory", "Eelpout", "Goby", "Hake", "Lumpfish", "Pollack", "Wrasse")
 HOME = "/"
 MOVED = "/old-map"  # redirects home
-MISSING = "/seas/atlantis"  # linked, and not there
+MISSING = "/seas/atlantis"  # linked, but does not exist
 PAGES = 1 + len(SEAS) + len(SEAS) * len(FISH)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResponse:
-    """One HTTP answer."""
+    """An HTTP response."""
 
     status: HTTPStatus
     body: str
@@ -22,7 +22,7 @@ class DemoResponse:
 
 
 def answer(path: str) -> DemoResponse:
-    """The answer to a GET of this path."""
+    """Return the response to a GET of this path."""
     if path == "/robots.txt":
         return DemoResponse(HTTPStatus.OK, "User-agent: *\nAllow: /\n", {"Content-Type": "text/plain"})
     if path == MOVED:

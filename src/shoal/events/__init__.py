@@ -1,1 +1,1 @@
-"""Events: what happened, kept in the outbox until whoever wants to know has it."""
+"""Events: kept in the outbox until every webhook and the event file have them."""

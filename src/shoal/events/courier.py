@@ -1,6 +1,6 @@
-"""The courier: sends what is due to each webhook, signed, and decides what becomes of a delivery that failed.
+"""The courier: sends due deliveries to each webhook, signed, and schedules the retries of failed ones.
 
-Each webhook is served by itself: one that is slow or down keeps no other from its events.
+Each webhook is served independently, so a slow or unreachable one does not delay the others.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from shoal.events.signature import sign
 from shoal.events.store import WebhookStore
 from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
 
-AT_ONCE = 8  # deliveries to one webhook
-BATCH = 64  # deliveries that one commit takes, and the next one settles
-BEGIN_WITHIN = 2.0  # seconds; what of a batch is not begun by then goes back: nobody else could send it meanwhile
-PATIENCE = timedelta(seconds=20)  # for an answer
+AT_ONCE = 8  # concurrent deliveries to one webhook
+BATCH = 64  # deliveries that one commit takes and the next one settles
+BEGIN_WITHIN = 2.0  # seconds; deliveries not started by then are returned, because nobody else can send taken ones
+PATIENCE = timedelta(seconds=20)  # for a response
 LIMITS = Limits(connect_timeout=timedelta(seconds=10), total_timeout=PATIENCE, max_body_bytes=64_000, cut_body=True)
 TAKEN_FOR = 3 * PATIENCE
 LONGEST_HOLD = timedelta(hours=24)
-GIVE_UP = timedelta(days=5)  # of failures without one success: nobody is there any more
+GIVE_UP = timedelta(days=5)  # of failures without a success: the endpoint is considered gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveriesSent(Signal):
-    """What one batch brought to one webhook."""
+    """The results of one batch of deliveries to one webhook."""
 
     webhook_id: str
     delivered: int
@@ -53,7 +53,7 @@ class WebhookDisabled(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourierFailed(Signal):
-    """Serving a webhook failed on our side, mostly because the store could not be reached."""
+    """Serving a webhook failed on our side, usually because the store could not be reached."""
 
     webhook_id: str
     error: str
@@ -61,7 +61,7 @@ class CourierFailed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One delivery with what came of it."""
+    """A delivery with its result."""
 
     delivery: Delivery
     status: int | None
@@ -75,7 +75,7 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Batch:
-    """Deliveries that were taken: those that were not begun yet, and what came of the others."""
+    """Deliveries that were taken: those not started yet, and the results of the others."""
 
     webhook: Webhook
     secrets: list[str]
@@ -89,7 +89,7 @@ class _Batch:
 
 
 class Courier:
-    """Several may run at once: a delivery that one has taken is left alone by the others."""
+    """Several couriers may run at once: a delivery that one has taken is left alone by the others."""
 
     name = "courier"
 
@@ -112,14 +112,14 @@ class Courier:
         self._serving: dict[str, asyncio.Task[None]] = {}
 
     async def run_once(self) -> PassResult:
-        """Begin to serve every webhook that has something due; does not wait for any."""
+        """Start serving every webhook that has something due, without waiting for any."""
         for webhook_id in await self._database.read(self._webhooks.due):
             if webhook_id not in self._serving or self._serving[webhook_id].done():
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
         return PassResult()
 
     async def rest(self) -> None:
-        """Until nothing is under way."""
+        """Wait until no delivery is in progress."""
         await asyncio.gather(*self._serving.values(), return_exceptions=True)
         self._serving.clear()
 
@@ -131,12 +131,12 @@ class Courier:
             self._egress.close()
 
     async def _serve(self, webhook_id: str) -> None:
-        """Send what is due, batch by batch; what fails is a later pass's."""
+        """Send due deliveries batch by batch; failed ones are retried in a later pass."""
         try:
             batch = await self._database.run(lambda tx: self._take(tx, webhook_id))
             while batch is not None:
                 batch = await self._round(batch)
-        except Exception as error:  # what was taken comes up again; the other webhooks must not notice
+        except Exception as error:  # taken deliveries become due again; other webhooks must not be affected
             self._signals.emit(CourierFailed(webhook_id=webhook_id, error=f"{type(error).__name__}: {error}"))
 
     async def _take(self, tx: Tx, webhook_id: str) -> _Batch | None:
@@ -158,7 +158,7 @@ class Courier:
         return following
 
     async def _send_some(self, batch: _Batch, until: float) -> None:
-        """One after the other, until one fails: then it is not the time for more."""
+        """Send one delivery after the other and stop at the first failure or when the time is up."""
         while batch.left and batch.all_ok:
             batch.note(await self._send(batch, *batch.left.popleft()))
             if self._clock.monotonic() >= until:
@@ -190,7 +190,7 @@ class Courier:
         return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)
 
     async def _settle(self, tx: Tx, batch: _Batch) -> tuple[Webhook | None, _Batch | None]:
-        """Note what came of a batch, and how the webhook itself stands then; if all went well, take the next."""
+        """Record the results of a batch and the new state of the webhook; if all succeeded, take the next batch."""
         webhook_id, sent = batch.webhook.id, batch.sent
         webhook = await self._webhooks.lock(tx, webhook_id)
         if webhook is None:
@@ -210,7 +210,7 @@ class Courier:
         return after, await self._next(tx, after) if goes_on else None
 
     def _wait(self, sent: _Sent) -> timedelta | None:
-        """How long until the next try; None after the last. `attempts` counts this one."""
+        """Return the delay before the next attempt; None after the last. `attempts` includes this one."""
         if sent.delivery.attempts > len(WAITS):
             return None
         wait = WAITS[sent.delivery.attempts - 1] * (1 + JITTER * self._jitter())
@@ -239,7 +239,7 @@ class Courier:
 
 
 def _standing(webhook: Webhook, sent: list[_Sent], now: int) -> Webhook:
-    """How a webhook stands after a batch, at a time of the store's clock."""
+    """Return the webhook after a batch; `now` is the store's time."""
     if any(one.status == 410 for one in sent):
         return replace(webhook, enabled=False, reason="gone")
     if any(one.ok for one in sent):

@@ -1,4 +1,4 @@
-"""What an event is, and how others are told of it."""
+"""Events: their types, and their form for receivers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ SOURCE = "shoal"
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """A type of events: what has happened then, and the names in its data. `planned`: nobody sends it yet, and whoever
-    wants to hear of it may say so already."""
+    """A type of events: when it is sent, and the names in its data. `planned`: not sent yet, but webhooks may already
+    subscribe to it."""
 
     description: str
     data: tuple[str, ...]
@@ -46,11 +46,11 @@ TYPES: Mapping[str, EventType] = {
     ),
     "node.lost": EventType("a node fell silent", (), planned=True),
 }
-"""Every type of events that there is."""
+"""All types of events."""
 
 
 class Event(Struct, frozen=True):
-    """Something that happened, as others will be told. Its sequence number comes later, from the forwarder."""
+    """Something that happened, in the form that receivers get. The forwarder assigns its sequence number later."""
 
     type: str
     subject: str
@@ -63,7 +63,7 @@ class Event(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EventReceipt:
-    """An event with its place in the sequence, as it is read from the outbox."""
+    """An event with its sequence number, as read from the outbox."""
 
     sequence: int
     id: EventId
@@ -73,7 +73,7 @@ class EventReceipt:
     created_at: int
 
     def line(self) -> bytes:
-        """The event as one JSON object."""
+        """Return the event as one JSON object."""
         return orjson.dumps(self.attributes() | {"data": orjson.Fragment(self.body)}, option=orjson.OPT_UTC_Z)
 
     def attributes(self) -> dict[str, Any]:
@@ -86,5 +86,5 @@ class EventReceipt:
             "subject": self.subject,
             "time": from_micros(self.created_at),
             "datacontenttype": "application/json",
-            "sequence": str(self.sequence),  # an extension of the specification: text that sorts is up to the reader
+            "sequence": str(self.sequence),  # a CloudEvents extension; not padded, so compare it as a number
         }

@@ -1,4 +1,4 @@
-"""The file of events: every event as one JSON line, in order. Whose turn it is to write is not asked here."""
+"""The event file: every event as one JSON line, in order. It does not decide which process writes."""
 
 import os
 from datetime import timedelta
@@ -14,8 +14,8 @@ BATCH = 1_000
 
 
 class EventFile:
-    """A crash between the lines and the note of how far they go has them written again, with the same ids, by whoever
-    goes on: at least once."""
+    """Appends events to a file, at least once: after a crash between writing lines and storing the cursor, the next
+    writer writes them again, with the same ids."""
 
     name = "event file"
 
@@ -45,7 +45,7 @@ class EventFile:
 
 
 def _fresh_line(file: BinaryIO) -> bytes:
-    """What ends the last line, if a write was cut short there."""
+    """Return a line break if the last line is incomplete because a write was cut short."""
     if file.seek(0, os.SEEK_END) == 0:
         return b""
     file.seek(-1, os.SEEK_END)

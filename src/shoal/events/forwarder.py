@@ -1,4 +1,4 @@
-"""The forwarder: gives committed events their numbers and puts them into the queues of those who want them."""
+"""The forwarder: numbers committed events and puts them into the queues of the webhooks that want them."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,14 +14,14 @@ BATCH = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsNumbered(Signal):
-    """So many events got their numbers; one of them had waited for so long since its commit, the others less."""
+    """Events were numbered: how many, and the longest time that one of them had waited since its commit."""
 
     count: int
     waited_seconds: float
 
 
 class Forwarder:
-    """Several may run at once: each step is one commit under a lock."""
+    """Numbers events and queues them. Several may run at once: each step is one commit under a lock."""
 
     name = "forwarder"
 
@@ -45,7 +45,7 @@ class Forwarder:
         return [one.id for one in await self._webhooks.all(tx) if one.enabled and one.cursor < last]
 
     async def _fan_out(self, webhook_id: str, tx: Tx) -> int:
-        """Put the next events into one queue; how many were looked at."""
+        """Put the next events into the queue of one webhook; return how many were examined."""
         webhook = await self._webhooks.lock(tx, webhook_id)
         if webhook is None or not webhook.enabled:
             return 0

@@ -1,4 +1,4 @@
-"""Events that nobody needs any more: a shelf for the pruner."""
+"""Retention of events: which of them the pruner may remove."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,15 +12,15 @@ from shoal.settings import EventSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkMissedEvents(Signal):
-    """A sink did not take events for so long that they were removed."""
+    """A sink fell so far behind that events it had not read were removed."""
 
     sink: str
 
 
 class EventRetention:
-    """Answers `queue.pruner.Shelf`. What a webhook waits for is kept however old it is. For the file of events and
-    the notes on policies it is kept longer, but not for ever: a file that nobody writes any more looks like one that
-    cannot be written just now."""
+    """Implements `queue.pruner.RetentionRule`. Events that a webhook still waits for are kept however old they are. For
+    the event file and the run recorder of policies they are kept longer, but not for ever: a file that is no longer
+    used looks like one that cannot be written at the moment."""
 
     name = "events"
 

@@ -7,7 +7,7 @@ import hmac
 import os
 
 PREFIX = "whsec_"
-SHORTEST, LONGEST = 24, 64  # bytes of a secret, as the specification has it
+SHORTEST, LONGEST = 24, 64  # bytes of a secret, as specified
 FIX = f"give {PREFIX} and {SHORTEST} to {LONGEST} bytes in base64, or leave it out and one is made"
 
 
@@ -16,14 +16,14 @@ def new_secret() -> str:
 
 
 def check_secret(text: str) -> str:
-    """The secret as it is kept; raises `ValueError` with the end of a sentence."""
+    """Return the secret if it is valid; otherwise raise `ValueError` with the end of a sentence."""
     if not SHORTEST <= len(_key(text)) <= LONGEST:
         raise ValueError(f"is not a secret; {FIX}")
     return text
 
 
 def sign(secrets: list[str], event_id: str, seconds: int, body: bytes) -> str:
-    """The `webhook-signature` of a body: one signature for each secret that is valid now."""
+    """Return the `webhook-signature` of a body: one signature for each secret that is valid now."""
     signed = b"%s.%d.%s" % (event_id.encode(), seconds, body)
     marks = [hmac.digest(_key(secret), signed, hashlib.sha256) for secret in secrets]
     return " ".join(f"v1,{base64.b64encode(mark).decode()}" for mark in marks)

@@ -1,4 +1,4 @@
-"""The contracts of the outbox and of the webhooks' queues."""
+"""The store contracts of the outbox, of webhooks and of their delivery queues."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -11,119 +11,119 @@ from shoal.events.webhook import Delivery, Webhook
 
 class OutboxStore(Protocol):
     async def append(self, tx: Tx, *events: Event) -> None:
-        """Keep the events, in the commit of the change that they tell of."""
+        """Store the events, in the commit of the change that they describe."""
         ...
 
 
 class EventStore(Protocol):
     async def number(self, tx: Tx, limit: int) -> tuple[int, int]:
-        """Give the oldest committed events that have none their sequence numbers; how many, and for how long one of
-        them had waited at most. One at a time: a number is never given while a smaller one is still to be committed, so
-        a reader who has seen a number has missed none."""
+        """Number the oldest committed events that have no sequence number; return how many, and the longest wait among
+        them. Only one transaction numbers at a time: no number is assigned while a smaller one is uncommitted, so a
+        reader that has seen a number has missed none before it."""
         ...
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
-        """Numbered events after that number, in order: up to so many, and fewer if they are large; at least one if
-        there is one."""
+        """Return numbered events after `sequence`, in order: up to `limit`, fewer if they are large, and at least one
+        if there is one."""
         ...
 
     async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
-        """The numbers and types of the events after that number, in order."""
+        """Return the numbers and types of the events after `sequence`, in order."""
         ...
 
     async def find(self, tx: Tx, event_id: str) -> EventReceipt | None: ...
 
     async def between(self, tx: Tx, after: tuple[int, int], until: int, limit: int) -> list[tuple[int, int, str]]:
-        """Moments, numbers and types of the events of a time, in the order of moments: those after that moment and
-        number."""
+        """Return times, numbers and types of the events before `until`, ordered by time, starting after the time and
+        number in `after`."""
         ...
 
     async def last(self, tx: Tx) -> int:
-        """The last number that was given; 0 if none was."""
+        """Return the last number that was assigned; 0 if there is none."""
         ...
 
     async def cursor(self, tx: Tx, sink: str) -> int:
-        """How far a sink that keeps its own place has come."""
+        """Return the cursor of a sink: the last event it has taken."""
         ...
 
     async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
-        """Remember how far a sink has come; False if it was no longer where we saw it."""
+        """Store the cursor of a sink; return False if it was no longer at `seen`."""
         ...
 
     async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
-        """Forget numbered events from before that time that no webhook waits for and that every sink has taken; those
-        from before `at_last` whatever sinks have taken. How many, and the sinks that missed some: their places are
-        forgotten too, so that one which is gone for good holds nothing back again."""
+        """Remove numbered events older than `before` that no webhook waits for and every sink has taken; those older
+        than `at_last` even if a sink has not. Return how many, and the sinks that missed some: their cursors are
+        removed too, so that an abandoned sink does not keep events back again."""
         ...
 
 
 class WebhookStore(Protocol):
     async def now(self, tx: Tx) -> int:
-        """What the store's clock shows."""
+        """Return the time of the store's clock."""
         ...
 
     async def insert(self, tx: Tx, webhook: Webhook) -> None:
-        """Keep a webhook; one whose id is kept already stays as it is."""
+        """Store a webhook; one with the same id stays as it is."""
         ...
 
     async def get(self, tx: Tx, webhook_id: str) -> Webhook | None: ...
 
     async def lock(self, tx: Tx, webhook_id: str) -> Webhook | None:
-        """The webhook, kept from others who would change it until this transaction ends."""
+        """Return the webhook, locked against changes until this transaction ends."""
         ...
 
     async def all(self, tx: Tx) -> list[Webhook]:
-        """Every webhook, the oldest first."""
+        """Return all webhooks, oldest first."""
         ...
 
     async def save(self, tx: Tx, webhook: Webhook) -> None: ...
 
     async def empty(self, tx: Tx, webhook_id: str, limit: int) -> int:
-        """Forget deliveries of a webhook, no more than so many; how many."""
+        """Remove up to `limit` deliveries of a webhook; return how many."""
         ...
 
     async def remove(self, tx: Tx, webhook_id: str) -> bool:
-        """Forget a webhook, and what is left in its queue."""
+        """Remove a webhook and the rest of its queue."""
         ...
 
     async def put(self, tx: Tx, webhook_id: str, sequences: Sequence[int]) -> None:
-        """Put events into a webhook's queue, to be sent at once; also those that were in it before."""
+        """Put events into a webhook's queue, due at once, including those that were in it before."""
         ...
 
     async def hold(self, tx: Tx, webhook_id: str, wait: timedelta) -> None:
-        """Send it nothing for so long: it asked for that."""
+        """Send the webhook nothing for `wait`, as it asked."""
         ...
 
     async def due(self, tx: Tx) -> list[str]:
-        """Enabled webhooks that are not held and have a delivery due."""
+        """Return the enabled webhooks that are not held and have a delivery due."""
         ...
 
     async def take(
         self, tx: Tx, webhook_id: str, limit: int, patience: timedelta
     ) -> list[tuple[Delivery, EventReceipt]]:
-        """Due deliveries of a webhook, fewer if they are large, each counted as tried. Nobody else takes them for so
-        long: whoever took them and died has perhaps sent them, and they are sent again."""
+        """Take due deliveries of a webhook, fewer if they are large, and count an attempt for each. Nobody else takes
+        them for `patience`. If the courier dies after sending some of them, they are sent again."""
         ...
 
     async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries that were taken and not tried are as they were before."""
+        """Return deliveries that were taken but not tried to their previous state."""
         ...
 
     async def delivered(self, tx: Tx, webhook_id: str, answers: Mapping[int, int | None]) -> None:
-        """These deliveries, by their numbers, were answered well, with these statuses."""
+        """Mark these deliveries, by sequence number, as delivered, with their response statuses."""
         ...
 
     async def failed(
         self, tx: Tx, delivery: Delivery, status: int | None, error: str, again_in: timedelta | None
     ) -> None:
-        """A try failed: it waits for the next, or there is none and it is dead. One that was replayed meanwhile is left
-        as it is."""
+        """Record a failed attempt: the delivery waits for the next one, or is dead if there is none. A delivery that
+        was replayed meanwhile is left as it is."""
         ...
 
     async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
-        """Deliveries of a webhook, the newest first, before a sequence number."""
+        """Return deliveries of a webhook, newest first, before a sequence number."""
         ...
 
     async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:
-        """How many of its deliveries wait, and how many are dead."""
+        """Return how many of its deliveries are waiting and how many are dead."""
         ...

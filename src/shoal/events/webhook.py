@@ -1,4 +1,4 @@
-"""What a webhook is, the forms that make and change one, and when a delivery that failed is tried again."""
+"""Webhooks and their deliveries, the forms that create and change a webhook, and the retry delays."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,7 +27,7 @@ def check_url(text: str) -> str:
 
 
 def check_events(wanted: list[str]) -> list[str]:
-    """Names of events; `crawl.*` means all that begin so."""
+    """Check event names; `crawl.*` matches all that start with `crawl.`."""
     for name in wanted:
         known = any(kind.startswith(name[:-1]) for kind in TYPES) if name.endswith(".*") else name in TYPES
         if not known:
@@ -42,7 +42,7 @@ Wanted = Annotated[list[str], describe("Which events; all if none is named.", ma
 
 
 class NewWebhook(Form, frozen=True, kw_only=True):
-    """A webhook to be made."""
+    """The request to create a webhook."""
 
     url: Address
     events: Wanted = field(default_factory=list)
@@ -57,7 +57,7 @@ class NewWebhook(Form, frozen=True, kw_only=True):
 
 
 class WebhookChange(Form, frozen=True, kw_only=True):
-    """What is to be different about a webhook."""
+    """The changes to a webhook."""
 
     url: Address | None = None
     events: Wanted | None = None
@@ -72,12 +72,12 @@ class WebhookChange(Form, frozen=True, kw_only=True):
 class DeliveryState(StrEnum):
     WAITING = "waiting"  # to be sent at `next_at`, for the first time or again
     DELIVERED = "delivered"  # answered with 2xx
-    DEAD = "dead"  # the last try failed; can be replayed
+    DEAD = "dead"  # the last attempt failed; can be replayed
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Somebody who wants to be told. `old_secret`, or several with spaces between, sign as well until `old_until`."""
+    """A receiver of events. `old_secret` (several are separated by spaces) also signs until `old_until`."""
 
     id: str
     url: str
@@ -86,8 +86,8 @@ class Webhook:
     old_secret: str | None
     old_until: int | None
     enabled: bool
-    reason: str | None  # why it is not enabled
-    cursor: int  # the last event that was put into its queue
+    reason: str | None  # why it is disabled
+    cursor: int  # the last event that was examined for its queue
     failing_since: int | None
     held_until: int  # it asked to be sent nothing before; 0: it did not
     created_at: int
@@ -98,14 +98,14 @@ class Webhook:
         )
 
     def secrets(self, now: int) -> list[str]:
-        """Those that are valid now, the newest first."""
+        """Return the valid secrets, newest first."""
         old = (self.old_secret or "").split() if (self.old_until or 0) > now else []
         return [self.secret, *old]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One event on its way to one webhook."""
+    """The delivery of one event to one webhook."""
 
     webhook: str
     sequence: int

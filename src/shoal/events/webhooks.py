@@ -1,4 +1,4 @@
-"""The verbs on webhooks: make, look, change, rotate the secret, remove, replay; and a look at the events themselves."""
+"""Operations on webhooks: create, list, change, rotate the secret, remove, replay; and reading events."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,12 +22,12 @@ OLD_SECRET_FOR = timedelta(hours=24)
 MOST_OLD_SECRETS = 3
 MOST_WEBHOOKS = 100
 BATCH = 1_000
-EMPTIED_AT_ONCE = 10_000  # deliveries of a webhook that is removed
+EMPTIED_AT_ONCE = 10_000  # deliveries removed per commit when a webhook is removed
 ADDRESS_FIX = "name a public address, or have the operator allow its network with SHOAL_ALLOW_NETWORKS"
 
 
 class Webhooks:
-    """Who is told of events, and what became of each telling."""
+    """Manages webhooks and their deliveries."""
 
     def __init__(
         self, database: Database, store: WebhookStore, events: EventStore, rule: Callable[[], AddressRule]
@@ -38,8 +38,8 @@ class Webhooks:
         self._rule = rule
 
     async def make(self, form: NewWebhook, webhook_id: str | None = None, *, noting: AuditHook = no_audit) -> Webhook:
-        """Tell somebody of the events that come from now on. The answer is the only one with the secret. Making one
-        again under the same id changes nothing."""
+        """Create a webhook for events from now on. Only this response and that of `rotate` contain the secret. Creating
+        one again with the same id changes nothing."""
         self._check_address(form.url)
         webhook = Webhook(
             id=webhook_id or new_id("whk"),
@@ -72,7 +72,7 @@ class Webhooks:
         return await self._database.read(self._store.all)
 
     async def get(self, webhook_id: str) -> tuple[Webhook, dict[str, int]]:
-        """A webhook, with how many of its deliveries wait and are dead."""
+        """Return a webhook, with the numbers of its waiting and dead deliveries."""
 
         async def look(tx: Tx) -> tuple[Webhook, dict[str, int]]:
             return await self._known(tx, webhook_id), await self._store.counts(tx, webhook_id)
@@ -80,7 +80,7 @@ class Webhooks:
         return await self._database.read(look)
 
     async def change(self, webhook_id: str, change: WebhookChange, *, noting: AuditHook = no_audit) -> Webhook:
-        """Enabling one again sends it what it missed, as far as that is kept."""
+        """Change a webhook. Enabling it again sends the events it missed, as far as they are still stored."""
         if change.url is not None:
             self._check_address(change.url)
 
@@ -88,23 +88,24 @@ class Webhooks:
             if change.enabled is not None:
                 why = None if change.enabled else "asked"
                 webhook = replace(webhook, enabled=change.enabled, reason=why, failing_since=None, held_until=0)
-            if change.url is not None:  # what the old address did or asked for is not the new one's
+            if change.url is not None:  # failures and holds of the old address do not apply to the new one
                 webhook = replace(webhook, url=change.url, failing_since=None, held_until=0)
             return webhook if change.events is None else replace(webhook, events=tuple(change.events))
 
         return await self._update(webhook_id, changed, noting)
 
     async def rotate(self, webhook_id: str, *, noting: AuditHook = no_audit) -> Webhook:
-        """Give it a new secret; for a day those before sign as well. The answer is the only one with the secret."""
+        """Create a new secret; the previous ones also sign for a day. The response contains the new secret."""
 
         def rotated(webhook: Webhook, now: int) -> Webhook:
-            old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # who rotates twice cuts nobody off
+            old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # so rotating twice does not cut off receivers
             return replace(webhook, secret=new_secret(), old_secret=old, old_until=now + span(OLD_SECRET_FOR))
 
         return await self._update(webhook_id, rotated, noting)
 
     async def remove(self, webhook_id: str, *, noting: AuditHook = no_audit) -> None:
-        """Forget it and its queue, which may be long: a batch a commit, so that others can write meanwhile."""
+        """Remove a webhook and its queue, which may be long: one batch per commit, so that others can write
+        meanwhile."""
 
         async def empty(tx: Tx) -> int:
             webhook = await self._locked(tx, webhook_id)
@@ -129,7 +130,7 @@ class Webhooks:
         return await self._database.read(look)
 
     async def replay(self, webhook_id: str, event_id: str, *, noting: AuditHook = no_audit) -> int:
-        """Send one event again, whatever became of it."""
+        """Send one event again, whatever its state."""
 
         async def commit(tx: Tx) -> int:
             await self._locked(tx, webhook_id)
@@ -143,21 +144,21 @@ class Webhooks:
         return await self._database.run(commit)
 
     async def replay_time(self, webhook_id: str, since: int, until: int, *, noting: AuditHook = no_audit) -> int:
-        """Send the events of that time again, those that the webhook wants; how many."""
+        """Send the events of a time range again, if the webhook wants them; return how many."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
         count, after = 0, (since, 0)
         while True:
             some = partial(self._replay_some, webhook_id, after, until, noting)
             looked, put, after = await self._database.run(some)
-            noting = no_audit  # with the first batch
+            noting = no_audit  # the audit log gets one entry, with the first batch
             count += put
             if looked < BATCH:
                 return count
 
     async def events(self, after: int, limit: int) -> list[EventReceipt]:
-        """Events after a number, in order; none only if there is none. Whoever has seen a number has missed none before
-        it."""
+        """Return events after a number, in order; empty only if there are none. A client that has seen a number has
+        missed none before it."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def _replay_some(
@@ -180,7 +181,7 @@ class Webhooks:
         return await self._database.run(commit)
 
     async def _locked(self, tx: Tx, webhook_id: str) -> Webhook:
-        """The webhook, locked before its deliveries, as everybody does."""
+        """Return the webhook, locked. The lock order is webhook, then deliveries."""
         webhook = await self._store.lock(tx, webhook_id)
         if webhook is None:
             raise _unknown(webhook_id)
@@ -193,7 +194,8 @@ class Webhooks:
         return webhook
 
     def _check_address(self, url: str) -> None:
-        """Refuse addresses that will never be reached; names are judged when something is sent."""
+        """Reject IP addresses that may not be requested (SSRF protection); host names are checked when something is
+        sent."""
         host, port = endpoint(Url(url))
         address = literal(host)
         if address is not None and self._rule().judge(address, port, host) is not None:

@@ -1,1 +1,1 @@
-"""Hosts: pace and robots, one durable row per host, shared by everybody who asks it."""
+"""Hosts: rate limits and robots.txt, one durable row per host, shared by all processes."""

@@ -1,4 +1,5 @@
-"""Where the controllers of a store listen: announced by them, known to workers, so that no crawl reaches them."""
+"""The addresses on which the controllers of a store listen: controllers announce them, workers read them, so that no
+crawl can request a controller (SSRF protection)."""
 
 import asyncio
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ ANNOUNCED_FOR = timedelta(minutes=1)
 
 
 class ControllerAddress(NamedTuple):
-    """A socket of a controller. Loopback addresses are those of its machine."""
+    """A socket on which a controller listens. A loopback address belongs to its `machine`."""
 
     machine: str
     host: str
@@ -29,20 +30,21 @@ class ControllerAddress(NamedTuple):
 
 class ControllerAddressStore(Protocol):
     async def announce(self, tx: Tx, listeners: Iterable[ControllerAddress], ttl: timedelta) -> None:
-        """Keep these for so long, longer if they are there already; forget those whose time is up."""
+        """Store these addresses for `ttl`, or extend those that are stored already; remove expired ones."""
         ...
 
     async def withdraw(self, tx: Tx, listeners: Iterable[ControllerAddress]) -> None:
-        """Forget these; they need not be there."""
+        """Remove these addresses; unknown ones are ignored."""
         ...
 
     async def listening(self, tx: Tx) -> list[ControllerAddress]:
-        """Those whose time is not up. A controller that began within the last seconds may be missing."""
+        """Return the addresses that have not expired. A controller that started within the last seconds may be
+        missing."""
         ...
 
 
 class AddressAnnouncer:
-    """A chore of a controller: tell where it listens."""
+    """A chore of a controller: announce the addresses on which it listens."""
 
     name = "announcer"
 
@@ -60,12 +62,12 @@ class AddressAnnouncer:
         return PassResult()
 
     async def close(self) -> None:
-        with suppress(ShoalError):  # the store is away: its time will be up soon
+        with suppress(ShoalError):  # the store cannot be reached: the entry expires soon anyway
             await self._database.run(lambda tx: self._store.withdraw(tx, self._listeners))
 
 
 class ControllerAddresses:
-    """A chore of a worker's child: learn where controllers listen."""
+    """A chore of a worker's child: read the addresses of the controllers."""
 
     name = "listeners"
 
@@ -86,7 +88,7 @@ class ControllerAddresses:
 
 
 def _hosts(host: str) -> list[str]:
-    """Return a host, and if that means every address, those by which this machine is known to others."""
+    """Return the host itself; for a wildcard address, also the addresses by which other machines reach this one."""
     address = literal(host)
     if address is not None and not address.is_unspecified:
         return [host]

@@ -1,39 +1,40 @@
-"""How hard a host may be asked: how it stands, what a holder wishes of it, what it is granted. Pure; the rows are the
-store's, and how many connections are open at once is each holder's own business."""
+"""The rate limit of a host as values: its current standing, the slots that are requested and the slots that are
+granted. Pure: rows belong to the store, and each process limits its own open connections."""
 
 from typing import Final, Protocol
 
 from msgspec import Struct
 
 AHEAD = 2.0
-"""Seconds: how far ahead of their time slots are reserved. A kill wastes no more, and others wait no longer."""
-UNPACED: Final = 1_000_000  # slots of a host that needs no pause between requests
-SHORTEST_WAIT: Final = 0.25  # seconds until a host that had no slot is looked at again
-LONGEST_LOOK: Final = 30.0  # seconds after which a host is looked at again, however long it said to wait
+"""Seconds: how far ahead slots are reserved. A killed process wastes no more than that, and others wait no longer."""
+UNPACED: Final = 1_000_000  # slots of a host that needs no delay between requests
+SHORTEST_WAIT: Final = 0.25  # seconds until a host without a free slot is checked again
+LONGEST_LOOK: Final = 30.0  # seconds after which a host is checked again, however long it asked us to wait
 
 
 class HostStanding(Struct, frozen=True):
-    """How a host stands, as its row said a moment ago. Times are seconds from then."""
+    """The standing of a host when its row was read. Times are seconds from then."""
 
-    busy_for: float = 0.0  # until its next free slot, its hold included
+    busy_for: float = 0.0  # until its next free slot, including a hold
     held_for: float = 0.0  # until its hold ends
-    crawl_delay: float = 0.0  # what its robots.txt asks for
-    latency: float = 0.0  # how long it takes to answer, if somebody found it slow lately
-    is_wary: bool = False  # it was held, and gave no good answer since: one URL at a time
+    crawl_delay: float = 0.0  # the delay its robots.txt asks for
+    latency: float = 0.0  # its response time, if it was found to be slow lately
+    is_wary: bool = False  # it was held and has not answered well since: one URL at a time
     robots_known: bool = False
 
     def delay(self, own: float, ease: float, longest_ease: float) -> float:
-        """Return the seconds between two requests: our own delay, what robots.txt asks for, or what a slow host gets
-        (`ease` seconds per second of latency), whichever is longest."""
+        """Return the seconds between two requests: our own delay, the one robots.txt asks for, or the one for a slow
+        host (`ease` seconds per second of latency), whichever is longest."""
         return max(own, self.crawl_delay, min(self.latency * ease, longest_ease))
 
     def free_in(self, delay: float) -> float:
-        """When it may be asked with this delay: who keeps none waits for no slot, but for the hold."""
+        """Return the seconds until the host may be requested with this delay. Without a delay, only a hold has to be
+        waited for, not a slot."""
         return self.busy_for if delay else self.held_for
 
 
 class HeldHost(Struct, frozen=True):
-    """A host that asked everybody to wait: until when, and by which answer."""
+    """A host that is held: until when, and because of which response status."""
 
     origin: str
     until: int
@@ -41,7 +42,7 @@ class HeldHost(Struct, frozen=True):
 
 
 class HostSlots(Struct, frozen=True):
-    """What a host can take now: so many requests, the first of them in `first_in` seconds, the others `apart` seconds
+    """The requests a host can take now: `slots` of them, the first in `first_in` seconds, the others `apart` seconds
     from each other."""
 
     slots: int
@@ -49,19 +50,19 @@ class HostSlots(Struct, frozen=True):
     apart: float = 0.0
 
     def starts_in(self, request: int) -> float:
-        """Seconds until the slot of the n-th request, the first one being 0."""
+        """Return the seconds until the slot of the n-th request, counted from 0."""
         return self.first_in + request * self.apart
 
     def again_in(self, used: int) -> float:
-        """Seconds until the host's next slot, after so many were taken. Never long: a hold may end early, and whoever
-        looks again asks the host's own row."""
+        """Return the seconds until the host's next slot after `used` were taken. The result is capped, because a hold
+        may end early; the next check reads the host's row again."""
         rest = SHORTEST_WAIT if used and used >= self.slots and not self.apart else 0.0
         return min(max(rest, self.starts_in(used)), LONGEST_LOOK)
 
 
 class HostRateLimit(Protocol):
-    """The rule that says how many jobs of a host may be leased now. `ahead`: seconds before their time that slots may
-    be taken, by a taker that has room left."""
+    """The rule that decides how many jobs of a host may be leased now. `ahead`: how many seconds before their time
+    slots may be taken by a leaser with free capacity."""
 
     @property
     def ahead(self) -> float: ...
@@ -78,14 +79,15 @@ class SlotRequest(Struct, frozen=True):
 
 
 class SlotsGranted(Struct, frozen=True):
-    """What became of a wish: so many slots, the first of them in so many seconds."""
+    """The result of a slot request: the number of slots, and the seconds until the first of them."""
 
     slots: int = 0
     first_in: float = 0.0
 
 
 def slots_within(most: int, free_in: float, delay: float) -> int:
-    """How many requests a host may get within the next two seconds: at least one, once its turn has come."""
+    """Return how many requests a host may get within the next two seconds: at least one if its next slot is within
+    them."""
     ahead = AHEAD - free_in
     if ahead < 0:
         return 0

@@ -1,5 +1,5 @@
-"""Who may ask which host when: requests that come from anywhere get their host's next free slots, or a time to come
-back. For those who, unlike a walker, do not choose the hosts they go to."""
+"""The rate limiter for requests to arbitrary hosts: each gets its host's next free slot, or a time to ask again.
+Walkers do not use it, because they choose which hosts they request."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -24,12 +24,12 @@ from shoal.hosts.rate import (
 )
 from shoal.hosts.store import HostStore
 
-MOST_HOSTS: Final = 10_000  # whose last request is remembered
+MOST_HOSTS: Final = 10_000  # maximum number of hosts whose last request is remembered
 
 
 class SlotGrant(Struct, frozen=True):
-    """What one request got at its host: a slot in so many seconds, or nothing, and when to ask again. `apart`: how far
-    two requests to the host are to be apart."""
+    """The result for one request: a slot in `seconds`, or no slot and the seconds until it may ask again. `apart`: the
+    delay between two requests to the host."""
 
     host: int
     seconds: float
@@ -38,9 +38,9 @@ class SlotGrant(Struct, frozen=True):
 
 
 class RateLimiter:
-    """Gives out slots. `delay` is our own between two requests to a host; `ease`: seconds of it for each second that a
-    slow host takes to answer. What the host asks for itself comes first. `at_once`: for those who cannot be told when
-    to begin, and who ask for robots.txt themselves, only slots that are free this very moment."""
+    """Grants slots. `delay`: our own delay between two requests to a host; `ease`: seconds of delay per second of
+    latency of a slow host. A longer delay that the host itself asks for wins. `at_once`: grant only slots that are free
+    right now, for callers that cannot be given a start time and fetch robots.txt themselves."""
 
     def __init__(
         self, hosts: HostStore, delay: timedelta, ease: float, longest_ease: timedelta, *, at_once: bool = False
@@ -53,11 +53,12 @@ class RateLimiter:
 
     @property
     def paced(self) -> bool:
-        """Whether we keep a delay of our own."""
+        """Whether we have a delay of our own."""
         return self._delay > 0
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
-        """A place for each request, in their order; it may come last in a commit, for it waits for nobody."""
+        """Return a grant for each request, in their order. It never waits for a lock, so it may come last in a
+        commit."""
         if not origins:
             return []
         known = await self._hosts.at_origins(tx, sorted(set(origins)))
@@ -73,8 +74,8 @@ class RateLimiter:
         return [place for _, place in sorted(found, key=lambda one: one[0])]
 
     async def next_at(self, tx: Tx, origin: str, within: float) -> SlotGrant:
-        """The next slot of one host, if it comes within so many seconds, or at least right after the last one. For a
-        request that cannot be put off without loss, such as the target of a redirect."""
+        """Return the next slot of one host if it comes within `within` seconds, or at least right after the last one.
+        For a request that cannot be put off without loss, such as the target of a redirect."""
         host, standing = (await self._hosts.at_origins(tx, [origin]))[origin]
         delay = self.delay_at(standing)
         within = max(within, delay + AHEAD)
@@ -86,16 +87,16 @@ class RateLimiter:
         return SlotGrant(host, max(SHORTEST_WAIT, standing.busy_for), delay, granted=False)
 
     def delay_at(self, standing: HostStanding) -> float:
-        """Seconds between two requests to a host."""
+        """Return the seconds between two requests to a host."""
         return standing.delay(self._delay, self._ease, self._longest_ease)
 
     @property
     def ahead(self) -> float:
-        """Slots are taken less far ahead than they may be reserved, so that a look always finds some of them."""
+        """How far ahead slots are taken: less than they may be reserved, so that every check finds some of them."""
         return 0.0 if self._at_once else 0.75 * AHEAD
 
     def turn(self, standing: HostStanding) -> HostSlots:
-        """What a host that stands so can take now. What it really has, `give` says."""
+        """Return what a host with this standing can take now. Only `give` decides what it really gets."""
         delay = self.delay_at(standing)
         free_in = standing.free_in(delay)
         if free_in > 0 and (self._at_once or not delay):
@@ -104,13 +105,14 @@ class RateLimiter:
         return HostSlots(slots_within(most, free_in, delay), free_in, delay)
 
     def _goes_alone(self, standing: HostStanding, delay: float) -> bool:
-        """Whether a host gets one request at a time."""
+        """Return whether a host gets only one request at a time."""
         return standing.is_wary or (bool(delay) if self._at_once else not standing.robots_known)
 
     async def _reserve(
         self, tx: Tx, wanted: dict[int, int], standings: dict[int, HostStanding]
     ) -> dict[int, SlotsGranted]:
-        """Without a delay there are no slots to keep: who is not held goes at once."""
+        """Reserve slots. Without a delay there is nothing to reserve: requests to a host that is not held start at
+        once."""
         free, wishes = {}, []
         for host, count in sorted(wanted.items()):
             standing = standings[host]
@@ -134,8 +136,8 @@ class RateLimiter:
 
 
 class HostConnections:
-    """At most so many requests at once to one host, from this process, and none sooner after another than it may: who
-    comes late for its slot must not go together with the next one."""
+    """Limits the concurrent requests of this process to one host, and keeps them apart: a request that is late for its
+    slot must not start together with the next one."""
 
     def __init__(self, most: int, clock: Clock) -> None:
         self._most = most
@@ -145,7 +147,7 @@ class HostConnections:
         self._last: dict[int, float] = {}
 
     async def turn(self, host: int, start_at: float, apart: float) -> None:
-        """Wait for a slot that was granted for then."""
+        """Wait for a slot that was granted for `start_at`."""
         now = self._clock.monotonic()
         begin = max(now, start_at, self._last.get(host, 0.0) + apart)
         if len(self._last) >= MOST_HOSTS:

@@ -1,6 +1,5 @@
-"""robots.txt by RFC 9309: which group of a file is ours, what it allows, and what its absence means. Pure; asking for
-it is the desk's work, and matching paths that of `robots_match`.
-"""
+"""robots.txt as in RFC 9309: which group of a file applies to us, what it allows, and what a missing file means. Pure:
+`robots_cache` fetches the file and `robots_matcher` matches paths."""
 
 import re
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from shoal.hosts.robots_matcher import RuleMatcher
 
 MAX_BYTES = 500 * 1024
 MOST_SITEMAPS = 1000
-LONGEST_SECONDS = 1e9  # what a larger delay is read as: no number is infinite
+LONGEST_SECONDS = 1e9  # larger delays are read as this, so that no number is infinite
 ANYBODY = "*"
-PRODUCT = re.compile(r"[A-Za-z_-]+")  # what a product token is made of
+PRODUCT = re.compile(r"[A-Za-z_-]+")  # the characters of a product token
 
 _LINE_END = re.compile(r"\r\n?|\n")
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
@@ -29,40 +28,41 @@ _NAMES = {
     **dict.fromkeys(("crawl-delay", "crawldelay", "crawl delay"), "crawl-delay"),
     "allow": "allow",
 }
-"""The records that are read, with the misspellings that Google forgives; all others are passed over."""
+"""The records that are read, including the misspellings that Google accepts; all others are ignored."""
 
 
 class RobotsState(StrEnum):
-    """What the last request for a robots.txt gave."""
+    """The result of the last request for a robots.txt."""
 
     FOUND = "found"  # a file
     ABSENT = "absent"  # 4xx: everything is allowed
-    UNREACHABLE = "unreachable"  # 5xx, or no answer: nothing is allowed until there is one
+    UNREACHABLE = "unreachable"  # 5xx or no response: nothing is allowed until there is one
 
 
 class RobotsRecord(Struct, frozen=True):
-    """What is kept of one host's robots.txt: the file, or in words why there is none, below the code of a failure."""
+    """The stored robots.txt of one host: the file, or the reason why there is none, after a line with the failure code,
+    if any."""
 
     state: RobotsState
     body: str
-    age: int = 0  # microseconds since it was asked for, by the store's clock
-    throttled: "Throttled | None" = None  # not kept: it is about the host
+    age: int = 0  # microseconds since it was requested, by the store's clock
+    throttled: "Throttled | None" = None  # not stored: it concerns the host
 
     @property
     def hash(self) -> str:
-        """Two records with the same one say the same."""
+        """Content hash; equal records have the same one."""
         return xxhash.xxh3_64_hexdigest(self.body.encode("utf-8", "replace"))
 
 
 class Throttled(Struct, frozen=True):
-    """An answer that asks us to wait."""
+    """A response that asks us to wait."""
 
     status: int
     retry_after: str | None
 
 
 class RobotsRule(Struct, frozen=True):
-    """One line of a group: what it says of URLs whose path begins with `path`."""
+    """One line of a group: whether URLs whose path matches `path` are allowed."""
 
     allow: bool
     path: str  # as written
@@ -73,15 +73,15 @@ class RobotsRule(Struct, frozen=True):
 
 
 class RobotsGroup(Struct):
-    """Rules, and the agents that they are for: product tokens in lower case, or `*`."""
+    """Rules and the agents they apply to: product tokens in lower case, or `*`."""
 
     agents: list[str] = field(default_factory=list)
     rules: list[RobotsRule] = field(default_factory=list)
-    complete: bool = False  # a rule was read: the next agent begins another group
+    complete: bool = False  # a rule was read, so the next agent starts another group
 
 
 class RobotsFile(Struct):
-    """A file, read."""
+    """A parsed robots.txt."""
 
     groups: list[RobotsGroup] = field(default_factory=list)
     delays: dict[str, str] = field(default_factory=dict)  # per agent, as written
@@ -90,7 +90,7 @@ class RobotsFile(Struct):
     @classmethod
     def read(cls, text: str) -> "RobotsFile":
         file, group = cls(), RobotsGroup()
-        named: list[str] = []  # the agents right above, for which a delay is meant
+        named: list[str] = []  # the agents directly above, to which a delay applies
         last = None
         for number, name, value in _records(text):
             if name == "user-agent":
@@ -117,24 +117,24 @@ class RobotsFile(Struct):
             self.sitemaps.append(url)
 
     def agent_for(self, token: str) -> str | None:
-        """The name under which the file speaks to an agent: its own, `*`, or none."""
+        """Return the name under which the file addresses an agent: its own, `*`, or None."""
         named = {agent for group in self.groups for agent in group.agents}
         return next((name for name in (token.lower(), ANYBODY) if name in named), None)
 
     def rules_for(self, agent: str) -> list[RobotsRule]:
-        """All groups of one agent count as one."""
+        """Return the rules of all groups of one agent, merged."""
         return [rule for group in self.groups if agent in group.agents for rule in group.rules]
 
 
 class Decision(Struct, frozen=True):
-    """Whether a URL may be fetched, and what decided it. No rule: nothing in our group speaks of the URL."""
+    """Whether a URL may be fetched, and the rule that decided it; None if no rule of our group matches."""
 
     allowed: bool
     rule: RobotsRule | None = None
 
 
 class Rules:
-    """What one agent may ask of one host."""
+    """The rules of one host for one agent."""
 
     def __init__(self, record: RobotsRecord, agent: str, longest_delay: timedelta) -> None:
         self.state = record.state
@@ -142,7 +142,7 @@ class Rules:
         why = "" if record.state is RobotsState.FOUND else record.body
         self.failure_code, _, self.why_none = why.rpartition("\n")
         file = RobotsFile.read(record.body) if record.state is RobotsState.FOUND else RobotsFile()
-        self.group = file.agent_for(self.token)  # the name of our group; None: the file has no word for us
+        self.group = file.agent_for(self.token)  # the name of our group; None: no group applies to us
         self.rules = file.rules_for(self.group) if self.group else []
         self._matcher = RuleMatcher(_meanings(self.rules)) if self.rules else None
         self.asked_delay = _seconds(file.delays.get(self.group or ""))
@@ -154,16 +154,16 @@ class Rules:
         return self.state is not RobotsState.UNREACHABLE
 
     def sitemaps_at(self, home: str) -> list[tuple[str, str]]:
-        """The sitemaps that the file of this host names: each as an absolute URL, and as it is written. The protocol
-        wants whole URLs; a path is read as one of the host, as other crawlers do."""
+        """Return the sitemaps that the file of this host names: each as an absolute URL and as written. The protocol
+        requires absolute URLs; like other crawlers, we resolve a path against the host."""
         return [(_absolute(f"{home}/robots.txt", written), written) for written in self.sitemaps]
 
     def allows(self, url: Url) -> bool:
         return self.decide(url).allowed
 
     def decide(self, url: Url) -> Decision:
-        """Whether a URL may be fetched, with the rule behind it: the longest of those that match, an allowing one if
-        two are equal. The file itself may always be had."""
+        """Return whether a URL may be fetched, and the rule that decides: the longest match, and `Allow` if two are
+        equally long. The file itself is always allowed."""
         if self._matcher is None:
             return Decision(self.reachable)
         path = url[url.index("/", 8) :]
@@ -172,14 +172,15 @@ class Rules:
 
 
 def product_token(agent: str) -> str:
-    """The name by which robots.txt knows us: the first word of the agent, without its version."""
+    """Return the name that robots.txt files use for us: the first word of the agent, without its version."""
     match = PRODUCT.match(agent)
     return match[0] if match else "shoal"
 
 
 def readable(body: bytes) -> str:
-    """The part of a file that is read, as text whatever its bytes: the first 500 KiB, without a line that they cut."""
-    if body.startswith((b"\xff\xfe", b"\xfe\xff")):  # not allowed by the RFC, but plain what is meant
+    """Return the part of a file that is read, decoded whatever its bytes: the first 500 KiB, without a truncated last
+    line."""
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):  # not allowed by the RFC, but the meaning is clear
         text = body[:MAX_BYTES].decode("utf-16", "replace")
     else:
         text = body[:MAX_BYTES].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
@@ -189,11 +190,11 @@ def readable(body: bytes) -> str:
 
 
 def _records(text: str) -> Iterator[tuple[int, str, str]]:
-    """Every line that says something: its number, the name of its record, and the value."""
+    """Yield every line with a known record: its number, the name of the record, and the value."""
     for number, line in enumerate(_LINE_END.split(text), 1):
         said = line.partition("#")[0]
         name, colon, value = said.partition(":")
-        if not colon:  # forgiven, as by Google, where it cannot mean anything else
+        if not colon:  # a missing colon is accepted, as Google does, where the line is unambiguous
             words = said.split()
             name, value = words if len(words) == 2 else ("", "")
         known = _NAMES.get(" ".join(name.lower().split()))
@@ -204,12 +205,12 @@ def _records(text: str) -> Iterator[tuple[int, str, str]]:
 def _absolute(base: str, written: str) -> str:
     try:
         return urljoin(base, written)
-    except ValueError:  # such as a bracket without its partner: no URL at all, which is judged later
+    except ValueError:  # such as an unbalanced bracket: not a URL, which is checked later
         return written
 
 
 def _agent(value: str) -> str:
-    """Who a group is for. What follows the product token, such as a version, does not count."""
+    """Return the agent that a group applies to. Anything after the product token, such as a version, is ignored."""
     if value.split()[:1] == [ANYBODY]:
         return ANYBODY
     match = PRODUCT.match(value)
@@ -219,7 +220,7 @@ def _agent(value: str) -> str:
 def _meanings(rules: list[RobotsRule]) -> Iterator[tuple[str, bool, RobotsRule]]:
     for rule in rules:
         yield rule.path, rule.allow, rule
-        if rule.allow and rule.path.endswith("/index.html"):  # as Google reads it: the folder is meant as well
+        if rule.allow and rule.path.endswith("/index.html"):  # like Google: the folder is meant as well
             yield rule.path.removesuffix("index.html") + "$", True, rule
 
 

@@ -1,4 +1,4 @@
-"""The robots desk: gives the rules of a host, from the store while they are fresh, else from the host itself."""
+"""The robots.txt cache: returns the rules of a host from the store while they are fresh, otherwise fetches them."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,21 +14,21 @@ from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_news
 from shoal.settings import HostSettings
 
-ASK_AGAIN = timedelta(seconds=4)  # a host whose robots.txt could not be had: sooner than a walker tries its pages again
-KEEP_OLD = timedelta(days=30)  # how long an old file may stand in for one that cannot be had
+ASK_AGAIN = timedelta(seconds=4)  # if robots.txt was unreachable: sooner than a walker retries pages of the host
+KEEP_OLD = timedelta(days=30)  # how long an old file may be used while a new one cannot be fetched
 LIMITS = Limits(
     max_redirects=5,
-    max_body_bytes=MAX_BYTES + 1,  # the one byte more tells that there was more
+    max_body_bytes=MAX_BYTES + 1,  # one byte more shows that the file is longer
     cut_body=True,
     total_timeout=timedelta(seconds=30),
 )
-PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # only that can be cut
+PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # so it can be truncated
 NOWHERE = {refusal.code for refusal in UrlRefusal} | {"too_many_redirects", "redirect_loop"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotsRead(Signal):
-    """A host was asked for its robots.txt."""
+    """The robots.txt of a host was fetched."""
 
     origin: str
     state: RobotsState
@@ -37,7 +37,7 @@ class RobotsRead(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlDelayCut(Signal):
-    """A robots.txt asks for a longer pause between requests than we keep."""
+    """A robots.txt asks for a longer delay between requests than the maximum we accept."""
 
     origin: str
     asked_seconds: float
@@ -45,7 +45,7 @@ class CrawlDelayCut(Signal):
 
 
 async def fetch_robots(egress: Egress, origin: str, agent: str) -> RobotsRecord:
-    """Ask a host for its robots.txt; what it gave, or what it means that it gave none."""
+    """Fetch the robots.txt of a host. Return the file, or the state that follows from its absence."""
     given = egress.limits
     limits = replace(
         LIMITS,
@@ -58,7 +58,7 @@ async def fetch_robots(egress: Egress, origin: str, agent: str) -> RobotsRecord:
 
 
 class RobotsCache:
-    """One agent's way to the rules of any host."""
+    """Returns the rules of any host for one agent."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RobotsCache:
         return rules
 
     async def _hold(self, origin: str, throttled: Throttled) -> None:
-        """The host asks us to wait: that holds for its pages, too."""
+        """Hold the host, because it asks us to wait: that applies to its pages, too."""
         asked = parse_retry_after(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
         news = throttle_news(origin, throttled.status, asked, self._settings)
 
@@ -116,7 +116,7 @@ class RobotsCache:
         return Rules(record, self._agent, self._settings.longest_crawl_delay)
 
     def _stands_in(self, kept: RobotsRecord, record: RobotsRecord) -> bool:
-        """Whether an old file is used because a new one cannot be had."""
+        """Return whether an old file is used because a new one cannot be fetched."""
         gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
         return gone and kept.age < span(KEEP_OLD)
 
@@ -126,7 +126,7 @@ class RobotsCache:
 
 def _record(outcome: Outcome) -> RobotsRecord:
     if isinstance(outcome, Failure):
-        # Redirects that lead nowhere are an answer: there is no file to be had (RFC 9309, 2.3.1.2).
+        # Redirects that lead nowhere count as a response: there is no file (RFC 9309, 2.3.1.2).
         absent = outcome.code in NOWHERE or outcome.is_blocked
         state = RobotsState.ABSENT if absent else RobotsState.UNREACHABLE
         return RobotsRecord(state, f"{outcome.code}\n{outcome.message}")

@@ -1,8 +1,8 @@
-"""Paths matched by the rules of a robots.txt, as RFC 9309 §2.2.2 says: octet by octet, with `*` and a last `$` special.
+"""Matches paths against robots.txt rules as in RFC 9309 §2.2.2: octet by octet, with `*` and a final `$` special.
 
-Both sides are brought to one form first. An escape of a printable character is that character, except of `/` and `%`,
-which mean something else unescaped; whatever is not printable ASCII is escaped. Nothing else is escaped on the way. A
-rule with a `%` that begins no escape, such as `/*%`, is compared with the URL as it was written.
+Rules and paths are normalized first. An escaped printable character is decoded, except `/` and `%`, which mean
+something else unescaped; everything that is not printable ASCII is escaped. Nothing else is changed. A rule with a `%`
+that does not start an escape, such as `/*%`, is compared with the URL as it was written.
 """
 
 import re
@@ -16,7 +16,7 @@ _DECODED: Final = frozenset(_PRINTABLE) - frozenset("/%")
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BEYOND_ASCII: Final = re.compile(r"(?:%[89A-F][0-9A-F])++")
-_LOST: Final = "\ufffd"  # a byte of a file that was not UTF-8
+_LOST: Final = "\ufffd"  # replaces a byte that was not valid UTF-8 in the file
 
 Meaning = TypeVar("Meaning")
 
@@ -30,7 +30,7 @@ def _written(path: str) -> str:
 
 
 def _readable(path: str) -> str:
-    """With a mark for each byte that is not UTF-8, as they are in a file that was decoded."""
+    """Normalize a path, with a replacement character for each byte that is not UTF-8, as in a decoded file."""
     return _BEYOND_ASCII.sub(
         lambda found: bytes.fromhex(found[0].replace("%", "")).decode("utf-8", "replace"), _normal(path)
     )
@@ -46,12 +46,12 @@ def _plain(escape: "re.Match[str]", decoded: frozenset[str]) -> str:
 
 
 class _Pattern(NamedTuple):
-    """What one rule matches: the texts between its `*`, in order."""
+    """The pattern of one rule: the texts between its `*`, in order."""
 
     first: str
     middle: list[str]
-    last: str | None  # none: there is no `*`
-    ends: bool  # at the end of the URL
+    last: str | None  # None: there is no `*`
+    ends: bool  # whether it must match up to the end of the URL
     form: Callable[[str], str]
     length: int
 
@@ -66,7 +66,7 @@ class _Pattern(NamedTuple):
 
     @property
     def prefix(self) -> str | None:
-        """What the pattern is if it is nothing but the beginning of a path."""
+        """The prefix, if the pattern is a plain prefix; otherwise None."""
         return self.first if self.last is None and not self.ends and self.form is _normal else None
 
     def matches(self, path: str) -> bool:
@@ -85,21 +85,21 @@ class _Pattern(NamedTuple):
 
 
 class RuleMatcher(Generic[Meaning]):
-    """The longest of many rules that matches a path; among equally long ones an allowing one."""
+    """Finds the longest rule that matches a path; among equally long ones an allowing one."""
 
     def __init__(self, rules: Iterable[tuple[str, bool, Meaning]]) -> None:
-        """Rules as (path, whether it allows, what the caller knows it by)."""
+        """Take rules as (path, whether it allows, the caller's value for it)."""
         patterns = [(_Pattern.of(path), allows, rule) for path, allows, rule in rules]
         self._all = sorted(patterns, key=lambda one: (one[0].length, one[1]), reverse=True)
         self._special = [one for one in self._all if one[0].prefix is None]
         self._prefixes = tuple(one[0].prefix for one in self._all if one[0].prefix is not None)
 
     def find(self, path: str) -> Meaning | None:
-        """What decides on a path, which begins with `/` and ends with the query."""
+        """Return the rule that decides on a path, which starts with `/` and includes the query."""
         forms: dict[Callable[[str], str], str] = {}
         if "%" in path or not path.isascii():
             forms[_normal] = _normal(path)
-        # Most paths begin with none of the plain rules, which one comparison tells for all of them.
+        # Most paths match none of the plain prefixes, and one comparison checks all of them.
         candidates = self._all if forms.get(_normal, path).startswith(self._prefixes) else self._special
         for pattern, _, rule in candidates:
             text = forms.get(pattern.form)

@@ -1,7 +1,7 @@
-"""What one walker learns of its hosts from their answers: who asks us to wait, who is well again, who is slow.
+"""The throttle tracker of one walker: learns from responses which hosts ask us to wait, have recovered, or are slow.
 
-It judges and remembers. The engine stops asking a held host at once; the store makes the news durable and shared, and
-decides how long a back-off is, for others may have heard the same.
+It evaluates and remembers responses. The engine stops requesting a held host at once; the store makes the result
+durable and shared, and decides the length of a back-off, because other processes may have got the same responses.
 """
 
 from collections import Counter
@@ -21,40 +21,40 @@ from shoal.settings import HostSettings
 REFUSED = 503
 THROTTLED = frozenset({429, REFUSED})
 TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
-WEIGHT = 0.3  # of the newest answer in the smoothed latency
-TELLING = 1.5  # by this factor a latency changes before it is told again
-TELL_AGAIN = 300.0  # seconds: a host that stays slow is told again before the store forgets it
-SLACK = 0.1  # seconds by which a slot may seem to come before the end of the hold that it was reserved behind
-MOST_HOSTS = 10_000  # that are remembered
+WEIGHT = 0.3  # of the newest response in the smoothed latency
+TELLING = 1.5  # a latency that changed by this factor is reported again
+TELL_AGAIN = 300.0  # seconds: a host that stays slow is reported again before the store forgets it
+SLACK = 0.1  # seconds by which a slot may seem to precede the end of the hold after which it was reserved
+MOST_HOSTS = 10_000  # maximum number of hosts remembered
 
 
 class HostNews(Struct):
-    """What one commit tells about a host. Durations are microseconds, as they are stored."""
+    """The report of one commit about a host. Durations are microseconds, as stored."""
 
     origin: str
-    status: int = 0  # of an answer that asks us to wait; 0: there was none
-    hold: int = 0  # how long it asks for; 0: the back-off decides
+    status: int = 0  # of a response that asks us to wait; 0: there was none
+    hold: int = 0  # the wait it asks for; 0: the back-off decides
     first: int = 0  # the shortest back-off
     most: int = 0  # the longest
     grows: bool = False  # whether it doubles
     refused: list[int] = field(default_factory=list)  # URLs, by their hashes, that answered 503
-    is_well: bool = False  # it gave a good answer, before it asked us to wait if it did that, too
+    is_well: bool = False  # it gave a good response, before any that asked us to wait
     latency: int | None = None
 
     @property
     def answered(self) -> int:
-        """The status that holds it."""
+        """The status that puts it on hold."""
         return self.status or REFUSED
 
 
 def throttle_news(origin: str, status: int, asked: timedelta | None, settings: HostSettings) -> HostNews:
-    """A host asks us to wait: as long as it asked for, or by our back-off."""
+    """Return the news that a host asks us to wait: for as long as it said, or for our back-off."""
     first, most = span(settings.backoff), span(settings.longest_backoff)
     return HostNews(origin, status, span(asked) if asked else 0, first, most, grows=asked is None)
 
 
 class HostAnswer(Struct, frozen=True):
-    """What the watch needs of one fetch. `page`: the hash of its URL, the same for everybody who asks for it;
+    """The facts about one fetch that the tracker needs. `page`: the hash of its URL, the same in every process;
     `attempts`: how often it was tried before."""
 
     origin: str
@@ -68,16 +68,16 @@ class HostAnswer(Struct, frozen=True):
 
 
 class _Bout(Struct):
-    """Answers that ask us to wait, with no good one between them."""
+    """Consecutive responses that ask us to wait, without a good one between them."""
 
     until: float = 0.0
-    pages: set[int] = field(default_factory=set)  # that were well before it
+    pages: set[int] = field(default_factory=set)  # that had not failed before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostHeld(Signal):
-    """A host asked us to wait (429, or 503 for several URLs): nobody asks it for a while, as long as it said
-    (`retry_after`) or for a back-off of our own (`backoff`)."""
+    """A host was put on hold (429, or 503 for several URLs): nobody requests it for as long as it asked (`retry_after`)
+    or for our own back-off (`backoff`)."""
 
     crawl_id: str | None
     origin: str
@@ -88,7 +88,7 @@ class HostHeld(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldsBegun(Signal):
-    """How many hosts one commit found held, by what decides: `retry_after` or `backoff`."""
+    """The number of hosts held in one commit, by reason: `retry_after` or `backoff`."""
 
     holds: dict[str, int]
 
@@ -96,7 +96,7 @@ class HoldsBegun(Signal):
 def emit_holds(
     signals: Signals, news: Mapping[int, HostNews], holds: Mapping[int, float], crawl_id: str | None = None
 ) -> None:
-    """Say which hosts are held now, and for how long."""
+    """Emit signals for the hosts that are held now, with the duration."""
     count: Counter[str] = Counter()
     for host, seconds in holds.items():
         told = news[host]
@@ -108,8 +108,8 @@ def emit_holds(
 
 
 class ThrottleTracker:
-    """The hosts of one walk. `ease`: seconds of delay for each second that a host takes to answer, 0 if that does not
-    matter; `delay`: the walk's own."""
+    """Tracks the hosts of one walker. `ease`: seconds of delay per second of latency, 0 to ignore latency; `delay`: the
+    walker's own delay."""
 
     def __init__(self, settings: HostSettings, clock: Clock, *, ease: float = 0.0, delay: float = 0.0) -> None:
         self._settings = settings
@@ -118,20 +118,20 @@ class ThrottleTracker:
         self._delay = delay
         self._slowest = settings.longest_slow_delay.total_seconds()
         self._bouts: dict[int, _Bout] = {}
-        self._refusals: dict[int, dict[int, float]] = {}  # of each host, the URLs that answered 503 lately, and when
+        self._refusals: dict[int, dict[int, float]] = {}  # per host: the URLs that answered 503 lately, and when
         self._latency: dict[int, float] = {}
-        self._told: dict[int, tuple[float, float]] = {}  # the latency that was told, and when
+        self._told: dict[int, tuple[float, float]] = {}  # the latency that was reported, and when
         self._news: dict[int, HostNews] = {}
-        self._sent: dict[int, HostNews] = {}  # on its way to the store
-        self.is_attentive = ease > 0  # whether good answers matter, too
+        self._sent: dict[int, HostNews] = {}  # being written to the store
+        self.is_attentive = ease > 0  # whether good responses matter, too
 
     def change(self, *, ease: float, delay: float) -> None:
-        """The walk goes on at another pace."""
+        """Continue with another rate."""
         self._ease, self._delay = ease, delay
         self.is_attentive = ease > 0 or bool(self._bouts)
 
     def hear(self, answer: HostAnswer) -> bool:
-        """Judge an answer; whether it begins a hold."""
+        """Evaluate a response; return whether it starts a hold."""
         if answer.status == REFUSED:
             return self._refused(answer)
         if answer.status in THROTTLED:
@@ -143,43 +143,43 @@ class ThrottleTracker:
         return False
 
     def holds(self, host: int) -> bool:
-        """Whether the host must not be asked just now."""
+        """Return whether the host must not be requested now."""
         return self.held_for(host) > 0
 
     def held_for(self, host: int) -> float:
-        """Seconds until the host may be asked again."""
+        """Return the seconds until the host may be requested again."""
         bout = self._bouts.get(host)
         return 0.0 if bout is None else max(0.0, bout.until - self._clock.monotonic())
 
     def beware(self, host: int) -> None:
-        """The store says that the host was held: its next answer tells whether it is well."""
+        """Note that the store had the host on hold: its next response shows whether it has recovered."""
         self._bout(host)
 
     def news(self) -> dict[int, HostNews]:
-        """What is to be told: once, if `learn` says that it arrived."""
+        """Return the news to store; `learn` confirms it, `forget` queues it again."""
         self._sent, self._news = self._news, {}
         return self._sent
 
     def learn(self, holds: dict[int, float]) -> None:
-        """What was told is stored, and for so long hosts are held by it."""
+        """Confirm that the news was stored, and apply the resulting holds, in seconds per host."""
         self._sent = {}
         for host, seconds in holds.items():
             bout = self._bout(host)
             bout.until = max(bout.until, self._clock.monotonic() + seconds - SLACK)
 
     def forget(self) -> None:
-        """What was told may not have reached the store: it is told again, with what came after it."""
+        """Merge the sent news with later news, to be sent again: it may not have reached the store."""
         later, self._news, self._sent = self._news, self._sent, {}
         for host, news in later.items():
             before = self._news.get(host)
             self._news[host] = news if before is None else _both(before, news)
 
     def _refused(self, answer: HostAnswer) -> bool:
-        """Judge a 503: one URL is held by its own retry. Whether its host is, the store knows, for others may have
-        been refused as well; what we heard ourselves is enough to stop at once."""
+        """Evaluate a 503. One URL is delayed by its own retry. Only the store knows whether the host is held, because
+        other processes may have been refused as well; enough refusals of our own stop us at once."""
         asked = self._asked(answer)
         if asked is None and self.holds(answer.host):
-            return False  # asked before the hold began: nothing new
+            return False  # requested before the hold began: nothing new
         before, now = self._refusals.pop(answer.host, {}), self._clock.monotonic()
         refusals = self._refusals[answer.host] = with_refusals(before, [answer.page], now, float(WITHIN))
         if len(self._refusals) > MOST_HOSTS:
@@ -201,11 +201,11 @@ class ThrottleTracker:
         asked = self._asked(answer)
         was_held = self.holds(answer.host)
         if was_held and asked is None:
-            return False  # asked before the hold began: nothing new
+            return False  # requested before the hold began: nothing new
         bout = self._bout(answer.host)
         wait = asked if asked is not None else self._settings.backoff
         bout.until = max(bout.until, self._clock.monotonic() + wait.total_seconds())
-        # A page that failed before this bout says little about its host: it does not make others wait longer.
+        # A page that failed before this bout says little about its host: it does not lengthen the back-off.
         is_new = answer.attempts == 0 or answer.page in bout.pages
         if is_new:
             bout.pages.add(answer.page)
@@ -224,7 +224,7 @@ class ThrottleTracker:
             self.is_attentive = self._ease > 0 or bool(self._bouts)
 
     def _time(self, answer: HostAnswer) -> None:
-        """Smooth the latency; tell it when it changed by a lot and makes a difference."""
+        """Smooth the latency; report it when it changed considerably and affects the delay."""
         taken = self._slowest if answer.error in TIMEOUTS else min(answer.seconds, self._slowest)
         if len(self._latency) >= MOST_HOSTS:
             self._latency.clear()
@@ -249,11 +249,11 @@ class ThrottleTracker:
 
 
 def _both(before: HostNews, after: HostNews) -> HostNews:
-    """One piece of news that says what two said, one after the other."""
+    """Merge two pieces of news, in this order, into one."""
     if after.latency is None:
         after.latency = before.latency
     if after.is_well and before.status:
-        return after  # whatever it asked for is over
+        return after  # any wait it asked for is over
     after.refused = list(dict.fromkeys((*before.refused, *after.refused)))
     if before.status and not after.status:
         return replace(before, latency=after.latency, refused=after.refused)

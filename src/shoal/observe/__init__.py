@@ -1,1 +1,1 @@
-"""Log lines and metrics. This room only listens: others emit signals, here they are worded and counted."""
+"""Log lines and metrics, made from the signals that other packages emit."""

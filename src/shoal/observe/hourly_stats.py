@@ -1,5 +1,5 @@
-"""What happened in each hour: counted from signals, and added to the store by the batch. A process that is killed takes
-the last few seconds of its counts with it; states of jobs are elsewhere, and exact."""
+"""Hourly statistics: counted from signals and added to the store in batches. A killed process loses the last few
+seconds of its counts; the states of jobs are stored elsewhere, and exact."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,18 +13,18 @@ from shoal.base.signals import Signal, Signals
 
 HOUR: Final = 3_600_000_000  # microseconds
 EVERY: Final = timedelta(seconds=5)
-MOST_BOTS: Final = 10_000  # of one batch
+MOST_BOTS: Final = 10_000  # per batch
 ENDS: Final = {"done": "done", "failed": "failed", "retried": "retried", "expired": "lost", "crashed": "lost"}
-Counted = tuple[str, str]  # kind of job, what happened
-Bot = tuple[str, str]  # token, and what it calls itself
+Counted = tuple[str, str]  # job kind, what happened
+Bot = tuple[str, str]  # token, and the bot's own name
 
 
 @dataclass(slots=True)
 class Batch:
-    """What was counted since the last one."""
+    """The counts since the last batch."""
 
     amounts: Counter[Counted] = field(default_factory=Counter)
-    bots: Counter[Bot] = field(default_factory=Counter)  # and the jobs that they got
+    bots: Counter[Bot] = field(default_factory=Counter)  # with the number of jobs they got
 
     def __bool__(self) -> bool:
         return bool(self.amounts or self.bots)
@@ -32,7 +32,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class HourRow:
-    """One hour, in store time."""
+    """The statistics of one hour, by the store's clock."""
 
     hour: int
     amounts: Mapping[str, float]
@@ -43,21 +43,21 @@ class HourRow:
 
     @property
     def retry_rate(self) -> float | None:
-        """The share of finished attempts that are retried; None without any."""
+        """The share of finished attempts that were retried; None if there were none."""
         retried = self.count("retried")
         finished = self.count("done") + self.count("failed") + retried
         return round(retried / finished, 4) if finished else None
 
     @property
     def average_seconds(self) -> float | None:
-        """The average duration of the fetches that were timed; None without any."""
+        """The average duration of the timed fetches; None if there were none."""
         timed = self.amounts.get("timed", 0)
         return round(self.amounts.get("seconds", 0) / timed, 3) if timed else None
 
 
 @dataclass(frozen=True, slots=True)
 class BotActivity:
-    """A bot that asked for jobs."""
+    """A bot that requested jobs."""
 
     token: str
     bot_id: str
@@ -67,15 +67,15 @@ class BotActivity:
 
 class HourlyStatsStore(Protocol):
     async def add(self, tx: Tx, batch: Batch) -> None:
-        """Add to this hour, by the store's clock."""
+        """Add a batch to the current hour, by the store's clock."""
         ...
 
     async def since(self, tx: Tx, hours: int, kind: str | None) -> list[HourRow]:
-        """The last so many hours in which something happened, newest first."""
+        """Return the last `hours` hours in which something happened, newest first."""
         ...
 
     async def bots(self, tx: Tx, hours: int, limit: int) -> list[BotActivity]:
-        """Who asked in them, the last one first."""
+        """Return the bots that requested jobs in these hours, most recent first."""
         ...
 
     async def forget(self, tx: Tx, before: int) -> int: ...
@@ -98,7 +98,7 @@ class HourlyStatsReader:
 
 
 class HourlyStats:
-    """Counts in memory. Signals are known by the name of their class, as in `words`."""
+    """Counts signals in memory. Signals are identified by class name, as in `log_messages`."""
 
     def __init__(self) -> None:
         self._batch = Batch()
@@ -117,12 +117,12 @@ class HourlyStats:
             count(signal)
 
     def take(self) -> Batch:
-        """What was counted; it is counted from nothing again."""
+        """Return the counts and reset them."""
         batch, self._batch = self._batch, Batch()
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """It could not be stored: next time."""
+        """Add a batch that could not be stored to the next one."""
         self._batch.amounts += batch.amounts
         for bot, pulled in batch.bots.items():
             self._bot(*bot, pulled)
@@ -149,7 +149,7 @@ class HourlyStats:
 
 
 class HourlyStatsWriter:
-    """Brings what was counted to the store. Whatever is left at the end of the process is brought then."""
+    """Writes the counts to the store. The rest is written when the process ends."""
 
     name = "hours"
 
@@ -175,7 +175,7 @@ class HourlyStatsWriter:
 
 @dataclass(slots=True)
 class HourlyStatsRetention:
-    """What happened long ago. Answers `queue.pruner.Shelf`."""
+    """Retention of hourly statistics. Implements `queue.pruner.RetentionRule`."""
 
     keep: timedelta
     store: HourlyStatsStore

@@ -1,7 +1,7 @@
-"""The words of every signal: level, event name and message. What a line looks like is left to `logs`.
+"""The log message of every signal: level, event name and text. The format of a line is left to `logs`.
 
-Signals are known by the name of their class, so that this room needs none of the rooms that emit them; a test
-holds that every signal of the tree is worded, and that every word in braces is one of its facts.
+Signals are identified by class name, so that this package does not import the packages that emit them. A test checks
+that every signal has a message, and that every name in braces is one of its fields.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from shoal.base.signals import Signal
 
 
 class LogLevel(IntEnum):
-    """How much a line matters; the numbers are those of the standard library."""
+    """The severity of a line; the numbers are those of the standard library."""
 
     DEBUG = 10
     INFO = 20
@@ -25,7 +25,7 @@ class LogLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """How a signal is told. `of` names a fact whose value chooses another one, as `how` does for a job."""
+    """The message of a signal. `of` names a field whose value selects another message, as `how` does for a job."""
 
     level: LogLevel
     message: str
@@ -42,7 +42,7 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One thing to log, not yet cleaned."""
+    """A line to be logged, not sanitized yet."""
 
     level: LogLevel
     event: str
@@ -216,7 +216,7 @@ WORDS: Mapping[str, LogMessage] = {
 
 
 def log_line(signal: Signal) -> LogLine:
-    """The line a signal makes. One that nobody worded is still told, under its own name."""
+    """Return the log line of a signal. A signal without a message is still logged, under its own name."""
     name = type(signal).__name__
     event = _event(name)
     facts = _facts(signal)
@@ -228,7 +228,7 @@ def log_line(signal: Signal) -> LogLine:
 
 
 def level_of(signal: Signal) -> LogLevel:
-    """The most a signal can matter: lets a busy listener drop it before it is worded."""
+    """Return the highest level a signal can have, so that a busy listener can drop it before it is formatted."""
     wording = WORDS.get(type(signal).__name__)
     if wording is None:
         return LogLevel.WARNING
@@ -245,7 +245,7 @@ def _facts(signal: Signal) -> dict[str, Any]:
 
 
 def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts under the names that log lines promise: a run is called by its kind, a holder is a node."""
+    """Return the facts under the documented log field names: a run is named by its kind, a holder is a node."""
     told = {name: value for name, value in facts.items() if value is not None}
     if run_id := told.pop("run_id", None):
         told["correlation_id"] = run_id
@@ -258,6 +258,6 @@ def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node_of(holder: str) -> str:
-    """Who works, without the process: a node, a machine, or the token of a bot."""
+    """Return the holder without its process: a node, a machine, or the token of a bot."""
     first, *rest = holder.split("/")
     return rest[0] if first in ("local", "bot") and rest else first

@@ -1,7 +1,7 @@
-"""Log lines on stderr: one JSON object a line, or short readable lines on a terminal. One event is one line.
+"""Log lines on stderr: one JSON object per line, or short readable lines on a terminal. One event is one line.
 
-Everything passes `clean` last, whoever said it: signals, and through the bridge the libraries that log by
-themselves. What is said about a signal is worded in `words`.
+Everything is sanitized by `clean` last, whether it comes from signals or, through the bridge, from libraries that use
+`logging`. The messages of signals are in `log_messages`.
 """
 
 import json
@@ -21,7 +21,7 @@ from shoal.base.text import HIDDEN, clean, names_a_secret
 from shoal.observe.log_messages import LogLevel, LogLine, level_of, log_line
 from shoal.settings import LogSettings
 
-# The promised fields come first and in this order; the rest follow as they were given.
+# The documented fields come first, in this order; the others follow as given.
 ORDER = (
     "job_id",
     "correlation_id",
@@ -39,7 +39,7 @@ COLOURS = {LogLevel.DEBUG: "2", LogLevel.INFO: "36", LogLevel.WARNING: "33", Log
 
 
 class Logs:
-    """The one stream of log lines of a process. Never raises: a log that cannot be written stops nothing."""
+    """The log stream of a process. It never raises: a log that cannot be written does not stop anything."""
 
     def __init__(self, settings: LogSettings, clock: Clock, stream: TextIO | None = None) -> None:
         self._given = stream
@@ -51,7 +51,7 @@ class Logs:
 
     @property
     def _stream(self) -> TextIO:
-        """stderr as it is now: a live line puts something in its place that writes above the line."""
+        """The current stderr: a live status line replaces it with a stream that writes above the line."""
         return sys.stderr if self._given is None else self._given
 
     def listen(self, signal: Signal) -> None:
@@ -69,7 +69,7 @@ class Logs:
             with self._lock:
                 self._stream.write(text + "\n")
                 self._stream.flush()
-        except (OSError, ValueError):  # a closed or full stream: there is nowhere left to say so
+        except (OSError, ValueError):  # a closed or full stream: the error cannot be reported anywhere
             return
 
     def _json(self, line: LogLine) -> str:
@@ -93,7 +93,7 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def safe_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts in the promised order, every value cleaned, secrets hidden by their names too."""
+    """Return the facts in the documented order, with every value sanitized and secrets hidden by name as well."""
     first = {name: facts[name] for name in ORDER if name in facts}
     return {_key(name): safe(name, value) for name, value in (first | dict(facts)).items()}
 
@@ -103,7 +103,7 @@ def _key(name: str) -> str:
 
 
 def safe(name: str, value: Any, depth: int = 0) -> Any:
-    """A value as JSON can hold it and a log may show it."""
+    """Return a value that JSON can represent and a log may show."""
     if value is None or isinstance(value, bool | int):
         return value
     if names_a_secret(name):
@@ -146,7 +146,7 @@ def _brief(name: str, value: Any) -> str:
 
 
 class Bridge(logging.Handler):
-    """Takes what libraries say through the standard library into our stream."""
+    """Forwards log records of the standard library to our stream."""
 
     def __init__(self, logs: Logs) -> None:
         super().__init__()
@@ -167,17 +167,17 @@ def _nearest(number: int) -> LogLevel:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # a wrong format string in a library must not hide that it wanted to say something
+    except Exception:  # an invalid format string in a library must not suppress its message
         return f"{record.msg} {record.args}"
 
 
-# Libraries that announce every request or connection at INFO; our own lines say it better.
+# Libraries that log every request or connection at INFO; our own lines are more useful.
 QUIET = ("asyncio", "uvicorn.access", "uvicorn.error", "httpx")
-SILENT = ("asyncpg.pool",)  # a store that is away is told once, in our own words
+SILENT = ("asyncpg.pool",)  # an unreachable store is logged once, by our own message
 
 
 def capture_stdlib(logs: Logs) -> None:
-    """Send every library's lines, and Python's warnings, through `logs`; replaces what was set up before."""
+    """Send the log records of all libraries, and Python's warnings, through `logs`, replacing earlier handlers."""
     root = logging.getLogger()
     root.handlers[:] = [Bridge(logs)]
     root.setLevel(max(logs.level, LogLevel.INFO))
@@ -192,6 +192,6 @@ def capture_stdlib(logs: Logs) -> None:
 
 
 def silence() -> None:
-    """Have libraries say nothing of what we say ourselves."""
+    """Silence libraries that log what we log ourselves."""
     for name in SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
-"""Prometheus metrics, counted from signals into a registry of our own. Serving them is left to `serve`.
+"""Prometheus metrics, counted from signals in a registry of our own. Serving them is left to `serve`.
 
-Signals are known by the name of their class, as in `words`. Labels take only values from a closed set: kinds,
-states, status classes, route patterns; never a URL, a host or an id.
+Signals are identified by class name, as in `log_messages`. Label values come from closed sets: kinds, states, status
+classes, route patterns; never a URL, a host or an id.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ WAITS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class MetricTable(NamedTuple):
-    """A metric as the reference tells of it."""
+    """A metric as the reference documents it."""
 
     name: str
     kind: str
@@ -28,7 +28,7 @@ class MetricTable(NamedTuple):
 
 
 class Metrics:
-    """Counts what happens in one process. Two of them share nothing, so tests can have their own."""
+    """The metrics of one process. Instances share nothing, so tests can have their own."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -133,7 +133,7 @@ class Metrics:
             self._jobs_retried.labels(signal.kind).inc()
 
     def _jobs_leased(self, signal: Any) -> None:
-        """One sample for a batch: the longest wait in it."""
+        """Observe one sample per batch: its longest wait."""
         self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))
 
     def _jobs_moved(self, signal: Any) -> None:
@@ -143,7 +143,7 @@ class Metrics:
             counted[str(signal.how)].labels(signal.kind).inc(signal.count)
 
     def _pages_settled(self, signal: Any) -> None:
-        """`pages` and `bytes` map a status class (`2xx`; `error`: no answer) to what one commit stored."""
+        """Count what one commit stored: `pages` and `bytes` are keyed by status class (`2xx`; `error`: no response)."""
         for status_class, count in signal.pages.items():
             self._pages.labels(status_class).inc(count)
         for status_class, count in signal.bytes.items():
@@ -155,7 +155,7 @@ class Metrics:
         self._result_seconds.labels(signal.kind).inc(signal.seconds)
 
     def _deliveries_sent(self, signal: Any) -> None:
-        """A try that failed is `dead` if it was the last one."""
+        """Count deliveries; a failed attempt counts as `dead` if it was the last one."""
         counts = {"delivered": signal.delivered, "failed": signal.failed - signal.dead, "dead": signal.dead}
         for result, count in counts.items():
             self._deliveries.labels(result).inc(count)

@@ -1,7 +1,7 @@
-"""Log files by project: `logs/{project}.log`, written a batch at a time and put aside when they are large.
+"""Log files per project: `logs/{project}.log`, written in batches and rotated by size.
 
-Several processes may write: each batch is one write at the end of the file, which is opened for it, so that whoever
-puts the file aside takes it from nobody.
+Several processes may write. Each opens the file for every batch and appends it in one write, so another process can
+rotate the file at any time.
 """
 
 import fcntl
@@ -16,7 +16,8 @@ LOCK = ".rotating"
 
 
 class ProjectLogs:
-    """The folder of them. A file that has `size` bytes becomes `.1`, that one `.2`; `kept` of them are."""
+    """The folder of log files. A file that reaches `size` bytes is rotated to `.1`, that one to `.2`, and so on; `kept`
+    old files are kept."""
 
     def __init__(self, folder: Path, size: int, kept: int) -> None:
         self._folder = folder
@@ -27,7 +28,7 @@ class ProjectLogs:
         return self._folder / f"{safe_name(project)}.log"
 
     def append(self, project: str, lines: list[bytes]) -> None:
-        """Write these lines at once; raises OSError, and has written nothing, or what there was room for."""
+        """Append these lines in one write; on OSError nothing was written, or only what fitted."""
         make_private(self._folder)
         path = self.path_of(project)
         text = b"".join(line + b"\n" for line in lines)
@@ -43,7 +44,7 @@ class ProjectLogs:
             self._put_aside(path)
 
     def _put_aside(self, path: Path) -> None:
-        """One at a time; whoever comes second finds a small file."""
+        """Rotate the file under a lock; a second process finds a small file and does nothing."""
         lock = open_private(str(self._folder / LOCK), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -64,6 +65,6 @@ class ProjectLogs:
 
 
 def safe_name(project: str) -> str:
-    """A name that is no path, not hidden, and not too long."""
+    """Return a file name that contains no path, is not hidden and not too long."""
     name = _UNSAFE.sub("_", project)[:100]
     return f"_{name}" if not name or name.startswith(".") else name
