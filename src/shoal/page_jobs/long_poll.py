@@ -55,8 +55,7 @@ class LongPoll(Generic[T]):
         return sum(len(line.waiters) for line in self._lines.values())
 
     async def look(self, what: Hashable, ask: Ask[T]) -> list[T]:
-        """Return what is available now, without waiting; nothing while other clients wait for the same key, who come
-        first."""
+        """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
         if what in self._lines or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK:
             return []
         self._listen()

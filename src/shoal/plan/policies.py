@@ -70,7 +70,7 @@ class Policies:
         self._proxies = proxies or Proxies()
 
     async def make(self, form: PolicyForm, policy_id: str | None = None) -> Policy:
-        """Store a policy, due immediately. Creating one again with the same id changes nothing."""
+        """Store a policy; with a frequency it is due at once. Creating one again with the same id changes nothing."""
         form = self.judged(form)
         wanted = policy_id or new_id("pol")
 

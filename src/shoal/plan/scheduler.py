@@ -115,7 +115,7 @@ class Scheduler:
         return len(known)
 
     async def _ready(self, tx: Tx, rooms: Mapping[str, int]) -> dict[str, Policy]:
-        """Return the policies to run now, by id. A policy that is both due and owed a queued run gets one run."""
+        """Return the policies to run now, by id. A policy that is due and also has a queued run gets one run."""
         known: dict[str, Policy] = {}
         for line, room in rooms.items():
             limit = min(room, BATCH - len(known))
@@ -198,7 +198,7 @@ def _points(policy: Policy, said: Mapping[str, float]) -> float:
 
 
 def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
-    """Return the next step of a policy. One that was only owed a queued run keeps its times."""
+    """Return the next step of a policy. One that has only a queued run and is not due keeps its times."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
     queued = lives and (policy.queued or policy.form.overlap == "queue")
     if not due:

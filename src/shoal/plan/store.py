@@ -79,7 +79,7 @@ class PolicyStore(Protocol):
         ...
 
     async def is_ready(self, tx: Tx, line: str) -> bool:
-        """Return whether a queue has a policy that is due or owed a queued run; another scheduler may run it first."""
+        """Return whether a queue has a policy that is due or has a queued run; another scheduler may run it first."""
         ...
 
     async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
@@ -92,7 +92,7 @@ class PolicyStore(Protocol):
         ...
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
-        """Return the store's time, and site policies that are due or owed a queued run."""
+        """Return the store's time, and site policies that are due or have a queued run."""
         ...
 
     async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> None: ...
