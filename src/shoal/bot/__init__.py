@@ -1,4 +1,4 @@
-"""A bot in ten lines: pulls page jobs from a Shoal server over HTTP, runs your function on each, pushes what it gave.
+"""A bot in ten lines: pull page jobs from a Shoal server over HTTP, run your function on each, push its result.
 
     from shoal.bot import Bot, Job
 
@@ -11,7 +11,7 @@
 
     bot.run()
 
-The bot renews its leases, repeats failed pushes and stops gracefully by itself.
+The bot renews its leases, retries failed pushes and stops gracefully.
 """
 
 from shoal.bot.bot import Bot

@@ -1,4 +1,4 @@
-"""The bot: as many jobs at once as it has room for, each kept alive by heartbeats until its result is home."""
+"""The bot: runs several jobs at once and renews each lease by heartbeats until its result is delivered."""
 
 import asyncio
 import os
@@ -15,18 +15,18 @@ from shoal.bot.client import BotClient, BotJob
 if TYPE_CHECKING:
     from shoal.bot.fetcher import BotFetcher, BotPage
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, when the server is away
-BEATS = 3  # heartbeats in one term of a lease
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the server is unreachable
+BEATS = 3  # heartbeats per lease term
 LONGEST_MESSAGE = 2000
-MOST_AT_ONCE = 100  # jobs that a server gives for one pull
+MOST_AT_ONCE = 100  # maximum jobs per pull that a server allows
 
 Handler = Callable[[BotJob], Awaitable[Any]]
 Tell = Callable[[str], None]
 
 
 class Bot:
-    """Pulls, runs, pushes. `concurrency` jobs at once; `wait_seconds` is how long a pull waits for one to come.
-    `fetcher` is made when it is first needed, by the settings of this machine."""
+    """Pulls jobs, runs the handler, pushes results. Runs `concurrency` jobs at once; a pull waits `wait_seconds` for a
+    job. `fetcher` is created on first use, from the settings of this machine."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class Bot:
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._free = asyncio.Event()
-        self.done = 0  # results that are home
+        self.done = 0  # delivered results
 
     def on_job(self, handler: Handler) -> Handler:
-        """The function that runs a job: what it returns is the job's data, what it raises is why it failed."""
+        """Register the handler: its return value is the job's data, an exception the reason why the job failed."""
         self._handler = handler
         return handler
 
     async def fetch(self, job: BotJob) -> "BotPage":
-        """The page of a job, as robots.txt allows; raises `JobFailed` if there is none."""
+        """Fetch the page of a job if robots.txt allows it; raises `JobFailed` if that fails."""
         return await self.fetcher.page(job)
 
     @property
@@ -76,7 +76,7 @@ class Bot:
         return self._fetcher
 
     def run(self) -> None:
-        """Work until a SIGTERM or Ctrl-C; then finish what is in hand."""
+        """Work until SIGTERM or Ctrl-C, then finish the running jobs."""
         asyncio.run(self._run_with_signals())
 
     async def _run_with_signals(self) -> None:
@@ -86,7 +86,7 @@ class Bot:
         await self.serve()
 
     def stop(self) -> None:
-        """No more jobs. What is in hand is finished, if that does not take too long; a second call does not wait."""
+        """Pull no more jobs and finish the running ones within the grace period; a second call cancels them."""
         if self._stopping.is_set():
             for task in self._tasks:
                 task.cancel()
@@ -94,7 +94,7 @@ class Bot:
         self._free.set()
 
     async def serve(self) -> None:
-        """Work until `stop`."""
+        """Work until `stop` is called."""
         if self._handler is None:
             raise RuntimeError("a bot needs a handler: see Bot.on_job")
         wire = BotClient(self._server, self._token, self._clock)
@@ -129,7 +129,7 @@ class Bot:
             await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
             return await asking if asking.done() else []
         finally:
-            asking.cancel()  # the server sees us leave, and gives what it may have for us to others
+            asking.cancel()  # the server notices the disconnect and releases jobs it may have leased for us
             stopping.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -139,7 +139,7 @@ class Bot:
             self._tell(f"a job was dropped: {task.exception()}")
 
     async def _work(self, wire: BotClient, job: BotJob) -> None:
-        """Run the handler and bring home what it gave, as long as the job is ours."""
+        """Run the handler and deliver its result while the lease is valid."""
         working = asyncio.ensure_future(self._result(wire, job))
         beating = asyncio.ensure_future(self._beat(wire, job))
         try:
@@ -161,7 +161,7 @@ class Bot:
         result = await self._try(job)
         try:
             await self._patiently("push", lambda: wire.push(job, result))
-        except (InvalidInput, TooLarge, TypeError) as refusal:  # TypeError: no JSON can be made of it
+        except (InvalidInput, TooLarge, TypeError) as refusal:  # TypeError: the result cannot be serialized to JSON
             self._tell(f"the result of {job.id} was refused: {refusal}")
             failed = _refused(result, refusal)
             await self._patiently("push", lambda: wire.push(job, failed))
@@ -176,7 +176,7 @@ class Bot:
             found = given if isinstance(given, Found) else Found(given)
         except JobFailed as failure:
             error = {"code": failure.code[:100], "message": str(failure)[:LONGEST_MESSAGE]}
-        except Exception as failure:  # the author's own: the server decides whether to try again
+        except Exception as failure:  # raised by the user's handler: the server decides whether to retry
             error = {"code": type(failure).__name__, "message": str(failure)[:LONGEST_MESSAGE]}
         meta = {
             "crawl_duration": round(self._clock.monotonic() - began, 3),
@@ -186,7 +186,7 @@ class Bot:
         return {"status": "success" if error is None else "fail", "data": found.data, "meta": meta}
 
     async def _beat(self, wire: BotClient, job: BotJob) -> None:
-        """Return when the job is cancelled or somebody else's."""
+        """Renew the lease until the job is cancelled or the lease is lost, then return."""
         while True:
             await self._clock.sleep(job.ttl_seconds / BEATS)
             try:
@@ -201,7 +201,7 @@ class Bot:
                 return
 
     async def _patiently(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask until the server answers; who pulls gives up when the bot stops, who pushes when the lease is over."""
+        """Retry while the server is unavailable. A pull gives up when the bot stops, a push when the lease is lost."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -216,8 +216,8 @@ class Bot:
 
 
 def _refused(result: dict[str, Any], refusal: Exception) -> dict[str, Any]:
-    """What is said instead of a result that is not taken: else its job would wait for the end of its lease, again and
-    again."""
+    """Return a failure to send instead of a rejected result; without it the lease would expire and the job be retried
+    in vain, again and again."""
     error = {"code": "result_refused", "message": str(refusal)[:LONGEST_MESSAGE]}
     return {"status": "fail", "data": None, "meta": result["meta"] | {"error": error, "html_hash": None}}
 

@@ -1,4 +1,4 @@
-"""The bot API over HTTP, from the bot's side: pull, heartbeat, result. Knows nothing of what a job means."""
+"""HTTP client for the bot API: pull, heartbeat, result. Does not interpret jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from shoal.base.errors import BackendUnavailable, BadConfig, from_problem
 from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import AddressRule, Egress, Limits, Request, Response, endpoint
 
-ANSWERS = timedelta(seconds=30)  # how long the server may take beyond what it was asked to wait
+ANSWERS = timedelta(seconds=30)  # response time allowed beyond the requested wait
 
 
 @dataclass(frozen=True, slots=True)
 class BotJob:
-    """One URL to fetch, and how long the right to do so lasts."""
+    """One URL to fetch, and its lease."""
 
     id: str
     url: str
@@ -29,7 +29,7 @@ class BotJob:
     rule_set: dict[str, Any] | None
     epoch: int
     ttl_seconds: float
-    proxy: str | None = None  # the label of one
+    proxy: str | None = None  # a proxy label
     raw: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -51,7 +51,7 @@ class BotJob:
 
 
 class BotClient:
-    """One server, one token."""
+    """A client for one server and one token."""
 
     def __init__(self, server: str, token: str, clock: Clock) -> None:
         url = canonical(server)
@@ -66,18 +66,18 @@ class BotClient:
         return bool(self._token)
 
     async def pull(self, bot_id: str, capabilities: Sequence[str], most: int, wait_seconds: float) -> list[BotJob]:
-        """Up to so many jobs; none if there are none for so long."""
+        """Lease up to `most` jobs; return an empty list if none arrives within `wait_seconds`."""
         wish = {"bot_id": bot_id, "capabilities": list(capabilities), "max": most, "wait_seconds": wait_seconds}
         answer = await self._ask("/bot/v1/jobs/pull", wish, timedelta(seconds=wait_seconds))
         return [BotJob.of(told) for told in answer["jobs"]]
 
     async def heartbeat(self, job: BotJob) -> bool:
-        """Hold the job for one more term; False if it was cancelled. Raises `LeaseLost` if it is somebody else's."""
+        """Renew the lease of a job; False if it was cancelled. Raises `LeaseLost` if the lease is not ours any more."""
         answer = await self._ask(f"/bot/v1/jobs/{job.id}/heartbeat", {"epoch": job.epoch})
         return not answer["cancelled"]
 
     async def push(self, job: BotJob, result: Mapping[str, Any]) -> str:
-        """Bring a result home; the state that the job goes to. Raises `LeaseLost` if it came too late."""
+        """Deliver a result and return the job's new state. Raises `LeaseLost` if it came too late."""
         answer = await self._ask(f"/bot/v1/jobs/{job.id}/result", {"epoch": job.epoch, **result})
         return str(answer["state"])
 
@@ -88,7 +88,7 @@ class BotClient:
         return _read(await self.send(path, orjson.dumps(body), wait), self._base)
 
     async def send(self, path: str, body: bytes, wait: timedelta = timedelta(0), token: str | None = None) -> Response:
-        """One request as it is, with another token if one is given."""
+        """Send one raw request, optionally with another token."""
         shown = self._token if token is None else token
         login = (("Authorization", f"Bearer {shown}"),) if shown else ()
         headers = (*login, ("Content-Type", "application/json"), ("User-Agent", f"Shoal-bot/{__version__}"))

@@ -1,6 +1,6 @@
-"""The conformance run: plays a bot at a server, well and badly, and says for each rule of the bot API whether it holds.
+"""Check a server against the bot API: send valid and invalid requests as a bot, and report which rules hold.
 
-It takes waiting jobs and answers them with a failure that says so; run it where that hurts nobody.
+It leases waiting jobs and fails them with an explanatory message; do not run it against jobs that matter.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ FIELDS = {"job_id", "url", "priority", "crawl_config", "rule_set", "lease"}
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether a rule holds, and what was seen if it does not."""
+    """Whether a rule holds, and what was observed if it does not."""
 
     rule: str
     problem: str | None = None
@@ -32,11 +32,11 @@ class CheckResult:
 
 
 class RuleBroken(Exception):
-    """A rule does not hold: what was seen instead."""
+    """A rule does not hold; the message says what was observed."""
 
 
 class ConformanceRun:
-    """One run. `capability` chooses which jobs are taken."""
+    """One conformance run. `capability` selects the jobs it leases."""
 
     def __init__(self, wire: BotClient, capability: str = "http") -> None:
         self._wire = wire
@@ -44,7 +44,7 @@ class ConformanceRun:
         self._jobs: list[dict[str, Any]] = []
 
     async def run(self) -> list[CheckResult]:
-        """Every rule in its turn; they use up the jobs that the first one pulled."""
+        """Check every rule in order, using the jobs pulled at the start."""
         await self._pull_all()
         rules: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("a pulled job has every field, and no other", self._shape),
@@ -71,7 +71,7 @@ class ConformanceRun:
         return CheckResult(rule)
 
     async def _pull_all(self) -> None:
-        """As many jobs as are needed; one host gives one at a time, so it may take a few pulls."""
+        """Pull as many jobs as needed; a host has one slot at a time, so this may take several pulls."""
         in_vain = 0
         while in_vain < 2:
             wanted = NEEDED - len(self._jobs)

@@ -1,5 +1,5 @@
-"""How a bot fetches: by the one way out, as robots.txt allows, with what the job says; no database. What it found is a
-value, what went wrong an exception that says why."""
+"""Fetch pages for a bot: through egress, as robots.txt allows, with the options of the job, without a database.
+Failures are raised as `JobFailed`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from shoal.settings import Settings
 
 
 class JobFailed(Exception):
-    """Raise it in a handler to say why a job failed; the server decides about another try."""
+    """Raise this in a handler to say why a job failed; the server decides whether to retry."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(message or code)
@@ -28,7 +28,7 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BotPage:
-    """What a fetch gave."""
+    """A fetched page."""
 
     url: str  # after redirects
     status: int
@@ -38,14 +38,14 @@ class BotPage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a handler may return instead of bare data, to say more about it."""
+    """A handler's return value if it wants to give more than the data."""
 
     data: Any
     html_hash: str | None = None
 
 
 class _Desk:
-    """The rules of hosts, asked for when they are needed and kept nowhere."""
+    """Fetches robots.txt rules on demand, without a cache."""
 
     def __init__(self, egress: Egress, settings: Settings, clock: Clock) -> None:
         self._egress = egress
@@ -58,7 +58,7 @@ class _Desk:
 
 
 class BotFetcher:
-    """Fetches the pages of jobs. The address rule and the proxies are the machine's own: SHOAL_ALLOW_NETWORKS and
+    """Fetches the pages of jobs. The address rule and the proxies come from this machine: SHOAL_ALLOW_NETWORKS and
     SHOAL_PROXIES."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -70,7 +70,7 @@ class BotFetcher:
         self._runner = PageJobRunner(self._ways, self._agent, self._limits, settings.crawl.max_links, clock)
 
     async def page(self, job: BotJob) -> BotPage:
-        """The text of the job's page."""
+        """Return the text of the job's page."""
         fetched = await self._runner.visit(_work(job), _ignore, _ignore, capture=True)
         if fetched.failure is not None:
             raise JobFailed(fetched.failure.code, fetched.failure.message)
@@ -84,7 +84,7 @@ class BotFetcher:
         return BotPage(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
     async def data(self, job: BotJob) -> Found:
-        """What the job's rule set takes from its page; without one, what the page says of itself."""
+        """Return the data the job's rule set extracts; without one, the page's own metadata."""
         result = await self._runner.run(_work(job), _ignore, _ignore)
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
@@ -104,7 +104,7 @@ class BotFetcher:
 
 
 def _ignore(*heard: object) -> None:
-    """A bot keeps no books of hosts."""
+    """Ignore host responses: a bot tracks no host state."""
 
 
 def _work(job: BotJob) -> PageWork:

@@ -1,7 +1,7 @@
-"""URL queues for callers that have one already: the names, arguments and answers that they know, on Shoal's store.
+"""URL queues with the names, arguments and return values of existing callers, on Shoal's store.
 
-A scan is a crawl that no worker takes: whoever calls `next` fetches, and whether and how is the caller's business. What
-`next` gives is leased and not popped, so that a process that dies loses nothing: its URL comes back to the next one.
+A scan is a crawl that workers do not lease: the caller of `next` fetches the URL, in whatever way it likes. `next`
+leases a URL instead of popping it, so a process that dies loses nothing: its URL is handed out again.
 """
 
 from shoal.compat.database import DatabaseUrlQueueManager

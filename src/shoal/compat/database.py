@@ -1,4 +1,5 @@
-"""The queue for asynchronous code with a PostgreSQL pool of its own. The tables are Shoal's, made if absent."""
+"""The queue for asynchronous code that brings its own PostgreSQL pool. It uses Shoal's tables and creates them if
+absent."""
 
 import asyncio
 import weakref
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class DatabaseUrlQueueManager:
-    """A queue for any number of tasks and processes. What `next` gives stays its caller's until `mark_completed`, or
-    until the process dies: then it comes back. `db_pool` may also be an open database of Shoal's; neither is closed."""
+    """A queue for any number of tasks and processes. A URL from `next` belongs to its caller until `mark_completed`; if
+    the process dies first, it is handed out again. `db_pool` may also be an open Shoal database; neither is closed."""
 
     def __init__(self, scan_id: str, db_pool: "asyncpg.Pool | SqlDatabase") -> None:
         self.scan_id = scan_id
@@ -28,7 +29,7 @@ class DatabaseUrlQueueManager:
         self._scan: Scan | None = None
 
     async def initialize_scan(self, seeds: list[str], max_depth: int = 3) -> None:
-        """Make the scan, or add its seeds to the one that exists."""
+        """Create the scan, or add the seeds to the existing one."""
         scan = await self._opened()
         urls = urls_of(seeds)
         self._max_depth = max_depth
@@ -36,7 +37,7 @@ class DatabaseUrlQueueManager:
             await scan.add(urls)
 
     async def add(self, url: str, depth: int = 0) -> bool:
-        """Whether the URL waits, or did before. A store that is out of reach raises."""
+        """Add a URL; return True if it is in the scan, even if it was before. Raises if the store is unavailable."""
         found = url_of(url)
         if found is None:
             return False
@@ -46,17 +47,17 @@ class DatabaseUrlQueueManager:
         return self._max_depth is not None and await scan.begin([found], self._max_depth)
 
     async def next(self) -> str | None:
-        """The next URL, or None."""
+        """Return the next URL, or None."""
         return await (await self._opened()).next(settling=False)
 
     async def mark_completed(self, url: str) -> None:
-        """The URL is done. One that this manager was not given, or lost, stays as it is."""
+        """Mark a URL as completed. A URL that this manager did not get, or has lost, is left unchanged."""
         found = url_of(url)
         if found is not None:
             await (await self._opened()).settle(found)
 
     async def aclose(self) -> None:
-        """Let others have what was given and not completed, at once."""
+        """Return URLs that were handed out and not completed to the queue at once."""
         if self._scan is not None:
             await self._scan.leave()
 

@@ -1,4 +1,4 @@
-"""The queue in memory: nothing of it survives its process. And what a caller's text means, for all three queues."""
+"""The in-memory queue, which does not survive its process; and URL parsing for all three queues."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ EMPTY = "URL queue is empty"
 
 
 class UrlQueueManager:
-    """First in, first out; every URL once, none deeper than `max_depth`."""
+    """A FIFO queue; each URL once, none deeper than `max_depth`."""
 
     def __init__(self, seeds: list[str], *, max_depth: int = 3) -> None:
         self.max_depth = max_depth
@@ -21,7 +21,7 @@ class UrlQueueManager:
             self.add(seed)
 
     def add(self, url: str, parent_url: str | None = None, depth: int = 0) -> bool:
-        """Whether the URL is new and not too deep; then it waits."""
+        """Add a URL; return False if it is invalid, known or too deep."""
         found = url_of(url, parent_url)
         if found is None or depth > self.max_depth or found in self._seen:
             return False
@@ -30,7 +30,7 @@ class UrlQueueManager:
         return True
 
     def next(self) -> str:
-        """The next URL; raises IndexError if there is none."""
+        """Return the next URL; raises IndexError if there is none."""
         if not self._queue:
             raise IndexError(EMPTY)
         url, _ = self._queue.popleft()
@@ -45,17 +45,17 @@ class UrlQueueManager:
 
 
 def url_of(url: str, parent_url: str | None = None) -> Url | None:
-    """The canonical URL that is meant, relative ones seen from their page; None if there is none."""
+    """Return the canonical URL, resolved against its parent if relative; None if it is invalid."""
     try:
         if parent_url and not urlparse(url).netloc:
             url = urljoin(parent_url, url)
-    except ValueError:  # such as a broken IPv6 address
+    except ValueError:  # such as a malformed IPv6 address
         return None
     found = canonical(url)
     return None if isinstance(found, UrlRefusal) else found
 
 
 def urls_of(seeds: Iterable[str]) -> list[Url]:
-    """Those of the seeds that are URLs, each once."""
+    """Return the valid URLs among the seeds, without duplicates."""
     found = [url for seed in seeds if (url := url_of(seed)) is not None]
     return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""The persistent queue for plain, blocking code: one scan on Shoal's default store, driven by a thread of its own."""
+"""The persistent queue for blocking code: one scan on Shoal's default store, run on a background thread."""
 
 import asyncio
 import threading
@@ -18,12 +18,12 @@ from shoal.settings_loader import load
 
 T = TypeVar("T")
 
-LAST_SECONDS = 5.0  # for handing back what we hold when the interpreter ends
+LAST_SECONDS = 5.0  # allowed for returning our job when the interpreter exits
 
 
 class PersistentUrlQueueManager:
-    """A queue that outlives its process. `next` gives a URL and settles the one before; if this process dies, the URL
-    that it had comes back to the next one. Shallow URLs come first, hosts take turns.
+    """A queue that outlives its process. `next` returns a URL and settles the previous one; if this process dies, its
+    URL is handed out again. Shallow URLs come first; hosts alternate.
 
     As a context manager it also settles the last URL, unless the block is left by an exception.
     """
@@ -45,7 +45,7 @@ class PersistentUrlQueueManager:
 
     @classmethod
     def resume(cls, scan_id: str) -> Self:
-        """The scan as an earlier process left it, with the depth that it was begun with."""
+        """Open an existing scan with its original depth."""
         found = cls(scan_id, [])
         crawl = found._call(found._scan.find())
         if crawl is None:
@@ -55,17 +55,17 @@ class PersistentUrlQueueManager:
         return found
 
     def add(self, url: str, parent_url: str | None = None, depth: int = 0) -> bool:
-        """Whether the URL is new and not too deep; then it waits. A relative one is seen from its parent."""
+        """Add a URL, resolved against its parent if relative; return False if it is invalid, known or too deep."""
         found = url_of(url, parent_url)
         if found is None or depth > self.max_depth:
             return False
         added = self._call(self._scan.add([found], depth, url_of(parent_url) if parent_url else None))
-        if added is None:  # no scan yet, or no longer: this URL is its seed
+        if added is None:  # the scan does not exist (any more): start it with this URL as seed
             return self._call(self._begin([found]))
         return added > 0
 
     def next(self) -> str:
-        """The next URL; what was given before counts as processed for good. Raises IndexError if there is none."""
+        """Return the next URL and settle the previous one for good. Raises IndexError if there is none."""
         url = self._call(self._scan.next(settling=True))
         if url is None:
             raise IndexError(EMPTY)
@@ -78,26 +78,26 @@ class PersistentUrlQueueManager:
         return self._call(self._scan.statistics()).as_dict()
 
     def pause_scan(self) -> dict[str, Any]:
-        """Hold the scan still, for every process that walks it; what it looked like."""
+        """Pause the scan for all processes; return its statistics before the pause."""
         statistics = self.get_statistics()
         self._call(self._scan.pause())
         return {
             "scan_id": self.scan_id,
-            "paused_at": SystemClock().now().replace(tzinfo=None).isoformat(),  # UTC without a zone, as callers know it
+            "paused_at": SystemClock().now().replace(tzinfo=None).isoformat(),  # naive UTC, as callers expect
             "statistics": statistics,
             "redis_keys": {"queue": self.queue_key, "seen": self.seen_key, "processed": self.processed_key},
         }
 
     def resume_scan(self) -> bool:
-        """Go on after a pause; whether anything waits."""
+        """Resume after a pause; return whether any URL is waiting."""
         return self._call(self._scan.attach()) and self.has_next()
 
     def cleanup(self) -> None:
-        """Remove the scan from the store. The queue can be used again, and is then a new one."""
+        """Remove the scan from the store. Using the queue again starts a new scan."""
         self._call(self._scan.erase())
 
     def close(self) -> None:
-        """Let others have the scan. A URL that was given and not followed by another `next` comes back to them."""
+        """Release the scan. A URL that was not followed by another `next` is handed out again."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class PersistentUrlQueueManager:
 
 
 class _LoopThread:
-    """An event loop on a thread of its own, for callers that have none or whose own must not know."""
+    """An event loop on its own thread, for callers without a loop, or whose loop must not be blocked."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -134,7 +134,7 @@ class _LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
-        except BaseException:  # a Ctrl-C while we wait: the work has to know that nobody does any more
+        except BaseException:  # such as Ctrl-C: cancel the work, because nobody waits for it any more
             future.cancel()
             raise
 
@@ -159,8 +159,8 @@ async def _open(scan_id: str, seeds: list[str], max_depth: int) -> tuple[Scan, s
 
 
 def _end(thread: _LoopThread, scan: Scan, leaving: AsyncExitStack) -> None:
-    # At the end of the interpreter no thread can be started any more, and the store may be out of reach: then the lease
-    # ends by itself, or is taken over once our process is seen to be gone.
+    # While the interpreter exits, threads cannot be started and the store may be unavailable. Then the lease expires,
+    # or another process takes it over when it finds that ours is gone.
     with suppress(ShoalError, RuntimeError, TimeoutError):
         thread.call(_leave(scan, leaving), LAST_SECONDS)
     thread.stop()

@@ -1,7 +1,7 @@
-"""One scan on Shoal's store: a crawl that its callers walk by hand, one URL at a time, each under a lease of its own.
+"""One scan on Shoal's store: a crawl whose URLs are taken by callers, one at a time, under a lease.
 
-Any number of processes may walk one scan: each has a job of its own, in a lane that no worker takes from, and keeps its
-lease alive. What a process held when it died is put back by whoever comes next.
+Any number of processes may share a scan: each has its own job, in a lane that workers do not lease from, and renews its
+lease. URLs held by a process that died are returned to the queue by the next process that asks.
 """
 
 import asyncio
@@ -30,19 +30,20 @@ from shoal.queue.states import GrantEnd, JobState
 from shoal.work.lease_renewer import LeaseRenewer
 from shoal.work.local_lease import holder_name, is_gone
 
-MOST_SEEDS = 10_000  # that a crawl's options hold; more are added one by one
+MOST_SEEDS = 10_000  # limit of a crawl's options; more are added separately
 DEEPEST = 32_767
 AT_ONCE = HostRate(timedelta(0))
-SHORTEST_WAIT = 0.01  # seconds: another taker had the host under lock just now
+SHORTEST_WAIT = 0.01  # seconds; another transaction has just locked the host
 LONGEST_WAIT = 0.25
-BUSY_TRIES = 200  # after that many, what waits is somebody else's to take
+BUSY_TRIES = 200  # after that, the waiting URLs are left to other processes
 ALREADY = frozenset({CrawlState.QUEUED, CrawlState.RUNNING})
 ENDED = TERMINAL | {CrawlState.STOPPING}
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How many URLs wait, and how many were ever added. What was given out is processed, or comes back."""
+    """How many URLs are waiting, and how many were ever added. A URL that was handed out counts as processed until it
+    is returned."""
 
     queued: int = 0
     seen: int = 0
@@ -53,7 +54,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Our right to take: a leased job of the scan, and the task that keeps the lease alive."""
+    """Our claim on the scan: a leased job, and the task that renews its lease."""
 
     crawl: Crawl
     lease: Lease
@@ -62,7 +63,7 @@ class Hold:
 
 
 class Scan:
-    """The scan as one of its callers sees it."""
+    """A scan as seen by one process."""
 
     def __init__(self, app: App, scan_id: str) -> None:
         self.id = read_id(scan_id, "scan_id")
@@ -70,17 +71,17 @@ class Scan:
         self._janitor = app.janitor()
         self._lock = asyncio.Lock()
         self._hold: Hold | None = None
-        self._held: dict[Url, FrontierTask] = {}  # given out, and not settled
-        self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was gone when they came
-        self._in_doubt = False  # whether our last commit was stored is not known
+        self._held: dict[Url, FrontierTask] = {}  # handed out and not settled
+        self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was cancelled meanwhile
+        self._in_doubt = False  # we do not know whether our last commit succeeded
         self._paused_here = False
-        self._watched: dict[JobId, int | None] = {}  # where the leases of strangers ended when we first saw them
+        self._watched: dict[JobId, int | None] = {}  # lease ends of other processes' jobs when first seen
 
     async def find(self) -> Crawl | None:
         return await self._app.database.read(lambda tx: self._app.crawls.store.get(tx, self.id))
 
     async def begin(self, seeds: Sequence[Url], max_depth: int) -> bool:
-        """Make the scan, unless it exists or has no seed; whether it was made."""
+        """Create the scan unless it exists or has no seeds; return whether it was created."""
         if not seeds:
             return False
         config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _called)
@@ -92,7 +93,7 @@ class Scan:
         return True
 
     async def add(self, urls: Sequence[Url], depth: int = 0, parent: Url | None = None) -> int | None:
-        """Let these URLs wait; how many were new. None if there is no such scan."""
+        """Add URLs to the queue; return how many were new, or None if the scan does not exist."""
 
         async def commit(tx: Tx) -> int | None:
             crawl = await self._app.crawls.store.get(tx, self.id)
@@ -108,8 +109,8 @@ class Scan:
         return await self._app.database.run(commit)
 
     async def attach(self) -> bool:
-        """Get a lease to take under, and what lost processes held back into the queue; a paused scan is resumed.
-        False if there is no such scan, or if it was ended for good."""
+        """Lease a job of the scan, resuming it if paused, and return the URLs of dead processes to the queue. False if
+        the scan does not exist or has ended."""
         async with self._lock:
             crawl = await self.find()
             if crawl is None or crawl.state in ENDED:
@@ -118,7 +119,8 @@ class Scan:
             return True
 
     async def next(self, *, settling: bool) -> Url | None:
-        """The next URL, ours until it is settled; None if none waits. `settling`: what we had before is done."""
+        """Take the next URL, held until it is settled; None if none is waiting. `settling`: settle all URLs held so
+        far."""
         if self._hold is None and await self._is_over():
             return None
         tries = 0
@@ -132,12 +134,12 @@ class Scan:
         return task.url
 
     async def settle(self, url: Url) -> None:
-        """A URL that we were given is done. One that is not ours, or no longer, stays as it is."""
+        """Settle a URL we hold. One we do not hold (any more) is left unchanged."""
         if url in self._held:
             await asyncio.shield(self._turn([self._held[url]], 0))
 
     async def has_next(self) -> bool:
-        """Whether anything waits: what lost processes held, too."""
+        """Return whether any URL is waiting, including those held by dead processes."""
         while not (await self.statistics()).queued:
             wait = await self._wait()
             if wait is None:
@@ -156,7 +158,7 @@ class Scan:
         return await self._app.database.read(look)
 
     async def pause(self) -> None:
-        """Hold the scan still, for everybody. What we were given and did not settle waits again."""
+        """Pause the scan for all processes. URLs we hold are returned to the queue."""
         if await self.find() is not None:
             async with self._lock:
                 await self._app.crawls.pause(self.id, "pause_scan")
@@ -164,7 +166,7 @@ class Scan:
                 self._paused_here = True
 
     async def erase(self) -> None:
-        """Remove the scan from the store; refused while another process walks it."""
+        """Remove the scan from the store; refused while another process uses it."""
         await self._give_back_lost()
         _, walked = await self._app.database.read(lambda tx: self._app.queue.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
@@ -177,24 +179,24 @@ class Scan:
             await self._app.archivist().erase(self.id)
 
     async def leave(self, *, settling: bool = False) -> None:
-        """Hand our job back; what we have and did not settle waits again."""
+        """Return our job; URLs we hold and did not settle go back to the queue."""
         async with self._lock:
             await self._leave("left", list(self._held.values()) if settling else [])
 
     def let_go(self) -> None:
-        """Stop keeping the lease: from wherever we are collected, without waiting for anything."""
+        """Stop renewing the lease without waiting; safe to call from a finalizer in any thread."""
         if self._hold is not None:
             loop = self._hold.keeping.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._hold.keeping.cancel)
 
     async def _is_over(self) -> bool:
-        """Whether there is no scan, or one that was ended for good with nothing left to give."""
+        """Return whether the scan does not exist, or has ended with no URLs left."""
         crawl = await self.find()
         return crawl is None or (crawl.state in ENDED and not (await self.statistics()).queued)
 
     async def _taken(self, settling: bool) -> FrontierTask | None:
-        """One more URL. If our caller goes away while the store works, what it took is kept for the next one."""
+        """Take one URL. If the caller is cancelled during the commit, the URL is kept for the next call."""
         done = list(self._held.values()) if settling else []
         if done or not self._undelivered:
             turn = asyncio.ensure_future(self._turn(done, 0 if self._undelivered else 1))
@@ -210,7 +212,8 @@ class Scan:
             self._undelivered += turn.result()
 
     async def _turn(self, done: list[FrontierTask], want: int) -> list[FrontierTask]:
-        """Settle and take, in one commit. With a lease that was lost, so was the right to settle: we begin again."""
+        """Settle and take in one commit. If the lease was lost, so was the right to settle: take a new lease and only
+        take."""
         async with self._lock:
             hold = await self._holding()
             try:
@@ -244,7 +247,7 @@ class Scan:
             if state is not CrawlState.RUNNING or not want:
                 return state, []
             taken = await app.frontier.take(tx, number, holder, want, 0, AT_ONCE)
-            await app.archive.unclaim(tx, number, holder)  # others may take from the same host
+            await app.archive.unclaim(tx, number, holder)  # let other processes take from the same host
             return state, taken.tasks
 
         return await app.database.run(commit)
@@ -258,7 +261,7 @@ class Scan:
         return self._hold
 
     async def _begin_again(self, hold: Hold) -> None:
-        """After a commit of which we do not know whether it was stored: everything that is still ours waits again."""
+        """Recover after a commit with unknown outcome: return every URL we still hold to the queue."""
         self._held.clear()
         self._undelivered.clear()
         try:
@@ -282,7 +285,7 @@ class Scan:
         return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
 
     async def _lease(self, crawl: Crawl) -> Lease:
-        """A job of our own, made and leased in one commit; those that nobody has any more make room for it."""
+        """Create and lease a job of our own in one commit; waiting jobs that nobody holds are cancelled."""
         app = self._app
         job = NewJob(JobId(new_id("job")), KIND, self.id, lane=local_lane(self.id), priority=crawl.priority)
 
@@ -303,7 +306,7 @@ class Scan:
         return await app.database.run(commit)
 
     async def _wait(self) -> float | None:
-        """Nothing could be taken: seconds after which to try again; None if nothing waits."""
+        """Return the seconds to wait before the next attempt to take; None if nothing is waiting."""
         strangers = await self._give_back_lost()
         hold = self._hold
         if hold is None:
@@ -320,11 +323,12 @@ class Scan:
         if waiting:
             return next_in
         ours = len(self._held) + len(self._undelivered)
-        # A process elsewhere may be dead, and only the end of its lease will tell: until then we do not say "empty".
+        # A process elsewhere may be dead, which shows only when its lease expires: do not report "empty" yet.
         return LONGEST_WAIT if taken > ours and any(map(self._is_a_riddle, strangers)) else None
 
     async def _give_back_lost(self) -> list[Job]:
-        """Put back the jobs of processes that are gone; those of others, which may or may not live."""
+        """Return the jobs of dead processes to the queue; return the other leased jobs, whose processes may be
+        alive."""
         jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
         ours = None if self._hold is None else self._hold.lease.holder.job_id
         locked = [job for job in jobs if job.state is JobState.LOCKED and job.id != ours]
@@ -338,11 +342,12 @@ class Scan:
     async def _give_back(self, job: Job) -> None:
         queue = self._app.queue
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
-        with suppress(LeaseLost):  # somebody else was first
+        with suppress(LeaseLost):  # another process did it first
             await self._app.database.run(lambda tx: queue.move_in(tx, move, KIND, self.id))
 
     def _is_a_riddle(self, job: Job) -> bool:
-        """Whether a job's holder cannot be told from a dead one: not of this machine, and not seen to extend yet."""
+        """Return whether a job's process may be dead: it is on another machine and has not renewed its lease since
+        first seen."""
         here = holder_name().rsplit("/", 2)[0]
         if (job.lease_holder or "").startswith(f"{here}/"):
             return False
@@ -352,7 +357,7 @@ class Scan:
         hold, report = self._hold, WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
         self._forget()
         if hold is not None:
-            with suppress(LeaseLost):  # then there is nothing to hand back
+            with suppress(LeaseLost):  # then there is no job to return
                 await hold.walk.hand_back(report, reason)
 
     def _forget(self) -> None:

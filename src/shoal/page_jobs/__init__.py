@@ -1,1 +1,1 @@
-"""Page jobs: one URL each. Groups, leasing, fetching, bots, and the single ingest of results."""
+"""Page jobs, one URL each: groups, leasing, fetching, the bot operations, and the ingest of results."""

@@ -1,7 +1,7 @@
-"""The page jobs of one process: which may be fetched now, fetching them, and bringing home what they gave.
+"""The page jobs of one process: lease those whose hosts may be requested now, fetch them, and store their results.
 
-How many run at once is the caller's business. Only jobs whose hosts may be asked now are leased. If a host asks us to
-wait after that, its jobs are put off: they go back to their lane until its turn comes.
+The caller decides how many run at once. If a host asks us to wait after its jobs were leased, they are put off:
+returned to their lane until the host may be requested again.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from shoal.pages.page_signals import PagesSettled, status_class
 from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
 
-MOST_TASKS: Final = 20_000  # that are remembered until they are begun
+MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
 LONGEST_HOP: Final = 30.0  # seconds that a page waits for the host it redirects to; after that the job is put off
 NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
@@ -39,7 +39,8 @@ UNREADABLE: Final = "This worker's version cannot read the job; update it, or le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageBlocked(Signal):
-    """An address was refused by rule. The detail is for operators: the result does not name the address."""
+    """A request was blocked by the address rule (SSRF protection). The detail is for operators; the result omits the
+    address."""
 
     job_id: str
     url: str
@@ -49,7 +50,7 @@ class PageBlocked(Signal):
 
 @dataclass(slots=True)
 class _Turn:
-    """What one commit did."""
+    """The outcome of one commit."""
 
     settlement: Settlement
     tasks: list[PageTask] = field(default_factory=list)
@@ -57,7 +58,7 @@ class _Turn:
 
 
 class PageJobBatch:
-    """Answers `work.page_job_loop.PageCraft`: the jobs are leased for one holder, fetched by one runner."""
+    """Implements `work.page_job_loop.PageJobHandler`: jobs are leased for one holder and fetched by one runner."""
 
     def __init__(
         self,
@@ -85,12 +86,12 @@ class PageJobBatch:
         self._clock = clock
         self._signals = signals
         self._lanes = lanes
-        self._tasks: dict[Fence, tuple[PageTask, float]] = {}  # and when its host's slot is
-        self._pages: Counter[str] = Counter()  # that were fetched and not told yet, by class of status
+        self._tasks: dict[Fence, tuple[PageTask, float]] = {}  # with the time of its host slot
+        self._pages: Counter[str] = Counter()  # fetched but not yet reported, by status class
         self._bytes: Counter[str] = Counter()
 
     async def run(self, lease: Lease) -> ResultDelivery | PutOff:
-        """Fetch the page when its slot comes; if its host asked us to wait meanwhile, put the job off."""
+        """Fetch the page when its slot comes; if its host asked us to wait in the meantime, put the job off."""
         task, start_at = self._tasks.pop(lease.holder)
         if task.work is None:
             failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
@@ -102,7 +103,7 @@ class PageJobBatch:
             return PutOff(lease.holder, self._watch.held_for(task.host))
 
         if await self._runner.ask_robots(task.work) and self._places.paced:
-            return PutOff(lease.holder, 0.0)  # robots.txt had the slot: the page needs another
+            return PutOff(lease.holder, 0.0)  # the robots.txt request used the slot, so the page needs another
 
         turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
         turns.hosts[host_of(task.work.url)] = task.host
@@ -125,7 +126,8 @@ class PageJobBatch:
             return PutOff(lease.holder, busy.seconds)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
-        """A job that robots.txt forbids has no slot. If the rules were forgotten meanwhile, it needs one after all."""
+        """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get
+        one."""
         if not self._runner.denies(work):
             return PutOff(lease.holder, 0.0)
         return ResultDelivery(
@@ -133,8 +135,8 @@ class PageJobBatch:
         )
 
     async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
-        """Store results and lease more in one commit; what is lost is dropped. Only jobs are leased that have a
-        slot at their host within the next two seconds: `start_in` says when."""
+        """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
+        host slot within the next two seconds are leased; `start_in` says when."""
         news = self._watch.news()
         asked_at = self._clock.monotonic()
         try:
@@ -145,7 +147,7 @@ class PageJobBatch:
         self._watch.learn(turn.holds)
         emit_holds(self._signals, news, turn.holds)
         self._tell_pages()
-        if len(self._tasks) > MOST_TASKS:  # leased and handed back unbegun, all but a few
+        if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
         self._tasks |= {task.lease.holder: (task, asked_at + task.start_in) for task in turn.tasks}
         return [task.lease for task in turn.tasks]
@@ -157,7 +159,7 @@ class PageJobBatch:
             self._bytes.clear()
 
     def close(self) -> None:
-        """Drop what is under way, and every connection."""
+        """Abort running fetches and close all connections."""
         self._runner.close()
 
     async def _commit(
@@ -180,7 +182,7 @@ class PageJobBatch:
 
 
 class _HostTurns:
-    """Answers `page_job.Turns` for one job, which has a slot of its own host already."""
+    """Implements `runner.RedirectSlots` for one job, which already has a slot for its own host."""
 
     def __init__(
         self,
@@ -208,7 +210,7 @@ class _HostTurns:
                 break
             if asked_at + place.seconds > give_up_at:
                 raise HostBusy(place.seconds)
-            await self._clock.sleep(place.seconds)  # another commit had the host's row just now
+            await self._clock.sleep(place.seconds)  # another transaction has just locked the host's row
         await self._connections.turn(place.host, asked_at + place.seconds, place.apart)
         if self._watch.holds(place.host):
             raise HostBusy(self._watch.held_for(place.host))

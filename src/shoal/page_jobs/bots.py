@@ -1,5 +1,5 @@
-"""Page jobs for bots, whatever carries them: pull, heartbeat, results. A bot is a token and what it calls itself; it is
-told what to fetch and for how long it is the bot's, and nothing of whose it is."""
+"""Operations of bots on page jobs, independent of the transport: pull, heartbeat, results. A bot is identified by its
+token and the name it gives itself; it learns what to fetch and its lease term, but not who owns the job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, T
 from shoal.queue.queue import Queue
 from shoal.settings import BotSettings
 
-COUNT_EVERY: Final = 10.0  # seconds after which what a token holds is counted anew
+COUNT_EVERY: Final = 10.0  # seconds after which the jobs a token holds are counted again in the store
 UNREADABLE_FOR: Final = timedelta(minutes=1)
-MOST_TOKENS: Final = 10_000  # that are remembered
+MOST_TOKENS: Final = 10_000  # tokens remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class BotAsked(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BotPulled(Signal):
-    """A bot that asked for jobs got so many."""
+    """A bot received jobs."""
 
     token: str
     bot_id: str
@@ -44,7 +44,7 @@ class BotPulled(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A bot that asks for jobs."""
+    """A bot's request for jobs."""
 
     token: str
     bot_id: str
@@ -58,7 +58,7 @@ class Pull:
 
 @dataclass(slots=True)
 class _Meter:
-    """What one token does: pulls in this second, and the jobs that it holds as far as this process knows."""
+    """The usage of one token: pulls in this second, and the jobs it holds as far as this process knows."""
 
     second: int = -1
     pulls: int = 0
@@ -67,7 +67,7 @@ class _Meter:
 
 
 class Bots:
-    """The verbs of bots. Limits are those of a token in this process; what it holds is the store's word."""
+    """The operations of bots. Rate limits apply per token and process; the number of held jobs comes from the store."""
 
     def __init__(
         self,
@@ -91,19 +91,19 @@ class Bots:
         self._meters: dict[str, _Meter] = {}
 
     async def look(self, pull: Pull) -> list[PageTask]:
-        """Jobs that are there now. Refuses a token that asks too often, or that holds as many as it may."""
+        """Lease jobs that are available now. Raises `RateLimited` if the token pulls too often or holds its maximum."""
         self._count_pull(pull.token)
         self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
         return await self._room.look(pull.capabilities, lambda: self._lease(pull))
 
     async def wait(self, pull: Pull, seconds: float) -> list[PageTask]:
-        """Jobs that come within so long, after `look` found none."""
+        """Wait up to `seconds` for jobs, after `look` found none."""
         return await self._room.wait(
             pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), seconds
         )
 
     async def hand_back(self, pull: Pull, tasks: Sequence[PageTask]) -> None:
-        """The bot left before it got them."""
+        """Release jobs leased for a bot that disconnected before it received them."""
         moves = [states.release(task.lease.holder.job_id, task.lease.holder.epoch, "not_taken") for task in tasks]
         taker = LeaseRequest(pull.holder, [KIND])
 
@@ -115,11 +115,11 @@ class Bots:
         self._meter(pull.token).held -= len(tasks)
 
     async def beat(self, token: str, holder: Fence) -> HeartbeatAnswer:
-        """A sign of life for a job; raises `LeaseLost` if it is not this token's."""
+        """Renew the lease of a job; raises `LeaseLost` if it does not belong to this token."""
         return await self._queue.beat(owner_of(bot_holder(token, "")), holder, self._settings.lock_ttl)
 
     async def settle(self, token: str, deliveries: Sequence[ResultDelivery]) -> list[Receipt]:
-        """Take results in, each judged by itself; a receipt for each, in their order."""
+        """Ingest results, each independently; return a receipt for each, in order."""
         settlement = await self._ingest.settle(bot_holder(token, ""), deliveries)
         self._meter(token).held -= len(settlement.accepted)
         return settlement.receipts
@@ -159,7 +159,7 @@ class Bots:
             raise RateLimited(f"This token has pulled {self._settings.pulls} times in this second", 1.0)
 
     async def _room_of(self, token: str) -> int:
-        """How many more jobs a token may hold."""
+        """Return how many more jobs a token may hold."""
         meter, now, most = self._meter(token), self._clock.monotonic(), self._settings.most_jobs
         age = now - meter.counted_at
         if age >= COUNT_EVERY or (meter.held >= most and age >= 1.0):

@@ -1,5 +1,5 @@
-"""What is told of the end of a page job: one event, whether it brought a result or not; and what stands among the
-results of those that brought none."""
+"""The event at the end of a page job, with or without a result; and the stored result of a job that ended without
+one."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ EVENTS: Final = {Status.SUCCESS: "crawl.job.completed", Status.FAIL: "crawl.job.
 
 
 def job_event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:
-    """`attempt`: which one it was, if the job does not stand as it did then."""
+    """Return the event of an ended job. `attempt`: its number, if it differs from what the job's row says."""
     about: dict[str, Any] = {
         "job_id": job.id,
         "group": job.run_id,
@@ -27,14 +27,14 @@ def job_event(job: HeldJob, result: Result, attempt: int | None = None) -> Event
 
 
 class DeadLetterEvents:
-    """Speaks for page jobs that ended without a word: their workers were lost too often, or raised."""
+    """Write results and events for page jobs that ended without one: their workers were lost too often, or raised."""
 
     def __init__(self, results: ResultStore, outbox: OutboxStore) -> None:
         self._results = results
         self._outbox = outbox
 
     async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
-        """Write the results and events of dead letters in the commit that makes them such."""
+        """Write the results and events of dead letters in the commit that creates them."""
         why = {move.job_id: move for move in moves}
         now: int = await tx.value("now")
         ends = [(job, why[job.id], _lost(job, why[job.id], now)) for job in await self._results.ended(tx, sorted(why))]
@@ -47,10 +47,10 @@ def _lost(job: HeldJob, move: Move, now: int) -> Result:
 
 
 def _attempt(job: HeldJob, move: Move) -> int:
-    """Which attempt the move ended: one that failed is counted by then, one that was lost never is."""
+    """Return which attempt the move ended: the row already counts a failed attempt, but never a lost one."""
     return max(1, job.attempts + (not move.counts_attempt))
 
 
 def _row(job: HeldJob, state: JobState, result: Result) -> NewResult:
-    """Nobody sent it, so nobody can send it again: no digest is that of a result."""
+    """Return a result row with a digest that no real result can have: nobody sent it, so nobody can send it again."""
     return NewResult(job.id, job.epoch, job.run_id, job.policy, state, digest="", result=result)

@@ -1,4 +1,4 @@
-"""A job group: many page jobs that somebody made together and waits for as one. What it is, asks for and answers."""
+"""A job group: page jobs created together and waited for as one. Its state, its request form and its API view."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,14 +15,14 @@ MOST_URLS: Final = 10_000
 Name = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")]
 Id = Annotated[
     str, matching(r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z", "1 to 64 letters, digits and `_.-`")
-]  # no path that leads elsewhere
+]  # the pattern rules out path traversal
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class GroupState(StrEnum):
-    OPEN = "open"  # some of its jobs wait or are worked on
-    COMPLETED = "completed"  # each of its jobs has ended, well or not
-    CANCELLED = "cancelled"  # somebody did not want the rest
+    OPEN = "open"  # some of its jobs are waiting or running
+    COMPLETED = "completed"  # all of its jobs have ended, successfully or not
+    CANCELLED = "cancelled"  # cancelled before all of its jobs had ended
 
 
 MOVES: dict[GroupState, frozenset[GroupState]] = {
@@ -33,7 +33,7 @@ MOVES: dict[GroupState, frozenset[GroupState]] = {
 
 
 class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller asks for: a job for each of these URLs, all fetched in the same way."""
+    """The request for a group: one job for each URL, all fetched in the same way."""
 
     urls: Annotated[list[Text], describe("What to fetch: a job for each.", min_length=1, max_length=MOST_URLS)]
     group: Annotated[Id | None, describe("The id of the group; one is made up if there is none.")] = None
@@ -44,12 +44,12 @@ class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     project: Annotated[Name, describe("What the group is filed under.")] = "default"
     labels: Annotated[dict[Word, Word], describe("Words of your own.", max_length=64)] = {}
 
-    raw = frozenset({"urls"})  # judged one by one, by their places
+    raw = frozenset({"urls"})  # validated one by one, reported by index
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its row says, with what became of its jobs so far."""
+    """A stored group, with the states of its jobs."""
 
     number: int
     id: GroupId
@@ -62,4 +62,4 @@ class Group:
     spec: PageSpec | None  # None: this version cannot read it
     created_at: int
     finished_at: int | None
-    jobs: dict[str, int] = field(default_factory=dict)  # how many of them are in each state
+    jobs: dict[str, int] = field(default_factory=dict)  # number of jobs by state

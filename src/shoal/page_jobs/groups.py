@@ -1,4 +1,4 @@
-"""The life of a job group: made with all its jobs in one commit, watched, cancelled, and ended with its last job."""
+"""The life of a job group: created with all its jobs in one commit, read, cancelled, and ended with its last job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, Move
 
 EVENT = "crawl.group.completed"
-TOLD_PLACES = 10  # of URLs that are refused
+TOLD_PLACES = 10  # indexes of rejected URLs in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class GroupEnded(Signal):
 
 
 class Groups:
-    """The verbs on job groups, and the keeper of their runs."""
+    """Operations on job groups; also notified when one of their jobs ends."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Groups:
         self._proxies = proxies or Proxies()
 
     async def make(self, config: GroupConfig) -> Group:
-        """Store a group and a job for each of its URLs, all or nothing. All of them wait at once; how many of one host
-        are leased at a time is decided by its pace."""
+        """Store a group and a job for each of its URLs in one commit. All jobs are queued at once; the rate limit
+        decides how many of a host are leased at a time."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         urls = self._urls(config.urls)
         group_id = GroupId(config.group or new_id("grp"))
@@ -87,12 +87,12 @@ class Groups:
         return await self._database.read(lambda tx: self.store.page_of(tx, after, limit, state))
 
     async def results(self, group_id: str, *, after: int = 0, limit: int = 100) -> list[StoredResult]:
-        """What its jobs gave, in the order in which they ended; of a job that is tried again, nothing yet."""
+        """Return the results of its jobs in the order in which they ended; a job that will be retried has none yet."""
         await self.get(group_id)
         return await self._database.read(lambda tx: self._results.of_group(tx, group_id, after, limit))
 
     async def results_of_job(self, job_id: str) -> list[StoredResult]:
-        """What each attempt at a page job gave, oldest first; also those that were not its last word."""
+        """Return the result of each attempt at a page job, oldest first, including those that were retried."""
 
         async def look(tx: Tx) -> list[StoredResult]:
             if await self._queue.job(tx, JobId(job_id)) is None:
@@ -102,7 +102,8 @@ class Groups:
         return await self._database.read(look)
 
     async def cancel(self, group_id: str, reason: str = "asked") -> Group:
-        """End the jobs that have not ended; what is being fetched is dropped. One that is over stays as it is."""
+        """Cancel all jobs that have not ended; fetches in progress are dropped. A group that has ended is left
+        unchanged."""
 
         async def commit(tx: Tx) -> None:
             group = await self.store.lock(tx, group_id)
@@ -122,7 +123,7 @@ class Groups:
         return False
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """Decide, in the commit that ended a job or many, whether the group is over. The group is locked."""
+        """Decide, in the commit that ended one or more jobs, whether the group has ended. The group is locked."""
         if move.to not in TERMINAL or await self.store.has_live_jobs(tx, run_id):
             return
         group = await self.store.lock(tx, run_id)
@@ -130,7 +131,7 @@ class Groups:
             await self._end(tx, group, GroupState.COMPLETED, None)
 
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
-        """What waits goes first: only then can nobody lease it while we end what is leased."""
+        """Cancel waiting jobs first, so that nobody can lease them while the leased ones are cancelled."""
         await self._queue.cancel_waiting(tx, group_id, reason)
         held = await self.store.held(tx, group_id)
         moves = [job_states.cancel(holder.job_id, holder.epoch, reason) for holder in held]
@@ -144,7 +145,7 @@ class Groups:
         tx.on_commit(lambda: self._signals.emit(ended))
 
     def _urls(self, given: Sequence[str]) -> list[Url]:
-        """The URLs as they will be asked for, each once. All that cannot be are named by their places."""
+        """Return the canonical URLs without duplicates. An error names all invalid ones by index."""
         found: dict[Url, None] = {}
         refused: list[tuple[int, InvalidInput]] = []
         for place, text in enumerate(given):
@@ -170,12 +171,12 @@ class Groups:
 
 
 def _payload(url: Url) -> str:
-    """What a job of a group says itself; the rest is the group's."""
+    """Return the payload of a job in a group: only its URL; the rest is stored with the group."""
     return orjson.dumps({"url": url}).decode()
 
 
 def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:
-    """The first refusal in its words, and the places of the others."""
+    """Return the first error as it is, with the indexes of the others."""
     _, first = refused[0]
     others = [f"urls[{place}]" for place, _ in refused[1 : TOLD_PLACES + 1]]
     if others:

@@ -1,4 +1,4 @@
-"""What a policy gave over time: its results, newest first, and what changed between two of them."""
+"""The results of a policy over time, newest first, and the differences between two of them."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +15,7 @@ ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value at a path that is not what it was. None: it was not there, or is not there any more."""
+    """A value that differs at a path. None: absent before, or absent now."""
 
     path: str
     before: Any
@@ -24,7 +24,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What changed from one result to another."""
+    """The differences between two results."""
 
     before: StoredResult
     after: StoredResult
@@ -40,7 +40,7 @@ class Diff:
 
 
 class History:
-    """The results of policies. Whether a policy is there is its own room's business."""
+    """The results of policies. Does not check that the policy exists; callers do."""
 
     def __init__(self, database: Database, results: ResultStore) -> None:
         self._database = database
@@ -50,7 +50,7 @@ class History:
         return await self._database.read(lambda tx: self._results.of_policy(tx, policy, before, limit))
 
     async def diff(self, policy: str, before: str | None = None, after: str | None = None) -> Diff:
-        """Between the results of two jobs; without names, between the last two successes, or the one before `after`."""
+        """Compare the results of two jobs; by default the last two successes, or `after` with the success before it."""
 
         async def look(tx: Tx) -> Diff:
             last = await self._one(tx, policy, after) if after else await self._success(tx, policy, None)
@@ -74,7 +74,7 @@ class History:
 
 
 def changes_of(before: Any, after: Any, path: str = "") -> list[Change]:
-    """Where two values differ, by the path to the place; lists are compared place by place."""
+    """Return where two values differ, by path; lists are compared by index."""
     if isinstance(before, dict) and isinstance(after, dict):
         names = [*before, *(name for name in after if name not in before)]
         return _each(before, after, [(f"{path}.{name}" if path else name, name) for name in names])

@@ -1,5 +1,5 @@
-"""The one way in for results of page jobs, from nodes and from bots: who sends it, for which grant, and what it does to
-the job, all in one commit with the event that tells of it. Fetching is left to others."""
+"""The single entry point for results of page jobs, from workers and bots: check the sender and the grant, update the
+job and write its event, all in one commit. Does not fetch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from shoal.queue.states import TERMINAL, JobState, Move
 
 
 class Accepted(Struct, frozen=True):
-    """A delivery whose grant still holds, and what becomes of its job."""
+    """A delivery whose grant is still valid, and the move of its job."""
 
     job: HeldJob
     result: Result
@@ -36,7 +36,7 @@ class Accepted(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Settlement:
-    """What one commit did: a receipt for each delivery, in their order, and the jobs that were leased in it."""
+    """The outcome of one commit: a receipt for each delivery, in order, and the jobs leased in it."""
 
     taker: LeaseRequest
     receipts: list[Receipt] = field(default_factory=list)
@@ -45,8 +45,8 @@ class Settlement:
 
 
 class Ingest:
-    """Takes results in. `owner` is whoever the jobs were leased to: a node's process, or a bot's token; `keeper` is
-    told, once for each group of a batch, that some of its jobs have ended."""
+    """Ingest results. `owner` is the lease holder: a worker process or a bot's token; `keeper` is notified once for
+    each group of a batch in which jobs ended."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Ingest:
         self._signals = signals
 
     async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> Settlement:
-        """Store these results, end or return their jobs, and lease up to `want` more. Each is judged by itself: one
-        that comes too late, or from somebody else, changes nothing; one that came before gets the same answer again."""
+        """Store results, end or return their jobs, and lease up to `want` more. Each result is handled independently:
+        one that is late or from another owner changes nothing; a duplicate gets the same receipt again."""
         taker = LeaseRequest(owner, [KIND])
         return await self._database.run(lambda tx: self.settle_in(tx, taker, deliveries, want))
 
     async def settle_one(self, owner: str, delivery: ResultDelivery) -> JobState:
-        """The same for a single result; raises `LeaseLost` if it is not taken."""
+        """Ingest a single result; raises `LeaseLost` if it is not accepted."""
         [receipt] = (await self.settle(owner, [delivery])).receipts
         if receipt.state is None:
             raise LeaseLost(delivery.holder.job_id, delivery.holder.epoch)
@@ -85,7 +85,7 @@ class Ingest:
         want: int = 0,
         put_off: Sequence[Move] = (),
     ) -> Settlement:
-        """The same as part of a larger commit. `put_off`: jobs that are only handed back. The caller may replace
+        """Like `settle`, as part of a larger commit. `put_off`: jobs that are only returned. The caller may replace
         `Settlement.leases` before the commit: the signals describe the leases that are left then."""
         settlement = Settlement(taker)
         tx.on_commit(lambda: self._emit(settlement))
@@ -95,9 +95,7 @@ class Ingest:
         answers = await self._store.answers(tx, taker.holder, late) if late else {}
         digests = [one.result.digest() for one in deliveries]
         for delivery, digest in zip(deliveries, digests, strict=True):
-            job = held.pop(
-                delivery.holder, None
-            )  # a second one for the same grant finds what was answered to the first
+            job = held.pop(delivery.holder, None)  # a second delivery for the same grant gets the receipt of the first
             if job is not None:
                 one = self._judge(job, delivery.result, digest)
                 settlement.accepted.append(one)
@@ -118,13 +116,13 @@ class Ingest:
         self._queue.emit_turn(settlement.taker, moves, TurnResult([], settlement.leases))
 
     async def _lock_runs(self, tx: Tx, job_ids: set[JobId]) -> None:
-        """The groups of these jobs before the jobs: whatever moves a job locks in that order."""
+        """Lock the groups of these jobs before the jobs, which is the lock order of every job move."""
         runs = await self._store.runs_of(tx, sorted(job_ids)) if job_ids else []
         for run_id in sorted({run_id for run_id in runs if run_id}):
             await self._keeper.lock(tx, run_id)
 
     async def _held(self, tx: Tx, owner: str, deliveries: Sequence[ResultDelivery]) -> dict[Fence, HeldJob]:
-        """The jobs of those deliveries whose grants still hold."""
+        """Return the jobs of those deliveries whose grants are still valid."""
         ids = sorted({one.holder.job_id for one in deliveries})
         jobs = await self._store.lock(tx, ids) if ids else []
         return {Fence(job.id, job.epoch): job for job in jobs if owner_of(job.owner) == owner}
@@ -153,18 +151,18 @@ class Ingest:
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         turned = await self._queue.finish_and_lease_in(tx, moves, taker, want)
         await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in TERMINAL])
-        for run_id, move in _ended_in(accepted).items():  # the end of a group is told after those of its jobs
+        for run_id, move in _ended_in(accepted).items():  # the event of a group's end comes after those of its jobs
             await self._keeper.job_moved(tx, run_id, move)
         return turned
 
 
 def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:
-    """The groups in which a job ended, each with the last such move."""
+    """Return the groups in which a job ended, each with the last such move."""
     return {one.job.run_id: one.move for one in accepted if one.job.run_id and one.move.to in TERMINAL}
 
 
 def _checked(job: HeldJob, result: Result) -> Result:
-    """A success that lacks a required field is none: only valid data is told."""
+    """Turn a success that lacks a required field into a failure, so that only valid data is published."""
     if result.status is not Status.SUCCESS:
         return result
     problem = missing_fields(job.rule_set, result.final_url or result.url, result.data)
@@ -174,7 +172,7 @@ def _checked(job: HeldJob, result: Result) -> Result:
 
 
 def _receipt(holder: Fence, digest: str, answer: tuple[str, JobState] | None) -> Receipt:
-    """What was answered to this very result, now or when it came first; to another for the same grant, nothing."""
+    """Return the receipt of this result, also if it is a duplicate; reject a different result for the same grant."""
     return Receipt(holder, answer[1] if answer is not None and answer[0] == digest else None)
 
 

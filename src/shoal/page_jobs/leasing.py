@@ -1,5 +1,5 @@
-"""Page jobs whose hosts may be asked now: leased, read, and given a slot at their host in the same commit. For nodes
-and for bots alike."""
+"""Lease page jobs whose hosts may be requested now, and reserve their host slots in the same commit. Used by workers
+and bots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from shoal.queue.states import Move
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """A job that was not worked on: its host is not to be asked for so many seconds."""
+    """A job returned without being worked on, because its host must not be requested for so many seconds."""
 
     holder: Fence
     seconds: float
@@ -31,18 +31,18 @@ class PutOff:
 
 
 class PageTask(Struct, frozen=True):
-    """A leased job with what it needs. `start_in`: seconds until its host's slot. Without a host it has no slot: it
-    cannot be read, or robots.txt forbids its page."""
+    """A leased job with its work. `start_in`: seconds until its host slot. Without a host it has no slot: it cannot be
+    read, or robots.txt forbids its page."""
 
     lease: Lease
     work: PageWork | None  # None: this version cannot read it
     host: int = 0
     start_in: float = 0.0
-    apart: float = 0.0  # from other requests to its host
+    apart: float = 0.0  # minimum delay to other requests to its host
 
 
 class PageLeases:
-    """Leases only what may be fetched now."""
+    """Leases only jobs that may be fetched now."""
 
     def __init__(
         self,
@@ -51,18 +51,18 @@ class PageLeases:
         places: RateLimiter,
         denies: Callable[[PageWork], bool] = lambda work: False,
     ) -> None:
-        self._denies = denies  # what is known to be forbidden by robots.txt: it needs no slot
+        self._denies = denies  # returns whether robots.txt is known to forbid a page, which then needs no slot
         self._queue = queue
         self._groups = groups
         self._places = places
 
     def by_host(self, taker: LeaseRequest) -> LeaseRequest:
-        """The same taker, who leases only jobs whose hosts may be asked now."""
+        """Return the lease request limited to jobs whose hosts may be requested now."""
         return replace(taker, pace=self._places)
 
     async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
-        """Reserve a slot for each of the jobs leased in this commit. A job whose host has none after all, because
-        another commit was faster or the host has just asked us to wait, is taken back as if it had not been leased."""
+        """Reserve a slot for each of the jobs leased in this commit. If a host has none after all, because another
+        commit was faster or the host has just asked us to wait, the lease is undone as if it had not happened."""
         tasks = await self._read(tx, leases)
         kept = [task for task in tasks if task.work is None or self._denies(task.work)]
         readable = [(task, task.work) for task in tasks if task.work is not None and not self._denies(task.work)]
@@ -85,7 +85,7 @@ class PageLeases:
 
 
 def _work(lease: Lease, specs: Mapping[str, PageSpec | None]) -> PageWork | None:
-    """What a job says itself, and its group for all of them; None if this version cannot read one of the two."""
+    """Combine the payload of a job with the spec of its group; None if this version cannot read one of them."""
     try:
         work = PageWork.stored(lease.payload)
     except (ValidationError, DecodeError):

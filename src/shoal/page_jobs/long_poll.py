@@ -1,5 +1,5 @@
-"""The waiting room: those who wait for jobs, first come, first served. However many wait, the store is asked once for
-each hint that a job may be there, and once a second. What they are given is their own business."""
+"""Long polling for jobs, first come, first served. However many clients wait, the store is queried once per hint that a
+job may be available, and once a second. Independent of what is leased."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ from shoal.queue.wake import Wake
 
 T = TypeVar("T")
 
-SHORTEST_LOOK: Final = 0.1  # seconds for which a look that found nothing stands, unless a hint comes
+SHORTEST_LOOK: Final = 0.1  # seconds for which an empty result is reused, unless a hint comes
 
 Ask = Callable[[], Awaitable[list[T]]]
 GiveBack = Callable[[list[T]], Awaitable[None]]
@@ -24,13 +24,13 @@ class _Waiter(Generic[T]):
     ask: Ask[T]
     give_back: GiveBack[T]
     got: "asyncio.Future[list[T]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    is_asking: bool = False  # what it will be told is on the way
+    is_asking: bool = False  # its query is in progress
     is_late: bool = False
 
 
 @dataclass(slots=True)
 class _Line(Generic[T]):
-    """Those who wait for the same."""
+    """The clients that wait for the same key."""
 
     waiters: deque[_Waiter[T]] = field(default_factory=deque)
     hint: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,24 +38,24 @@ class _Line(Generic[T]):
 
 
 class LongPoll(Generic[T]):
-    """One line for everybody who wants the same. `poll_every`: how often a line looks without a hint."""
+    """One queue per key. `poll_every`: how often a queue queries the store without a hint."""
 
     def __init__(self, wake: Wake, clock: Clock, poll_every: timedelta) -> None:
         self._wake = wake
         self._clock = clock
         self._poll_every = poll_every.total_seconds()
         self._lines: dict[Hashable, _Line[T]] = {}
-        self._empty_at: dict[Hashable, float] = {}  # when a look last found nothing, and no hint came since
+        self._empty_at: dict[Hashable, float] = {}  # when a query last found nothing, if no hint came since
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
 
     @property
     def crowd(self) -> int:
-        """How many wait."""
+        """The number of waiting clients."""
         return sum(len(line.waiters) for line in self._lines.values())
 
     async def look(self, what: Hashable, ask: Ask[T]) -> list[T]:
-        """What there is for somebody who does not wait. Nobody goes before those who do."""
+        """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
         if what in self._lines or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK:
             return []
         self._listen()
@@ -65,7 +65,8 @@ class LongPoll(Generic[T]):
         return found
 
     async def wait(self, what: Hashable, ask: Ask[T], give_back: GiveBack[T], seconds: float) -> list[T]:
-        """The same for somebody who waits so long. Who is cancelled and has got something meanwhile gives it back."""
+        """Wait up to `seconds` for something. If the caller is cancelled after its query found something, that is given
+        back."""
         if self._closed or seconds <= 0:
             return []
         self._listen()
@@ -82,7 +83,7 @@ class LongPoll(Generic[T]):
             waiter.got.cancel()
 
     def close(self) -> None:
-        """Everybody goes home: this process stops."""
+        """Release all waiting clients, because this process stops."""
         self._closed = True
         for line in self._lines.values():
             for waiter in line.waiters:
@@ -113,7 +114,7 @@ class LongPoll(Generic[T]):
             self._lines.pop(what, None)
 
     async def _serve(self, line: _Line[T]) -> None:
-        """Give to the first, then to the next, until there is nothing more."""
+        """Serve the waiting clients in order until nothing is left."""
         while line.waiters:
             waiter = line.waiters[0]
             if not waiter.got.done() and not await self._give(waiter):
@@ -124,9 +125,9 @@ class LongPoll(Generic[T]):
         waiter.is_asking = True
         try:
             found = await waiter.ask()
-            if found and waiter.got.done():  # it left while the store was asked
+            if found and waiter.got.done():  # it disconnected during the query
                 await waiter.give_back(found)
-        except Exception as error:  # its own trouble: the others wait on
+        except Exception as error:  # only this client fails; the others keep waiting
             if not waiter.got.done():
                 waiter.got.set_exception(error)
             return True

@@ -1,4 +1,4 @@
-"""What a page job gave, whoever fetched it: a value that can be compared, stored and told."""
+"""The result of a page job from any worker or bot: a value that can be compared, stored and published."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +25,7 @@ class Status(StrEnum):
 
 
 class Result(Struct, frozen=True):
-    """What became of one page job. `data` is what the rule set took, or whatever a bot calls its data."""
+    """The outcome of one page job. `data` is what the rule set extracted, or any data a bot sent."""
 
     status: Status
     url: str
@@ -37,15 +37,15 @@ class Result(Struct, frozen=True):
     error_code: str | None = None
     error_message: str | None = None
     html_hash: str | None = None
-    retryable: bool = True  # whether another try may give more
-    retry_after: timedelta = timedelta(0)  # and not before that time
+    retryable: bool = True  # whether a retry may succeed
+    retry_after: timedelta = timedelta(0)  # minimum delay before a retry
 
     @property
     def error(self) -> dict[str, str | None] | None:
         return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
 
     def digest(self) -> str:
-        """The same for the same result sent twice. When it was fetched is left out: whoever hears of it sets that."""
+        """A hash that detects duplicate deliveries. It omits the fetch time, which the receiver sets."""
         said = [
             self.status,
             self.url,
@@ -60,7 +60,7 @@ class Result(Struct, frozen=True):
         return xxhash.xxh3_128_hexdigest(json_of(said, orjson.OPT_SORT_KEYS))
 
     def told(self) -> dict[str, Any]:
-        """The result as events and the API tell it."""
+        """Return the result as events and the API show it."""
         return {
             "status": self.status.value,
             "url": self.url,
@@ -73,14 +73,14 @@ class Result(Struct, frozen=True):
 
 
 class ResultDelivery(Struct, frozen=True):
-    """A result, and the grant that it is for."""
+    """A result and the grant it belongs to."""
 
     holder: Fence
     result: Result
 
 
 class Receipt(Struct, frozen=True):
-    """What became of a delivery: the state that its job went to, or None if the lease was not the sender's any more."""
+    """The outcome of a delivery: the new state of its job, or None if the sender no longer held the lease."""
 
     holder: Fence
     state: JobState | None
@@ -92,7 +92,7 @@ class Receipt(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A result as its row says. `state`: where it sent its job."""
+    """A stored result. `state`: the job state it led to."""
 
     number: int
     job_id: JobId

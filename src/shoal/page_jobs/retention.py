@@ -1,5 +1,4 @@
-"""How long job groups are kept: as long as their jobs, and then until they are old themselves; and how long the results
-of policies."""
+"""Retention of job groups, which are kept at least as long as their jobs, and of the results of policies."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +11,7 @@ BEGIN: Place = (0, 0)
 
 @dataclass(slots=True)
 class GroupRetention:
-    """Groups that are over and whose jobs are gone, results and all. Answers `queue.pruner.Shelf`."""
+    """Remove ended groups whose jobs are gone, with their results. Implements `queue.pruner.RetentionRule`."""
 
     keep: timedelta
     store: GroupStore
@@ -25,12 +24,12 @@ class GroupRetention:
 
 @dataclass(slots=True)
 class ResultRetention:
-    """What policies gave long ago. The last success of each stays."""
+    """Remove old results of policies, except the last success of each."""
 
     keep: timedelta
     store: ResultStore
     name: str = "results of policies"
-    _after: Place = BEGIN  # what stays of those before is not looked at again, until the end is reached
+    _after: Place = BEGIN  # rows kept before this place are not read again until the end is reached
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         after = self._after

@@ -1,4 +1,4 @@
-"""One page job: ask the host's robots.txt, fetch the page, take its data. Failures are values."""
+"""Run one page job: check robots.txt, fetch the page, extract its data. Failures are returned, not raised."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
 
 ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
-STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for what a robots.txt said
-ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are remembered
-MOST_RULES: Final = 2_000  # of hosts, that are remembered
-MOST_READERS: Final = 64  # of rule sets, likewise
+STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for a robots.txt
+ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are cached
+MOST_RULES: Final = 2_000  # hosts in that cache
+MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
 Blocked = Callable[[Failure], None]
 Heard = Callable[[Url, Fetched], None]
-"""Is told what the host of a URL answered."""
+"""Called with the response of a URL's host."""
 
 
 class HostBusy(Exception):
-    """A host that a page redirects to is not to be asked for so many seconds."""
+    """A redirect target's host must not be requested for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -50,25 +50,25 @@ class HostBusy(Exception):
 
 
 class RedirectSlots(Protocol):
-    """The turns of one job at the hosts of its URL and of those that it redirects to."""
+    """The host slots of one job: for its URL and for its redirect targets."""
 
     async def wait(self, url: Url) -> None:
-        """Wait for a slot of the host of a redirect's target; `HostBusy` if there is none soon."""
+        """Wait for a slot at the host of a redirect target; raises `HostBusy` if there is none soon."""
         ...
 
     def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
-        """Keep one of the connections that the host of a URL may have."""
+        """Hold one of the connections that the host of a URL may have."""
         ...
 
 
 class RobotsSource(Protocol):
-    """Who gives the rules of a host, asking it if need be."""
+    """Returns the robots.txt rules of a host, fetching them if necessary."""
 
     async def rules_of(self, origin: str) -> Rules: ...
 
 
 class RobotsMemo:
-    """The rules of the hosts that were asked lately; several who want the same ones wait for one answer."""
+    """A cache of robots.txt rules; concurrent requests for the same host share one fetch."""
 
     def __init__(self, desk: RobotsSource, clock: Clock) -> None:
         self._desk = desk
@@ -76,7 +76,7 @@ class RobotsMemo:
         self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
 
     def known(self, home: str) -> Rules | None:
-        """The rules of a host that was asked lately; None if it has to be asked."""
+        """Return the cached rules of a host, or None."""
         at, asking = self._known.get(home, (0.0, None))
         if asking is None or not asking.done() or self._clock.monotonic() - at > ROBOTS_FRESH:
             return None
@@ -98,14 +98,14 @@ class RobotsMemo:
             self._known.pop(home, None)
             raise
         if not rules.reachable:
-            self._known.pop(home, None)  # the next one asks again
+            self._known.pop(home, None)  # the next caller fetches again
         return rules
 
     async def _ask(self, home: str) -> Rules:
         while True:
             try:
                 return await self._desk.rules_of(home)
-            except (TimeError, StorageFull):  # the store is away or full: that is not the page's fault
+            except (TimeError, StorageFull):  # the store is unavailable or full, which is not the page's fault
                 await self._clock.sleep(STORE_PAUSE)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class RobotsMemo:
 
 @dataclass(frozen=True, slots=True)
 class EgressRoute:
-    """A way out, and the rules of the hosts that are asked by it."""
+    """An egress, and the robots.txt rules fetched through it."""
 
     egress: Egress
     robots: RobotsMemo
@@ -127,8 +127,8 @@ class EgressRoute:
 
 
 class EgressRoutes:
-    """The ways out: the direct one (None), and one through each proxy by its label. Each is opened when it is first
-    needed, by `open_way`, which knows none for a label that nobody set up."""
+    """The egress routes: the direct one (None), and one per proxy label. Each is opened on first use by `open_way`,
+    which returns None for a label that is not configured."""
 
     def __init__(self, open_way: Callable[[str | None], EgressRoute | None]) -> None:
         self._open = open_way
@@ -147,7 +147,7 @@ class EgressRoutes:
 
 
 class PageJobRunner:
-    """Fetches pages for page jobs, each with its own headers, cookies, limits, rule set and way out."""
+    """Fetches pages for page jobs, each with its own headers, cookies, limits, rule set and egress route."""
 
     def __init__(
         self,
@@ -168,20 +168,20 @@ class PageJobRunner:
         self._readers: dict[bytes, OptionalFactsReader] = {}
 
     async def ask_robots(self, work: PageWork) -> bool:
-        """Have the rules of a job's host at hand; whether the host had to be waited for."""
+        """Load the robots.txt rules of a job's host; return whether they had to be loaded now and were reachable."""
         way, home = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
         if way is None or way.robots.knows(home):
             return False
         return (await way.robots.rules_of(home)).reachable
 
     def denies(self, work: PageWork) -> bool:
-        """Whether the rules of a job's host are known and forbid its page."""
+        """Return whether cached rules of a job's host forbid its page."""
         way, url = self._ways.by(work.crawl_config.proxy), Url(work.url)
         rules = None if way is None else way.robots.known(origin(url))
         return rules is not None and rules.reachable and not rules.allows(url)
 
     async def run(self, work: PageWork, heard: Heard, blocked: Blocked, turns: "RedirectSlots | None" = None) -> Result:
-        """What the page gave; see `visit`."""
+        """Fetch the page and return its result; see `visit`."""
         return self._result(work, await self.visit(work, heard, blocked, turns))
 
     async def visit(
@@ -193,9 +193,9 @@ class PageJobRunner:
         *,
         capture: bool = False,
     ) -> Fetched:
-        """Fetch the page, and where it redirects to if the robots.txt of that host allows it, each when its turn comes.
-        `heard` is told what hosts answered, `blocked` what was refused by rule. Without `turns`, the delay that a host
-        asks for is kept before each redirect."""
+        """Fetch the page and follow redirects that the target's robots.txt allows, each in its host slot. `heard` is
+        called with each response, `blocked` with each request blocked by the address rule. Without `turns`, the host's
+        crawl delay is kept before each redirect."""
         at, label = Url(work.url), work.crawl_config.proxy
         way = self._ways.by(label)
         if way is None:
@@ -204,7 +204,7 @@ class PageJobRunner:
         chain: RedirectChain | None = None
         while True:
             if chain is not None and turns is not None and not way.robots.knows(origin(at)):
-                await turns.wait(at)  # robots.txt has a slot of its own
+                await turns.wait(at)  # robots.txt needs a slot of its own
             rules = await way.robots.rules_of(origin(at))
             if failure := _objection(rules, at):
                 return Fetched(at, 0.0, redirects=() if chain is None else chain.hops, failure=failure)
@@ -233,14 +233,14 @@ class PageJobRunner:
         )
 
     def limits_of(self, work: PageWork) -> Limits:
-        """The limits of its fetch: it may ask for less time."""
+        """Return the limits of the fetch; a job may only shorten the timeout."""
         hint = work.crawl_config.timeout_hint
         if hint is None:
             return self._limits
         return replace(self._limits, total_timeout=min(timedelta(seconds=hint), self._limits.total_timeout))
 
     def headers_of(self, work: PageWork, url: Url) -> CrawlHeaders:
-        """What its requests say, to its own host and to those that it is led to."""
+        """Return the headers of its requests, to its own host and to redirect targets."""
         given, secret = split(work.crawl_config.headers)
         ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
         pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
@@ -278,7 +278,7 @@ class PageJobRunner:
         return replace_fields(result, status=Status.FAIL, retry_after=wait, **_as_error(problem))
 
     def _asked_by(self, fetched: Fetched) -> timedelta:
-        """For how long a page asks us to wait: a 503 holds its URL, and not always its host."""
+        """Return how long to wait before a retry: a 503 delays its URL, and not always its host."""
         if fetched.status != REFUSED:
             return timedelta(0)
         return parse_retry_after(fetched.retry_after, self._clock.now(), self._longest_retry_after) or timedelta(0)
@@ -299,7 +299,7 @@ async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) ->
 
 
 def _objection(rules: Rules, url: Url) -> Failure | None:
-    """Why a URL may not be asked for."""
+    """Return why a URL must not be fetched."""
     if not rules.reachable:
         return Failure("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}".rstrip(), retryable=True, url=url)
     if not rules.allows(url):
@@ -315,14 +315,14 @@ def no_proxy(label: str | None) -> str:
 
 
 def _data(work: PageWork, facts: PageFacts | None) -> dict[str, Any] | None:
-    """Without a rule set, what the page says of itself."""
+    """Return the page's own metadata if there is no rule set."""
     if facts is None or work.rule_set is not None:
         return None
     return {name: getattr(facts, name) for name in SHOWN_FACTS}
 
 
 def failed(failure: Failure, now: int) -> Result:
-    """The result of a job whose page was not fetched."""
+    """Return the result of a job whose page was not fetched."""
     return Result(Status.FAIL, failure.url, now, **_as_error(failure))
 
 
@@ -331,7 +331,7 @@ def _as_error(failure: Failure) -> dict[str, Any]:
 
 
 def _problem(fetched: Fetched) -> Failure | None:
-    """Why a page that was asked for gave no result."""
+    """Return why a fetched page is not a success."""
     if fetched.failure is not None:
         return fetched.failure
     if fetched.status is None or not 200 <= fetched.status < 300:

@@ -1,4 +1,5 @@
-"""The work of a page job: which URL to fetch, how, and which data to take from it. Judged here, done elsewhere."""
+"""The specification of a page job: which URL to fetch, how, and which data to extract. Validated here, executed
+elsewhere."""
 
 from functools import lru_cache
 from typing import Annotated, Any, Final
@@ -15,7 +16,7 @@ from shoal.egress.custom_headers import MOST_HEADERS, RESERVED, check_headers, h
 from shoal.queue.job import HTTP, JS
 
 KIND: Final = "page"
-AS_GIVEN: Final = UrlRules(tracking=(), session=())  # somebody wants this very URL, whatever its parameters mean
+AS_GIVEN: Final = UrlRules(tracking=(), session=())  # the caller wants exactly this URL, so no parameters are removed
 
 _RESERVED: Final = {
     **RESERVED,
@@ -47,7 +48,7 @@ class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_config(config: PageConfig) -> PageConfig:
-    """Refuse headers that would break a request or speak for Shoal."""
+    """Reject headers that would break a request or are reserved for Shoal."""
     try:
         check_headers(config.headers, _RESERVED)
     except ValueError as error:
@@ -56,7 +57,7 @@ def check_config(config: PageConfig) -> PageConfig:
 
 
 def check_rule_set(rule_set: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Refuse a rule set that could not be carried out."""
+    """Reject an invalid rule set."""
     if rule_set is not None:
         _check_rules(json.encode(rule_set))
     return rule_set
@@ -64,14 +65,14 @@ def check_rule_set(rule_set: dict[str, Any] | None) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=32)
 def _check_rules(text: bytes) -> None:
-    """A file of policies has the same few over and over, and their selectors take long to judge."""
-    from shoal.extract.rules import read_rules  # who has no rule set does not wait for its reader
+    """Validate a rule set. Cached, because a policy file repeats the same few and their selectors are slow to check."""
+    from shoal.extract.rules import read_rules  # imported here, so that jobs without a rule set do not pay for it
 
     read_rules(json.decode(text), "rule_set.")
 
 
 class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pages are fetched and what is taken from them, the same for every URL of a group."""
+    """How pages are fetched and which data is extracted, the same for every URL of a group."""
 
     crawl_config: Annotated[PageConfig, describe("How it is fetched: {headers, js_required, timeout_hint, proxy}.")] = (
         PageConfig()
@@ -83,18 +84,18 @@ class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def capability(self) -> str:
-        """What whoever takes the job must be able to do."""
+        """The capability a worker or bot needs for the job."""
         return JS if self.crawl_config.js_required else HTTP
 
     def shown(self) -> dict[str, Any]:
-        """As anybody may see it: without the values of headers that may be secrets."""
+        """Return the spec without the values of headers that may be secrets."""
         values = self.plain()
         values["crawl_config"]["headers"] = hidden_headers(self.crawl_config.headers)
         return values
 
 
 class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One URL with all that its job needs to know."""
+    """One URL with everything its job needs."""
 
     url: Annotated[Text, describe("What to fetch.")]
     policy: Annotated[str | None, describe("The policy that wants it.")] = None
@@ -104,14 +105,14 @@ class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def host_of(url: str) -> str:
-    """The origin that a page job asks, by which its pace is kept; empty if it can ask none."""
+    """Return the origin whose rate limit applies to a page job; empty if the URL is invalid."""
     found = canonical(url, AS_GIVEN)
     return "" if isinstance(found, UrlRefusal) else origin(found)
 
 
 def check_url(text: str, rule: AddressRule, field: str) -> Url:
-    """The URL as it will be asked for. What can never be fetched is refused by the name of its field; hosts that are
-    names are judged when they are resolved."""
+    """Return the canonical URL. One that can never be fetched is rejected, naming its field; host names are checked
+    when they are resolved."""
     url = canonical(text, AS_GIVEN)
     if isinstance(url, UrlRefusal):
         raise InvalidInput(field, f"{redact_url(text[:2000])[:200]!r} {url.problem}", _URL_FIX)

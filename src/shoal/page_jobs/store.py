@@ -1,4 +1,4 @@
-"""The contracts of what page jobs leave in the store: their results, and their groups."""
+"""The store contracts of page job results and job groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from shoal.queue.job import Fence
 from shoal.queue.states import JobState
 
 Place = tuple[int, int]
-"""Where a result stands among the others by its age: when it was fetched, and its number."""
+"""The position of a result in order of age: fetch time and number."""
 
 
 class HeldJob(Struct, frozen=True):
-    """A locked job, as whoever takes its result must see it. What it says of itself is its own or its group's."""
+    """A leased job as needed to ingest its result. Its spec is its own or that of its group."""
 
     id: JobId
     kind: str
@@ -35,7 +35,7 @@ class HeldJob(Struct, frozen=True):
 
 
 class NewResult(Struct, frozen=True):
-    """A result to be stored."""
+    """A result to insert."""
 
     job_id: JobId
     epoch: int
@@ -48,58 +48,58 @@ class NewResult(Struct, frozen=True):
 
 class ResultStore(Protocol):
     async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[str | None]:
-        """The groups of these jobs. Nothing is locked: a job never changes its group."""
+        """Return the groups of these jobs. Takes no locks: a job never changes its group."""
         ...
 
     async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Those of the jobs that are leased just now; they stay so until this transaction ends or moves them. They are
-        locked in the order of their ids, after their runs."""
+        """Return and lock those of the jobs that are leased now; they stay leased until this transaction ends or moves
+        them. Locked in order of id, after their groups."""
         ...
 
     async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Jobs that have just lost their last lease, as they were; nobody holds them any more."""
+        """Return jobs that have just lost their last lease, as they were then; nobody holds them now."""
         ...
 
     async def answers(self, tx: Tx, owner: str, holders: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
-        """For each of these grants that was this owner's and had a result: the digest of that, and where it sent the
-        job."""
+        """For each of these grants that belonged to this owner and has a result, return its digest and the job state it
+        led to."""
         ...
 
     async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
-        """Keep these results. There is at most one for each grant."""
+        """Insert results, at most one for each grant."""
         ...
 
     async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[StoredResult]:
-        """The last word on each ended job of a group, in the order in which they were stored, after that number: none
-        of a job that will be tried again. Fewer than `limit` if they are large; none only if there is none."""
+        """Return the final result of each ended job of a group, in storage order, after that number; jobs that will be
+        retried have none. Fewer than `limit` if they are large; empty only at the end."""
         ...
 
     async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[StoredResult]:
-        """The last word on each ended job of a policy, newest first, before that number; also of jobs that are gone.
-        Fewer than `limit` if they are large; none only if there is none."""
+        """Return the final result of each ended job of a policy, newest first, before that number, including jobs
+        already pruned. Fewer than `limit` if they are large; empty only at the end."""
         ...
 
     async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> StoredResult | None:
-        """The last success of a policy, or the last before that number, however many failures came after it."""
+        """Return the last success of a policy, optionally before that number, however many failures came after it."""
         ...
 
     async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> StoredResult | None:
-        """The last word on one of its jobs."""
+        """Return the final result of one of its jobs."""
         ...
 
     async def forget(self, tx: Tx, before: int, after: Place, limit: int) -> tuple[int, Place | None]:
-        """Of the next `limit` results of policies that are older than that, by their age and after a place, remove all
-        but the last success of each policy; how many, and the place of the last one, None at the end."""
+        """Read the next `limit` results of policies older than `before`, in order of age after a place, and remove all
+        but the last success of each policy. Return how many, and the place of the last one read, or None at the end."""
         ...
 
     async def of_job(self, tx: Tx, job_id: JobId) -> list[StoredResult]:
-        """Every result of a job, oldest first."""
+        """Return every result of a job, oldest first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NewGroup:
-    """A group to be stored."""
+    """A group to insert."""
 
     id: GroupId
     project: str
@@ -111,37 +111,37 @@ class NewGroup:
 
 class GroupStore(Protocol):
     async def insert(self, tx: Tx, group: NewGroup) -> Group | None:
-        """Store an open group; None if its id is taken."""
+        """Insert an open group; None if its id is taken."""
         ...
 
     async def get(self, tx: Tx, group_id: str) -> Group | None:
-        """The group with the states of its jobs: as they are now, or, once it is over, as they were at its end."""
+        """Return the group with the number of its jobs by state: current, or as of its end."""
         ...
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Group]:
-        """Groups, newest first, older than the one with that number; those in that state, if one is named."""
+        """Return groups, newest first, before that number; optionally only those in one state."""
         ...
 
     async def lock(self, tx: Tx, group_id: str) -> Group | None:
-        """The group, without its jobs, locked against any other change; the lock order is group, then jobs."""
+        """Return the group without its jobs, locked; the lock order is group, then jobs."""
         ...
 
     async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec | None]:
-        """How the pages of these groups are fetched; None where this version cannot read it."""
+        """Return the page specs of these groups; None where this version cannot read one."""
         ...
 
     async def has_live_jobs(self, tx: Tx, group_id: str) -> bool:
-        """Whether a job of the group waits or is worked on. Call it under the group's lock."""
+        """Return whether a job of the group is waiting or running. Call it under the group's lock."""
         ...
 
     async def held(self, tx: Tx, group_id: str) -> list[Fence]:
-        """The grants under which jobs of the group are worked on just now, by id."""
+        """Return the grants under which jobs of the group are running, by id."""
         ...
 
     async def prune(self, tx: Tx, before: int, limit: int) -> int:
-        """Remove groups that were over before that time and have no jobs any more; how many."""
+        """Remove groups that ended before that time and have no jobs left; return how many."""
         ...
 
     async def end(self, tx: Tx, group_id: str, state: GroupState, reason: str | None) -> dict[str, int]:
-        """End an open group, and keep how many of its jobs ended in each state; these numbers."""
+        """End an open group and store the number of its jobs by final state; return these numbers."""
         ...

@@ -1,8 +1,7 @@
-"""The body store contract: answers as their servers sent them, kept beside the database, each found by its place.
+"""The body store contract: responses as servers sent them, stored outside the database and found by location.
 
-What is kept are gzip members of WARC records (see `warc`); a page's row says where its own are. They are written
-before the commit that stores the row: whoever dies in between leaves bytes that nobody refers to, and never a row
-without its bytes.
+Bodies are stored as gzip members of WARC records (see `warc`); a page's row holds their location. They are written
+before the commit that stores the row: a crash in between leaves unreferenced bytes, but never a row without its bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from shoal.pages.page import Page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyStoreFailed(Signal):
-    """The body store did not do what it was asked; it is asked again after a pause."""
+    """An operation of the body store failed; it is retried after a pause."""
 
     store: str
     error: str
@@ -25,7 +24,7 @@ class BodyStoreFailed(Signal):
 
 
 class BodyLocation(NamedTuple):
-    """Where bytes are kept: a file of the store, and the piece of it."""
+    """The location of stored bytes: a file of the store, and a range in it."""
 
     file: str
     offset: int
@@ -33,22 +32,22 @@ class BodyLocation(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """One answer, and the request that it answers."""
+    """A response and its request."""
 
     request: Request
     response: Response
 
 
 Waiting = tuple[Page, tuple[Captured, ...], bytes]
-"""A page, its answers, and WARC records to follow them."""
+"""A page, its responses, and WARC records to append after them."""
 
 
 class BodyWriter(Protocol):
-    """Adds to what is kept of one crawl, for one walker."""
+    """Appends to the stored bodies of one crawl, for one walker."""
 
     async def append(self, data: bytes) -> BodyLocation:
-        """Keep these bytes in one piece; they are durable when this returns. Raises `StorageFull` or
-        `BodiesUnavailable`; then nothing refers to what may have been written, and the next call begins a new file."""
+        """Store these bytes contiguously; they are durable when this returns. Raises `StorageFull` or
+        `BodiesUnavailable`; then nothing refers to what may have been written, and the next call starts a new file."""
         ...
 
     async def close(self) -> None: ...
@@ -56,33 +55,33 @@ class BodyWriter(Protocol):
 
 class BodyStore(Protocol):
     def writer(self, crawl_id: str) -> BodyWriter:
-        """A writer of its own: two of them never share a file. Nothing is made before the first bytes come."""
+        """Return a new writer; writers never share a file. Nothing is created before the first write."""
         ...
 
     async def read(self, place: BodyLocation) -> bytes:
-        """The bytes at a place; `NotFound` if they are not there."""
+        """Return the bytes at a location; raises `NotFound` if they are missing."""
         ...
 
     async def forget(self, crawl_id: str) -> None:
-        """Remove everything that was kept of a crawl; to find nothing is no error."""
+        """Remove all bodies of a crawl; not an error if there are none."""
         ...
 
     async def check_room(self) -> None:
-        """Raise `StorageFull` unless more can be kept, as far as the store can tell."""
+        """Raise `StorageFull` unless more can be stored, as far as the store can tell."""
         ...
 
     def close(self) -> None: ...
 
 
 def place_of(page: Page) -> BodyLocation | None:
-    """Where a page's answer is kept, if it is."""
+    """Return where a page's response is stored, or None."""
     if page.body_file is None or page.body_offset is None or page.body_length is None:
         return None
     return BodyLocation(page.body_file, page.body_offset, page.body_length)
 
 
 async def read_all(store: BodyStore, places: Sequence[BodyLocation]) -> dict[BodyLocation, bytes]:
-    """What is kept at these places. Neighbours are read in one go: those of one commit stand side by side."""
+    """Return the bytes at these locations. Adjacent ones, such as those of one commit, are read in one request."""
     found = {}
     for run in _runs(places):
         first, last = run[0], run[-1]
@@ -105,14 +104,14 @@ def _runs(places: Sequence[BodyLocation]) -> Iterator[list[BodyLocation]]:
 
 
 async def answer_of(store: BodyStore, page: Page) -> Response | None:
-    """A page's last answer, read back; None if it was not kept. `Response.body` decodes it."""
+    """Return a page's last response; None if it was not stored. `Response.body` decodes it."""
     place = place_of(page)
     return None if place is None else answer_in(await store.read(place), place)
 
 
 def answer_in(kept: bytes, place: BodyLocation) -> Response:
-    """The last answer among the bytes that were kept of a page: it stands first."""
-    from shoal.pages import warc  # only crawls that keep bodies pay for it
+    """Return the last response from the stored bytes of a page, where it comes first."""
+    from shoal.pages import warc  # imported here, so that only crawls that keep bodies pay for it
 
     try:
         record = warc.read_first(kept)

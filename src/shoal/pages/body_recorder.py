@@ -1,4 +1,4 @@
-"""The keeper: brings the answers of one walker into the body store, a commit's worth at a time, beside its loop."""
+"""Write the responses of one walker to the body store, one batch per commit, concurrently with its loop."""
 
 import asyncio
 from contextlib import suppress
@@ -8,43 +8,43 @@ from shoal.pages import warc
 from shoal.pages.bodies import BodyLocation, BodyStore, Captured, Waiting, place_of
 from shoal.pages.page import Page
 
-MOST_WAITING = 32_000_000  # bytes of answers; then nothing more is fetched before they are written
+MOST_WAITING = 32_000_000  # bytes of responses; above that, fetching pauses until they are written
 
 
 class BodyRecorder:
-    """Answers are added as they come, and written before the commit that stores their pages."""
+    """Collects responses as they arrive, and writes them before the commit that stores their pages."""
 
     def __init__(self, store: BodyStore, name: str, most: int = MOST_WAITING) -> None:
         self._store = store
         self._writer = store.writer(name)
         self._most = most
         self._waiting: list[Waiting] = []
-        self._unchanged: dict[str, BodyLocation] = {}  # by URL, where an earlier crawl kept what still holds
-        self._bytes = 0  # of what waits, and of what is being written
+        self._unchanged: dict[str, BodyLocation] = {}  # by URL, where an earlier crawl stored the unchanged body
+        self._bytes = 0  # of responses waiting or being written
 
     @property
     def is_full(self) -> bool:
         return self._bytes >= self._most
 
     def add(self, page: Page, captured: tuple[Captured, ...], earlier: bytes = b"") -> None:
-        """Keep a page's answers with the next commit: the last one first, then those that redirected (`earlier`)."""
+        """Queue a page's responses for the next commit: the last one first, then the redirects (`earlier`)."""
         self._waiting.append((page, captured, earlier))
         self._bytes += _size(captured)
 
     def recall(self, page: Page, earlier: Page) -> None:
-        """The answer was that the page has not changed: keep what an earlier crawl kept of it, too. It is copied, since
-        that crawl may be removed."""
+        """Copy the body stored by an earlier crawl, because the server answered 304 (not modified). It is copied
+        because the earlier crawl may be removed."""
         place = place_of(earlier)
         if place is not None:
             self._unchanged[page.url] = place
 
     def take(self) -> list[Waiting]:
-        """All that waits: to be written with the commit that stores its pages."""
+        """Return and clear all queued responses, to be written before the commit that stores their pages."""
         taken, self._waiting = self._waiting, []
         return taken
 
     async def write(self, taken: list[Waiting]) -> None:
-        """What was taken is durable when this returns, and each page knows the place of its own."""
+        """Write what `take` returned and set each page's location; the bytes are durable when this returns."""
         if not taken:
             return
         try:
@@ -61,12 +61,12 @@ class BodyRecorder:
         unchanged, self._unchanged = self._unchanged, {}
         found = {}
         for url, place in unchanged.items():
-            with suppress(NotFound):  # gone with the earlier crawl, or lost: that nothing changed is kept all the same
+            with suppress(NotFound):  # removed with the earlier crawl, or lost: the 304 itself is stored anyway
                 found[url] = await self._store.read(place)
         return found
 
     def forget(self) -> None:
-        """The pages of what waits will not be stored."""
+        """Discard what is queued, because its pages will not be stored."""
         self._waiting.clear()
         self._unchanged.clear()
         self._bytes = 0
@@ -85,13 +85,13 @@ def _run(page: Page, captured: tuple[Captured, ...], earlier: bytes | None) -> b
 
 
 def _original(earlier: bytes | None) -> tuple[bytes, dict[str, str] | None]:
-    """What was sent when the page was last sent whole, and the fields of its record."""
+    """Return the members of the last full response and its request, and the fields of its record."""
     if earlier is None:
         return b"", None
     try:
         original = warc.first_exchange(earlier)
         return original, warc.read_head(original).fields
-    except ValueError:  # damaged: that nothing changed is kept all the same
+    except ValueError:  # damaged: the 304 itself is stored anyway
         return b"", None
 
 

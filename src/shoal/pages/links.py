@@ -1,10 +1,10 @@
-"""The links of a page as a blob: the keys of the distinct pages it leads to, in its order, and flags for each.
+"""The links of a page as a blob: the keys of the distinct pages it links to, in document order, and flags for each.
 
     <key of target 1> … <key of target n>     8 bytes each, signed, little-endian
     <flags of target 1> … <flags of target n>  1 byte each
 
-A key is the one that the frontier knows a URL by, so a target is looked up among the crawl's pages by it; one that was
-not fetched has no page. Nine bytes a link, no header: the keys can be read in place, as an array of numbers.
+Keys are those of the frontier, so a target can be looked up among the crawl's pages; a target that was not fetched has
+no page. Nine bytes per link and no header: the keys can be read in place, as an array of integers.
 """
 
 import sys
@@ -19,14 +19,14 @@ _SIZE: Final = 9
 
 
 class LinkFlag(IntFlag):
-    """What is known of a link. Numbers are stored: never reuse or renumber one."""
+    """Flags of a link. The values are stored: never reuse or renumber one."""
 
-    INTERNAL = 1  # it stays within the crawl's scope
-    NOFOLLOW = 2  # the page asked not to follow it, so it was not
+    INTERNAL = 1  # within the crawl's scope
+    NOFOLLOW = 2  # marked nofollow, so it was not followed
 
 
 class Links(Struct, frozen=True):
-    """Where a page leads to: `flags[i]` is about `keys[i]`."""
+    """The links of a page: `flags[i]` belongs to `keys[i]`."""
 
     keys: "array[int]"
     flags: bytes
@@ -35,22 +35,22 @@ class Links(Struct, frozen=True):
         return len(self.keys)
 
     def followed(self) -> list[int]:
-        """The keys of targets within the scope that nobody asked not to follow."""
+        """Return the keys of targets that are in scope and not marked nofollow."""
         return [key for key, flags in zip(self.keys, self.flags, strict=True) if flags & 3 == LinkFlag.INTERNAL]
 
 
 def pack_key(key: int) -> bytes:
-    """A key as a blob holds it. Whoever packs many keeps them packed: joining them is all that is left to do."""
+    """Return a key as stored in a blob. Callers with many keys cache them packed, so that `pack` only joins them."""
     return key.to_bytes(8, "little", signed=True)
 
 
 def pack(keys: Iterable[bytes], flags: bytes) -> bytes:
-    """The blob of packed keys and their flags."""
+    """Return the blob of packed keys and their flags."""
     return b"".join(keys) + flags
 
 
 def join(first: bytes, second: bytes) -> bytes:
-    """One blob of two, the links of the first before those of the second."""
+    """Join two blobs, the links of the first before those of the second."""
     mine, theirs = len(first) // _SIZE * 8, len(second) // _SIZE * 8
     return first[:mine] + second[:theirs] + first[mine:] + second[theirs:]
 

@@ -1,4 +1,4 @@
-"""The page record: what Shoal keeps and tells of one fetched URL."""
+"""The page record: what Shoal stores and outputs for one fetched URL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ RECORD_FIELDS = (
 )  # fmt: skip
 
 NOT_MODIFIED = 304
-Blob = bytes  # by another name: a page has a field `bytes`
+Blob = bytes  # an alias, because a page has a field `bytes`
 
 
 @dataclass(slots=True)
 class Page:
-    """One fetched URL. `error` is a code and a message; a page with a status was answered by its server."""
+    """One fetched URL. `error` is a code and a message; a page with a status got a response from its server."""
 
     url: str
     depth: int
@@ -47,19 +47,19 @@ class Page:
     error_code: str | None = None
     error_message: str | None = None
     data: dict[str, Any] | None = None
-    flags: int = 0  # what was not as it should be although it was read: see `extract.flags`; no part of the record
-    fingerprint: int | None = None  # of the text, 64 bits: nearly equal for pages that nearly say the same; if analysed
-    detail: Blob | None = None  # what analyses need, packed; stored and read apart from the record
-    body_file: str | None = None  # where the answer is kept as it was sent, if it is: see `bodies`
+    flags: int = 0  # parsing problems that were tolerated: see `extract.flags`; not part of the record
+    fingerprint: int | None = None  # 64-bit similarity hash of the text, close for similar pages; only if analysed
+    detail: Blob | None = None  # packed data for analyses; stored and read separately from the record
+    body_file: str | None = None  # where the raw response is stored, if it is: see `bodies`
     body_offset: int | None = None
     body_length: int | None = None
-    etag: str | None = None  # what the server wants to hear when the page is asked for again
+    etag: str | None = None  # validators for conditional requests
     last_modified: str | None = None
-    links: Blob | None = None  # where it leads to: see `links`
+    links: Blob | None = None  # outgoing links: see `links`
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """The page that a record tells of, as far as records tell."""
+        """Return the page of a record; fields that are not in records keep their defaults."""
         values = {name: record[name] for name in RECORD_FIELDS if name not in ("crawl_id", "error", "fetched_at")}
         error = record["error"] or {"code": None, "message": None}
         values |= {"error_code": error["code"], "error_message": error["message"]}
@@ -67,30 +67,31 @@ class Page:
 
     @property
     def received(self) -> int:
-        """Bytes of the body that were sent for this page: none for one that had not changed."""
+        """Body bytes received for this page: 0 if it was not modified."""
         return 0 if self.status == NOT_MODIFIED else self.bytes
 
     @property
     def saved(self) -> int:
-        """Bytes that needed not be sent, because the page had not changed."""
+        """Body bytes not transferred, because the page was not modified."""
         return self.bytes if self.status == NOT_MODIFIED else 0
 
     @property
     def answered_at(self) -> str:
-        """The URL whose server gave the last answer: the last redirect, if where it leads was not fetched."""
+        """The URL that sent the last response: the last redirect, if its target was not fetched."""
         if self.redirects and self.status == self.redirects[-1]["status"]:
             return str(self.redirects[-1]["url"])
         return self.final_url or self.url
 
     @property
     def error(self) -> dict[str, str | None] | None:
-        """What went wrong, as `{code, message}`; None if nothing did."""
+        """The error as `{code, message}`, or None."""
         return None if self.error_code is None else {"code": self.error_code, "message": self.error_message}
 
     def record(self, crawl_id: str) -> dict[str, Any]:
-        """The public record: one JSON object a line, the same columns everywhere, in the order of `RECORD_FIELDS`.
+        """Return the public record: one JSON object per line, with the same columns everywhere, in the order of
+        `RECORD_FIELDS`.
 
-        Written out, because every page goes through here: a loop over the names costs twice as much.
+        Written out by hand, because it runs for every page: a loop over the names takes twice as long.
         """
         return {
             "crawl_id": crawl_id,

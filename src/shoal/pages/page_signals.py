@@ -1,4 +1,4 @@
-"""The signal of pages that were fetched and stored, whoever wanted them: counted where metrics are asked for."""
+"""Signals about stored pages and ingested results, for metrics."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from shoal.base.signals import Signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagesSettled(Signal):
-    """What one commit stored, by class of HTTP status (`2xx`, or `error` without one)."""
+    """The pages stored in one commit, by class of HTTP status (`2xx`, or `error` without one)."""
 
     pages: dict[str, int]
     bytes: dict[str, int]
@@ -19,7 +19,7 @@ def status_class(status: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTaken(Signal):
-    """So many results of page jobs were taken; of `timed` of them the fetch took so many seconds in all."""
+    """Results of page jobs were ingested; `timed` of them reported a fetch time, which is summed up here."""
 
     kind: str
     count: int

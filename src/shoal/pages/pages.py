@@ -13,5 +13,5 @@ class Pages:
         self._store = store
 
     async def after(self, crawl: int, number: int, limit: int, which: PageFilter) -> list[tuple[int, Page]]:
-        """Return pages of a crawl that match, with their numbers, in the order in which they were stored."""
+        """Return matching pages of a crawl with their numbers, in storage order."""
         return await self._database.read(lambda tx: self._store.some_after(tx, crawl, number, limit, which))

@@ -1,4 +1,4 @@
-"""Pages by the class of their HTTP status: what servers answered, in five numbers."""
+"""Count pages by the class of their HTTP status."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
@@ -10,13 +10,13 @@ _BY_DIGIT: Final[dict[int, ResponseClass]] = {2: "2xx", 3: "3xx", 4: "4xx"}
 
 
 def response_class(status: int | None) -> ResponseClass:
-    """Return the class of a status; `none` without an HTTP answer. A status that HTTP does not know counts as 5xx
-    (RFC 9110, section 15)."""
+    """Return the class of a status; `none` without an HTTP response. An unknown class counts as 5xx (RFC 9110, section
+    15)."""
     return "none" if status is None else _BY_DIGIT.get(status // 100, "5xx")
 
 
 def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
-    """Count statuses by class; every class is there."""
+    """Count statuses by class; every class is present in the result."""
     counts = dict.fromkeys(CLASSES, 0)
     for status in statuses:
         counts[response_class(status)] += 1
@@ -24,6 +24,6 @@ def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
 
 
 def in_words(responses: Mapping[ResponseClass, int]) -> str:
-    """`2xx 7, 4xx 1, no answer 2`; empty if there are none."""
+    """Return a summary such as `2xx 7, 4xx 1, no answer 2`; empty if all counts are zero."""
     names = ((kind, "no answer" if kind == "none" else kind) for kind in CLASSES)
     return ", ".join(f"{name} {responses[kind]:,}" for kind, name in names if responses[kind])

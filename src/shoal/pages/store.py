@@ -11,8 +11,8 @@ from shoal.pages.page import Page
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """What a server said about a page, and what decides whether it may be asked for again under that condition. Of a
-    page that cannot be, only where it was found and its links are known."""
+    """The validators of a page for conditional requests. A page that cannot be requested conditionally has only its
+    depth and its links."""
 
     key: int
     chk: int
@@ -28,7 +28,7 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """Which pages are looked for: those that have all that is named here."""
+    """Which pages to return: those that match all given conditions."""
 
     statuses: range | None = None
     error: str | None = None  # a code, or ANY_ERROR
@@ -39,40 +39,41 @@ ANY_ERROR = "any"
 
 class PageStore(Protocol):
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
-        """Keep these pages, each under its URL's key; how many were new. A page that is there stays as it is."""
+        """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
         ...
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
-        """Pages in the order in which they were stored, after the page with that number."""
+        """Return pages in storage order, after the page with that number."""
         ...
 
     async def some_after(
         self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter
     ) -> list[tuple[int, Page]]:
-        """Those of the pages of `after` that are looked for. It may read many more than it gives."""
+        """Return those pages of `after` that match the filter. It may read many more than it returns."""
         ...
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
-        """Number, key and link blob of pages, in the order of `after`; `shoal.pages.links` reads them, and walks the
-        whole graph. Pages that were not parsed have no blob and are not among them."""
+        """Return number, key and link blob of pages, in the order of `after`; `shoal.pages.links` reads the blobs.
+        Pages that were not parsed have no blob and are omitted."""
         ...
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
-        """The pages with these keys, with what servers said about those that may be asked for under a condition: pages
-        that gave an answer of their own, without a redirect. Two pages may share a key."""
+        """Return the pages with these keys, with the validators of those that can be requested conditionally: pages
+        with a response of their own, without a redirect. Two pages may share a key."""
         ...
 
     async def of_keys(
         self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
     ) -> list[tuple[int, int, Page]]:
-        """Pages with these keys, each with its key and check; with their details if those are wanted."""
+        """Return the pages with these keys, each with its key and check, optionally with their details."""
         ...
 
     async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
-        """The URLs of the pages with these keys. A key of which there is no page is not among them."""
+        """Return the URLs of the pages with these keys; keys without a page are omitted."""
         ...
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
-        """The details of pages, each with its page's number, in the order of `after`; `shoal.extract.details.unpacked`
-        reads them. Pages of a crawl that did not ask for them, and pages that gave no answer, have none."""
+        """Return the details of pages, each with its page's number, in the order of `after`;
+        `shoal.extract.details.unpacked` reads them. Pages of a crawl without `analyze`, and pages without a response,
+        have none."""
         ...

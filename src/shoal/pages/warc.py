@@ -1,8 +1,8 @@
-"""WARC 1.1: exchanges as records, each a gzip member of its own, and records read back. Pure.
+"""Write and read WARC 1.1 records, each in its own gzip member. Pure functions.
 
-Members carry the `sl` field that the standard describes, with their length before and after packing, so that a reader
-steps over a member without unpacking it. A writer of our own, because the ready-made ones pack with zlib: five to
-seven times the cost of ISA-L, for every page.
+Members carry the `sl` extra field that the standard describes, with their compressed and uncompressed length, so that a
+reader can skip a member without decompressing it. We have our own writer because existing ones compress with zlib,
+which takes five to seven times as long as ISA-L for every page.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from shoal.egress.decode import accept_encoding
 CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
-_BROKEN: Final = cast("type[Exception]", isal_zlib.error)  # its stub gives the class no type
+_BROKEN: Final = cast("type[Exception]", isal_zlib.error)  # the stub does not type this class
 _LEVEL: Final = 1
 _STORED: Final = 0
-_MEMBER_HEAD: Final = struct.Struct("<4sLBBH2sHLL")  # gzip's own ten bytes, then one extra field: "sl"
+_MEMBER_HEAD: Final = struct.Struct("<4sLBBH2sHLL")  # the ten bytes of a gzip header, then one extra field: "sl"
 _MEMBER_TAIL: Final = struct.Struct("<LL")
 _HEAD_STEPS: Final = (1 << 10, 1 << 12, 1 << 20)  # bytes that hold most heads, and every head within the limits
 _MAGIC: Final = b"\x1f\x8b\x08\x04"
@@ -38,18 +38,18 @@ _NEEDED: Final = {
     "warcinfo": frozenset({"content-length"}),
     "request": frozenset({"content-length", "warc-date", "warc-target-uri"}),
 }
-# Whatever else a request had may let a reader of the file in somewhere: credentials, cookies, keys.
+# Any other request header may contain credentials, cookies or keys, which must not get into the file.
 _SHOWN: Final = PUBLIC_HEADERS | {"range", "if-none-match", "if-modified-since"}
-# The body is kept without its chunks, so a replay that believed this field would look for them.
+# The body is stored without chunked encoding; a replay tool that trusted this header would look for chunks.
 _FRAMING: Final = re.compile(rb"^(transfer-encoding[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 def exchange_members(request: Request, response: Response, at: int, original: Mapping[str, str] | None = None) -> bytes:
-    """An answer and the request that it answers, as two members; `at` is when, in microseconds. `original`: the fields
-    of the record that an answer of 304 says still holds.
+    """Return a response and its request as two members; `at` is the time in microseconds. `original`: the fields of the
+    record that a 304 response confirms.
 
-    Written out, because every kept page goes through here.
+    Inlined for speed, because it runs for every stored page.
     """
     head, protocol = _http_head(response)
     kind = "response"
@@ -81,7 +81,7 @@ def exchange_members(request: Request, response: Response, at: int, original: Ma
 
 
 def info_member(file_name: str, at: int, facts: Iterable[tuple[str, str]]) -> bytes:
-    """What stands first in a file: who made it, and of what."""
+    """Return the first record of a file: which software wrote it, and for what."""
     fields = (
         f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Date: {_date(at)}\r\nWARC-Record-ID: {_record_id()}\r\n"
         f"WARC-Filename: {file_name}\r\nContent-Type: application/warc-fields\r\n"
@@ -91,7 +91,7 @@ def info_member(file_name: str, at: int, facts: Iterable[tuple[str, str]]) -> by
 
 
 def payload_digest(payload: bytes) -> str:
-    """SHA-1 in base 32, as every reader of WARC files expects it: a label, not a safeguard."""
+    """Return the SHA-1 in base 32 that WARC readers expect: an identifier, not a security measure."""
     return f"sha1:{b32encode(hashlib.sha1(payload, usedforsecurity=False).digest()).decode()}"
 
 
@@ -103,7 +103,7 @@ class Record:
     block: bytes
 
     def http(self) -> tuple[bytes, bytes]:
-        """The head of the message in the block, its empty line included, and what follows."""
+        """Return the head of the HTTP message in the block, including the empty line, and the body."""
         end = self.block.find(b"\r\n\r\n")
         if end < 0:
             raise ValueError("it is no HTTP message")
@@ -111,14 +111,14 @@ class Record:
 
 
 class Piece(NamedTuple):
-    """A member among others: where it begins and how long it is."""
+    """The offset and length of a member among others."""
 
     offset: int
     length: int
 
 
 def pieces(kept: bytes) -> Iterator[Piece]:
-    """The members of a run of them, without unpacking any."""
+    """Yield the members of a sequence without decompressing them."""
     at = 0
     while at < len(kept):
         if kept[at : at + 4] != _MAGIC or kept[at + 12 : at + 14] != b"sl":
@@ -131,13 +131,13 @@ def pieces(kept: bytes) -> Iterator[Piece]:
 
 
 def first_exchange(kept: bytes) -> bytes:
-    """The members of the first answer of a run, and of its request."""
+    """Return the members of the first response and its request."""
     _, request = islice(pieces(kept), 2)
     return kept[: request.offset + request.length]
 
 
 def read_first(kept: bytes) -> Record:
-    """The first record of a run of members."""
+    """Return the first record of a sequence of members."""
     for piece in pieces(kept):
         return read_member(kept[piece.offset : piece.offset + piece.length])
     raise ValueError("nothing is there")
@@ -152,12 +152,12 @@ def read_member(member: bytes) -> Record:
 
 
 def kind_of(member: bytes) -> str:
-    """The type of a record; little more than that is unpacked."""
+    """Return the type of a record, decompressing little more than that."""
     return _beginning(member, 64).partition(b"WARC-Type: ")[2].partition(b"\r")[0].decode("latin-1")
 
 
 def read_head(member: bytes) -> Record:
-    """A record whose block may be cut: enough of it for its fields and the head of its message."""
+    """Return a record whose block may be truncated: decompresses enough for its fields and the head of its message."""
     plain = b""
     for most in _HEAD_STEPS:
         plain = _beginning(member, most)
@@ -168,7 +168,7 @@ def read_head(member: bytes) -> Record:
 
 def _beginning(member: bytes, most: int) -> bytes:
     try:
-        return zlib.decompressobj(31).decompress(member, most)  # unlike ISA-L, zlib stops there
+        return zlib.decompressobj(31).decompress(member, most)  # unlike ISA-L, zlib can stop there
     except zlib.error as error:
         raise ValueError(str(error)) from None
 
@@ -195,7 +195,7 @@ def _member(fields: str, head: bytes, body: bytes, *, level: int = _LEVEL) -> by
 
 
 def _http_head(response: Response) -> tuple[bytes, str]:
-    """The status line and the fields as they were sent, in the form of HTTP/1.1, and the protocol it really was."""
+    """Return the status line and headers as sent, in HTTP/1.1 form, and the actual protocol."""
     block = response.headers.block
     version = response.http_version
     if block.startswith(b"HTTP/1."):
@@ -213,7 +213,7 @@ def _http_head(response: Response) -> tuple[bytes, str]:
 
 
 def _request_head(request: Request) -> bytes:
-    """The request as it went out, without its secrets."""
+    """Return the request as sent, without secrets."""
     url = request.url
     at = url.find("/", 8)
     host, target = (url, "/") if at < 0 else (url[:at], url[at:])
@@ -224,7 +224,7 @@ def _request_head(request: Request) -> bytes:
 
 @lru_cache(64)
 def _shown(headers: HeaderPairs) -> str:
-    """The fields that may be shown; they are mostly the same for all requests of a crawl."""
+    """Return the headers that may be stored. Cached, because most requests of a crawl have the same."""
     if not any(name.lower() == "accept-encoding" for name, _ in headers):
         headers += (("Accept-Encoding", accept_encoding()),)  # as the transport does
     return "".join(f"{name}: {value}\r\n" for name, value in headers if name.lower() in _SHOWN)
@@ -235,7 +235,7 @@ def _is_conditional(headers: HeaderPairs) -> bool:
 
 
 def _is_cut(response: Response) -> bool:
-    """Whether less of a body was taken than was there: of redirects, only the beginning is."""
+    """Return whether a body was truncated: only the beginning of a redirect's body is read."""
     told = response.headers.get("content-length") if 300 <= response.status < 400 else None
     return told is not None and told.isdecimal() and int(told) > len(response.raw)
 

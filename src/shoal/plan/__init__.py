@@ -1,1 +1,1 @@
-"""Policies: what is to be crawled again and again, when, and how much it matters. Makes jobs; runs none."""
+"""Policies: what to crawl repeatedly, when, and at which priority. Creates jobs; does not run them."""

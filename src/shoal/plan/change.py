@@ -1,4 +1,4 @@
-"""What of a policy shall be different: any of its fields; what is not named stays as it is, secrets too."""
+"""Partial updates of a policy: fields that are not given keep their values, including secrets."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -26,7 +26,7 @@ from shoal.plan.policy import (
 
 
 class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another frequency takes the place of cron, and the other way round. `null` takes away what may be absent."""
+    """A partial update. Setting `frequency` clears `cron` and vice versa; `null` clears an optional field."""
 
     url: Annotated[Text | UnsetType | None, describe("The page to fetch again and again.")] = UNSET
     seeds: Annotated[Seeds | UnsetType, describe("Where a crawl of a site begins.")] = UNSET

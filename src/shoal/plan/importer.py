@@ -1,4 +1,4 @@
-"""The intake: many policies from a file, judged line by line; all of them are kept, or none, or the good ones."""
+"""Import policies from a file: validate line by line, then store all of them, none, or only the valid ones."""
 
 import asyncio
 import tempfile
@@ -18,18 +18,18 @@ from shoal.plan.policy_file import PolicyRow
 from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
-BREATH = 100  # lines judged at a stretch, in a thread: others use this process as well
-MOST_TOLD = 100  # bad lines
+BREATH = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
+MOST_TOLD = 100  # invalid lines
 IN_MEMORY = 8_000_000
 
 
 @dataclass(slots=True)
 class ImportSummary:
-    """What became of a file."""
+    """The result of an import."""
 
     made: int = 0
     bad: int = 0
-    problems: list[tuple[int, str]] = field(default_factory=list)  # of the first bad lines: which, and what
+    problems: list[tuple[int, str]] = field(default_factory=list)  # line number and problem of the first invalid lines
 
 
 class PolicyImporter:
@@ -39,10 +39,12 @@ class PolicyImporter:
         self._policies = policies
 
     async def take(self, rows: Iterator[PolicyRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
-        """Keep what the rows say, in one commit. With a bad line nothing is kept, unless bad ones are to be skipped.
-        The ids are counted by lines from `first` on: the same file under the same id is kept once.
+        """Store the policies of the rows in one commit. An invalid line rejects the whole file unless `skip_bad` is
+        set. Ids are derived from `first` and the line number, so importing the same file with the same id again adds
+        nothing.
 
-        All that can be done before the commit is: while it lasts, nobody else writes to a SQLite store."""
+        As much as possible is done before the commit, because it blocks all other writers of a SQLite store.
+        """
         report = ImportSummary()
         now = await self._database.read(self._store.now)
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
@@ -56,7 +58,7 @@ class PolicyImporter:
         self, rows: Iterator[PolicyRow], good: IO[bytes], report: ImportSummary, now: int, id_of: Callable[[int], str]
     ) -> int:
         def judge_some() -> tuple[int, int]:
-            """Judge the next lines; how many there were, and how many of them are good."""
+            """Validate the next lines; return how many were read and how many of them are valid."""
             read = kept = 0
             for row in islice(rows, BREATH):
                 read += 1

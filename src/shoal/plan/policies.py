@@ -1,4 +1,4 @@
-"""The verbs on policies: make, look, change, enable, remove, run now; and signals from a business."""
+"""Operations on policies: create, read, update, enable, remove and run now; and signals from business systems."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from shoal.queue.queue import Queue
 
 
 class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a business says about a URL or a label."""
+    """A business system's request to boost a URL or a label."""
 
     url: Annotated[Annotated[str, Meta(max_length=2083)] | None, describe("The URL that it is about.")] = None
     label: Annotated[Annotated[str, Meta(max_length=500)] | None, describe("Or the label, as name=value.")] = None
@@ -41,7 +41,7 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that somebody asked for: the id of its job, or of its crawl. `duplicate`: it was there before."""
+    """A run started on request: the id of its job or crawl. `duplicate`: that run was already active."""
 
     id: str
     duplicate: bool = False
@@ -49,7 +49,7 @@ class Begun:
 
 
 class Policies:
-    """What is to be crawled again and again."""
+    """Operations on policies."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Policies:
         self._proxies = proxies or Proxies()
 
     async def make(self, form: PolicyForm, policy_id: str | None = None) -> Policy:
-        """Keep a policy. It is due at once. Making one again under the same id changes nothing."""
+        """Store a policy; with a frequency it is due at once. Creating one again with the same id changes nothing."""
         form = self.judged(form)
         wanted = policy_id or new_id("pol")
 
@@ -81,7 +81,7 @@ class Policies:
         return await self.get(wanted)
 
     def judged(self, form: PolicyForm) -> PolicyForm:
-        """The form, if it can be kept: its fields go together and its addresses may be fetched."""
+        """Return the form if it is valid: its fields are consistent and its addresses may be fetched."""
         form = form.checked()
         _check_hidden(form)
         if form.url is not None:
@@ -100,7 +100,7 @@ class Policies:
     async def page_of(
         self, *, after: int = 0, limit: int = 50, project: str | None = None, enabled: bool | None = None
     ) -> tuple[int, list[Policy]]:
-        """The store's time, and policies in the order in which they were made."""
+        """Return the store's time, and policies in order of creation."""
 
         async def look(tx: Tx) -> tuple[int, list[Policy]]:
             return await self._store.now(tx), await self._store.page_of(tx, after, limit, project, enabled)
@@ -108,18 +108,18 @@ class Policies:
         return await self._database.read(look)
 
     async def rewrite(self, policy_id: str, form: PolicyForm) -> Policy:
-        """Say something else of it. How it stands stays; another rhythm begins now."""
+        """Replace the definition of a policy. Its run history is kept; a changed schedule starts now."""
         form = self.judged(form)
         return await self._update(policy_id, lambda policy, now: _rewritten(policy, form, now))
 
     async def change(self, policy_id: str, change: PolicyChange) -> Policy:
-        """Say something else of some of it."""
+        """Update some fields of a policy."""
         return await self._update(
             policy_id, lambda policy, now: _rewritten(policy, self.judged(change.applied(policy.form)), now)
         )
 
     async def enable(self, policy_id: str, enabled: bool) -> Policy:
-        """Let it run, if it still may, or keep it from running, whatever it says."""
+        """Enable a policy, after validating it again, or disable it without validation."""
 
         def turned(policy: Policy, now: int) -> Policy:
             form = replace_fields(policy.form, enabled=enabled)
@@ -129,12 +129,12 @@ class Policies:
         return await self._update(policy_id, turned)
 
     async def remove(self, policy_id: str) -> None:
-        """Forget it. Its live job, if it has one, is run to its end."""
+        """Remove a policy. Its active job, if any, runs to its end."""
         if not await self._database.run(lambda tx: self._store.remove(tx, policy_id)):
             raise _unknown(policy_id)
 
     async def run_now(self, policy_id: str) -> Begun:
-        """Run it now, whatever the time; if a run of it lives, that one is the answer. Its plan stays as it is."""
+        """Run a policy now, outside its schedule, which does not change. If a run is active, return that one."""
         policy = await self.get(policy_id)
         return await self._crawl_now(policy) if policy.form.is_site else await self._job_now(policy_id)
 
@@ -153,7 +153,7 @@ class Policies:
         return Begun(enqueued.id, enqueued.duplicate)
 
     async def _crawl_now(self, policy: Policy) -> Begun:
-        """The id goes by how often it has run: two who ask at once get the same crawl."""
+        """Start a crawl whose id contains the number of runs so far, so that concurrent requests get the same crawl."""
         if policy.live_crawl is not None and await self._crawling.lives(policy.live_crawl):
             return Begun(policy.live_crawl, duplicate=True, is_crawl=True)
         crawl_id = f"{policy.id}-{policy.planned_at}n{policy.runs}"
@@ -170,7 +170,7 @@ class Policies:
         return rate(facts_of(policy, now, sum(said.values())), self.rules)
 
     async def signal(self, form: SignalForm) -> PriorityBoost:
-        """Take note of what a business says; it counts for jobs that are made from now on."""
+        """Store a boost from a business system; it applies to jobs created from now on."""
         if (form.url is None) == (form.label is None):
             raise InvalidInput("url", "or label is what a signal needs, and not both", "give one of them")
         if form.label is not None and "=" not in form.label:
@@ -197,13 +197,13 @@ class Policies:
 
 
 def _begun_now(policy: Policy, crawl: str | None = None) -> ScheduleStep:
-    """A run of it began, and its plan stays as it is."""
+    """Return the step that records a new run and leaves the schedule unchanged."""
     at, seen = policy.next_run_at, policy.next_run_at or 0
     return ScheduleStep(policy.id, seen, policy.planned_at, at, policy.queued, begun=True, crawl=crawl)
 
 
 def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewPolicy:
-    """A policy with its first time, if it is enabled."""
+    """Return a new policy with the time of its first run, if it is enabled."""
     wanted = policy_id or new_id("pol")
     planned, begins = now, None
     if form.enabled:
@@ -215,12 +215,12 @@ def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewP
 
 
 def _first_planned(form: PolicyForm, rhythm: Schedule, now: int) -> int:
-    """A fresh rhythm is due at once, or at the first minute of its cron expression."""
+    """Return the first planned time: now, or the next match of the cron expression."""
     return now if form.cron is None else rhythm.next_planned(now, now)
 
 
 def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Policy:
-    """The policy with its times set."""
+    """Return the policy with its planned times recalculated."""
     if not form.enabled:
         return replace(policy, enabled=False, next_run_at=None, queued=False)
     planned = policy.planned_at
@@ -241,7 +241,7 @@ def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:
 
 
 def _check_hidden(form: PolicyForm) -> None:
-    """Refuse what an answer showed in the place of a secret: somebody would change a policy, and lose it."""
+    """Reject the placeholder that responses show instead of a secret: storing it would overwrite the secret."""
     fix = "give it as it was: answers do not show secrets"
     if form.url is not None and HIDDEN in form.url:
         raise InvalidInput("url", f"has {HIDDEN} in it", fix)

@@ -1,4 +1,4 @@
-"""What a policy is: what to crawl again and again, how, and when."""
+"""The definition and the stored state of a policy: what to crawl repeatedly, how, and when."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,7 +54,7 @@ def check_zone(name: str) -> str:
 
 
 class Adaptive(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Between which frequencies a policy moves by itself: more often while the page changes, else less."""
+    """Bounds of the adaptive frequency: shorter intervals while the page changes, longer ones while it does not."""
 
     min: Annotated[Span, describe("The shortest frequency.")]
     max: Annotated[Span, describe("The longest frequency.")]
@@ -69,7 +69,7 @@ def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
 
 
 class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller says of a policy. A page has `url`, a site `seeds`; when is said by `frequency` or by `cron`."""
+    """The definition of a policy. A page has `url`, a site `seeds`; the schedule is either `frequency` or `cron`."""
 
     url: Annotated[Text | None, describe("The page to fetch again and again.")] = None
     seeds: Annotated[Seeds, describe("Where a crawl of a site begins, instead of a url.")] = field(default_factory=list)
@@ -106,7 +106,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     }
 
     def checked(self) -> "PolicyForm":
-        """The form, if its fields go together."""
+        """Return the form if its fields are consistent."""
         if (self.url is None) == (not self.seeds):
             raise InvalidInput("url", "or seeds is what a policy needs, and not both", "give one of them")
         if (self.frequency is None) == (self.cron is None):
@@ -138,7 +138,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def line(self) -> str:
-        """Where its runs wait: with the jobs that ask for the same, or with the crawls of sites."""
+        """The queue that limits its backlog: one per capability for pages, and one for the crawls of sites."""
         return SITES if self.is_site else self.capability
 
     @property
@@ -146,7 +146,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return read_duration(self.lock_ttl)
 
     def rhythm(self, frequency: timedelta | None = None) -> Schedule:
-        """When it is due; at another frequency if it has adapted."""
+        """Return the schedule, with another frequency if it has adapted."""
         own = None if self.frequency is None else read_duration(self.frequency)
         windows = tuple(read_window(text) for text in self.windows)
         return Schedule(frequency or own, self.cron, self.timezone, windows, read_pause(self.jitter))
@@ -154,16 +154,16 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy as its row says. `planned_at` is its next point in time, `next_run_at` when that run begins."""
+    """A stored policy. `planned_at` is its next scheduled time, `next_run_at` when that run starts."""
 
     id: str
     number: int
     spec: str
     enabled: bool
     planned_at: int
-    next_run_at: int | None  # None: disabled, or over
-    queued: bool  # a run is owed, to begin when the one that lives has ended
-    frequency_now: int | None  # micros, where it has adapted to
+    next_run_at: int | None  # None: disabled, or past `not_after`
+    queued: bool  # another run is due and starts when the active one ends
+    frequency_now: int | None  # the adapted frequency, in microseconds
     last_run_at: int | None
     last_success_at: int | None
     last_hash: str | None
@@ -184,17 +184,17 @@ class Policy:
 
     @property
     def dedupe_key(self) -> str:
-        """Of its jobs: the database lets only one of them live."""
+        """The dedupe key of its jobs: the database allows only one active job per key."""
         return f"policy:{self.id}"
 
     def staleness(self, now: int) -> float:
-        """How old its last success is, in steps of its rhythm; 1 for a policy that never had one."""
+        """Return the age of the last success in schedule intervals; 1 if there was none."""
         if self.last_success_at is None:
             return 1.0
         last = self.last_success_at
         try:
-            step = self.rhythm.next_planned(last, last) - last  # by cron it is stale when its next time has come
-        except ValueError:  # its time zone is gone: the scheduler tells of it, and others are shown all the same
+            step = self.rhythm.next_planned(last, last) - last  # with cron, stale from the next match on
+        except ValueError:  # unknown time zone: the scheduler reports it, and listings must still work
             step = span(DAY)
         return max(0.0, (now - last) / step)
 
@@ -202,7 +202,7 @@ class Policy:
 def shown_options(config: dict[str, Any]) -> dict[str, Any]:
     """Mask the secrets among the options of a policy."""
     secret = {name: HIDDEN for name in ("cookies", "proxy") if name in config}
-    if "://" not in str(config.get("proxy")):  # the label of one
+    if "://" not in str(config.get("proxy")):  # a proxy label, not a URL
         secret.pop("proxy", None)
     headers = {"headers": hidden_headers(config["headers"])} if "headers" in config else {}
     return config | secret | headers

@@ -1,6 +1,6 @@
-"""Policies as lines of a file, CSV or JSON, in and out. Whether they are kept is `intake`'s to say.
+"""Read and write policies as CSV or JSON Lines. Validating and storing them is left to `importer`.
 
-In CSV an empty cell says nothing about its field; lists and objects stand as JSON, labels also as
+In CSV an empty cell leaves its field unset; lists and objects are written as JSON, labels also as
 `name=value;name=value`.
 """
 
@@ -28,7 +28,7 @@ csv.field_size_limit(LONGEST_LINE)
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """One line: the form that it fills in, or what is wrong with it."""
+    """One line: the parsed form, or what is wrong with it."""
 
     line: int
     form: PolicyForm | None
@@ -36,8 +36,8 @@ class PolicyRow:
 
 
 def lines_of(file: TextIO) -> Iterator[str]:
-    """Return the lines of a file. A line over the limit is cut one character behind it, and refused for that by the
-    readers: a file without line ends would fill the memory."""
+    """Yield the lines of a file. A line over the limit is cut one character past it, so that the readers reject it: a
+    file without line breaks would otherwise fill the memory."""
     while line := file.readline(LONGEST_LINE + 1):
         yield line
         while len(line) > LONGEST_LINE and not line.endswith(("\n", "\r")):
@@ -51,7 +51,8 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[PolicyRow]:
 
 
 def read_csv(lines: Iterable[str]) -> Iterator[PolicyRow]:
-    """A record that cannot be read is one bad line, by its first; those behind it are read all the same."""
+    """Parse CSV. An unreadable record counts as one invalid line, reported at its first line; parsing continues after
+    it."""
     taken = _Taken(lines)
     reader = csv.reader(taken, strict=True)
     try:
@@ -91,7 +92,7 @@ def write_csv(policies: Iterable[Policy], *, head: bool) -> bytes:
 
 
 def _cell(value: Any) -> Cell:
-    """A value as a cell that is read again: whole, however long it is."""
+    """Return a value as a CSV cell that can be read back without loss, whatever its length."""
     if isinstance(value, str | list | dict):
         return plain_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return cell(value)
@@ -140,7 +141,7 @@ def _read_cells(names: list[str], cells: list[str]) -> PolicyForm:
 
 def _value(name: str, text: str) -> Any:
     if text[0] == "'" and text[1:2] in FORMULA:
-        text = text[1:]  # how our own files keep a spreadsheet from running it
+        text = text[1:]  # our own exports prefix formulas so that spreadsheets do not run them
     if name == "labels" and text[0] != "{":
         return dict(part.partition("=")[::2] for part in text.split(";"))
     if name not in _NESTED:
@@ -152,7 +153,7 @@ def _value(name: str, text: str) -> Any:
 
 
 class _Taken:
-    """Lines as the CSV reader takes them: without NULs, noting whether one was too long."""
+    """Lines for the CSV reader, without NULs; records whether a line was too long."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -167,7 +168,7 @@ class _Taken:
         return line.replace("\0", "")
 
     def had_too_long(self) -> bool:
-        """Whether a line was too long since this was asked last."""
+        """Return whether a line was too long since the last call."""
         found, self._too_long = self._too_long, False
         return found
 

@@ -1,7 +1,7 @@
-"""How much a job matters: rules as data, added up. Pure.
+"""The priority of a job: the sum of configurable rules. Pure functions.
 
-Each rule looks at one fact of the policy and gives points; their sum, kept from 0 to 100, is the job's priority. The
-parts go with the job, so that `shoal explain job` can show them.
+Each rule scores one fact of the policy; the sum, limited to 0 to 100, is the job's priority. The parts are stored with
+the job, so that `shoal explain job` can show them.
 """
 
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ LOWEST, HIGHEST = 0, 100
 
 @dataclass(frozen=True, slots=True)
 class PriorityFacts:
-    """What the rules look at."""
+    """The facts that rules score."""
 
     importance: int  # `priority_base` of the policy
-    staleness: float  # time since the last success, in frequencies; 0 if it was just now, 1 if it is due
+    staleness: float  # time since the last success, in schedule intervals; 0 right after a success, 1 when due
     error_rate: float  # of its last runs, 0 to 1
-    signal: float  # what a business said about its URL or labels, added up
+    signal: float  # sum of the boosts of its URL and labels
     overdue_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityRule:
-    """Points for one fact: `per` for each unit of it, at most `most` either way."""
+    """Points for one fact: `per` for each unit, clamped to ±`most`."""
 
     fact: str
     per: float
@@ -35,7 +35,7 @@ class PriorityRule:
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """A priority with the parts that it is made of."""
+    """A priority and the parts it is the sum of."""
 
     value: int
     parts: tuple[tuple[str, float], ...]
@@ -51,7 +51,7 @@ FACTS = tuple(PriorityFacts.__slots__)
 
 
 def rate(facts: PriorityFacts, rules: tuple[PriorityRule, ...] = RULES) -> Priority:
-    """Add up what the rules give."""
+    """Sum the points of all rules."""
     parts = []
     for rule in rules:
         points = rule.per * getattr(facts, rule.fact)
@@ -61,8 +61,8 @@ def rate(facts: PriorityFacts, rules: tuple[PriorityRule, ...] = RULES) -> Prior
 
 
 def read_rules(values: Any, name: str) -> tuple[PriorityRule, ...]:
-    """Rules from an operator's data: `{"staleness": {"per": 5, "most": 20}}`. Facts that are not named give no points.
-    `name` is what a refusal begins with."""
+    """Parse an operator's rules: `{"staleness": {"per": 5, "most": 20}}`. Facts without a rule score nothing. Error
+    messages start with `name`."""
     if not isinstance(values, dict) or not values:
         raise BadConfig(name, "has no rules", 'write them as {"staleness": {"per": 5, "most": 20}}')
     return tuple(_read_rule(fact, rule, name) for fact, rule in values.items())

@@ -1,4 +1,4 @@
-"""The file of priority rules: read once, when a process begins. What rules mean is `priority`'s."""
+"""The file of priority rules, read once at process start. The meaning of rules is defined in `priority`."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,7 @@ SETTING = "SHOAL_PRIORITY_RULES"
 
 
 def read_priority_rules(path: Path | None) -> tuple[PriorityRule, ...]:
-    """The rules of a file, TOML by its name or else JSON; without a file the built-in ones."""
+    """Return the rules of a file, TOML if its name says so, else JSON; without a file, the built-in rules."""
     return RULES if path is None else read_rules(_read(path), f"{SETTING} ({path}):")
 
 
@@ -27,6 +27,6 @@ def _read(path: Path) -> Any:
     kind = "TOML" if path.suffix == ".toml" else "JSON"
     try:
         return tomllib.loads(data.decode()) if kind == "TOML" else orjson.loads(data)
-    except ValueError as error:  # bad TOML, bad JSON and bad UTF-8
+    except ValueError as error:  # invalid TOML, JSON or UTF-8
         problem = f"names {path}, which is not {kind} ({shorten(error, 200)})"
         raise BadConfig(SETTING, problem, "correct that line") from None

@@ -1,4 +1,4 @@
-"""Signals of a business that count no longer: a shelf for the pruner."""
+"""Retention of expired boosts."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,7 +9,7 @@ from shoal.plan.store import PolicyStore
 
 @dataclass(slots=True)
 class BoostRetention:
-    """Answers `queue.pruner.Shelf`."""
+    """Remove boosts that expired long ago. Implements `queue.pruner.RetentionRule`."""
 
     keep: timedelta
     store: PolicyStore

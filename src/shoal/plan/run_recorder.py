@@ -1,6 +1,6 @@
-"""The bookkeeper: reads the events of jobs and notes on each policy how its runs went, and how often it should run.
+"""Record on each policy how its runs ended, from job and crawl events, and adapt its frequency.
 
-It keeps its place in the sequence of events in the commit of its notes, so each event counts once, whoever dies.
+The event cursor moves in the same commit as the notes, so each event counts exactly once, even after a crash.
 """
 
 from contextlib import suppress
@@ -23,7 +23,7 @@ from shoal.plan.store import PolicyStore, RunNote
 
 BATCH = 1_000
 SINK = "policies"
-FASTER, SLOWER = 0.5, 1.5  # what a change, or the lack of one, does to an adaptive frequency
+FASTER, SLOWER = 0.5, 1.5  # factors for an adaptive frequency after a change, or without one
 ENDS = {
     "crawl.job.completed": True,
     "crawl.job.failed": False,
@@ -33,7 +33,8 @@ ENDS = {
 
 
 class RunRecorder:
-    """Several may run at once: whoever is second finds that the place has moved, and tries again later."""
+    """Record run outcomes. Several may run at once: one that finds the cursor moved writes nothing and retries
+    later."""
 
     name = "bookkeeper"
 
@@ -60,18 +61,18 @@ class RunRecorder:
             policy = known.get(_policy_of(one, data))
             if policy is not None:
                 if policy.id in notes:
-                    # The second end of a policy in one batch is judged by what the first one left. Every policy that
-                    # was noted is read again: the next event may be the second end of any of them.
+                    # The second end of a policy in one batch must see the result of the first. Reload every policy
+                    # noted so far, because the next event may be the second end of any of them.
                     await self._policies.note(tx, list(notes.values()))
                     known |= await self._policies.of_ids(tx, sorted(notes))
                     policy, notes = known[policy.id], {}
-                with suppress(DecodeError):  # the scheduler tells of a policy that cannot be read
+                with suppress(DecodeError):  # the scheduler reports policies that cannot be read
                     notes[policy.id] = note_of(policy, one, data)
         await self._policies.note(tx, list(notes.values()))
 
 
 def _policy_of(told: EventReceipt, data: dict[str, Any]) -> str:
-    """The policy that a run was of; empty if of none."""
+    """Return the policy of a run, or an empty string."""
     return policy_of(told.subject) if told.type in ("crawl.completed", "crawl.failed") else data.get("policy") or ""
 
 
@@ -84,7 +85,7 @@ def note_of(policy: Policy, told: EventReceipt, data: dict[str, Any]) -> RunNote
 
 
 def adapted(policy: Policy, digest: str | None) -> int | None:
-    """Where the frequency goes: shorter when the page has changed, longer when it has not, between the bounds."""
+    """Return the new frequency: shorter if the page changed, longer if it did not, within the bounds."""
     bounds = policy.form.adaptive
     step = policy.rhythm.frequency
     if bounds is None or step is None or digest is None or policy.last_hash is None:

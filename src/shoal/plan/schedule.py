@@ -1,7 +1,7 @@
-"""When a policy runs: every so often, or by cron; inside its windows; with some jitter. Pure.
+"""When a policy runs: at a fixed frequency or by cron, within its time windows, with optional jitter. Pure functions.
 
-A planned time is a point of the policy's own grid: whole frequencies from the first one, or the minutes of its cron
-expression. What moves the run away from it, a window or jitter, never moves the grid.
+Planned times lie on the policy's own grid: multiples of its frequency after the first run, or the matches of its cron
+expression. Windows and jitter delay a run, but never shift the grid.
 """
 
 import re
@@ -26,14 +26,14 @@ _WINDOW = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))? +)?(\d\d):(\d\d)-(\d\d):(\d
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """Part of a day in which runs may begin; it may go past midnight."""
+    """Part of a day in which runs may start; it may span midnight."""
 
     days: frozenset[int]
     begins: time
     ends: time
 
     def next_inside(self, moment: datetime) -> datetime:
-        """The moment itself if it is inside, else when the window opens next."""
+        """Return the moment itself if it is inside the window, else when the window next opens."""
         for day in range(-1, 9):
             on = (moment + timedelta(days=day)).date()
             opens, closes = self._on(on, moment.tzinfo)
@@ -42,7 +42,8 @@ class TimeWindow:
         raise AssertionError("a window opens within a week")
 
     def _on(self, day: date, zone: tzinfo | None) -> tuple[datetime, datetime]:
-        """From when to when, in UTC: local times of an hour that comes twice, or not at all, do not compare."""
+        """Return when the window opens and closes on a day, in UTC: local times around a DST change do not compare
+        correctly."""
         past_midnight = timedelta(days=1 if self.ends <= self.begins else 0)
         opens = datetime.combine(day, self.begins, zone)
         return opens.astimezone(UTC), datetime.combine(day + past_midnight, self.ends, zone).astimezone(UTC)
@@ -50,7 +51,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a policy is due. One of `frequency` and `cron` is set."""
+    """When a policy is due. Either `frequency` or `cron` is set."""
 
     frequency: timedelta | None = None
     cron: str | None = None
@@ -59,21 +60,21 @@ class Schedule:
     jitter: timedelta = timedelta(0)
 
     def next_planned(self, planned: int, now: int) -> int:
-        """The first point of the grid after both: runs that were missed are one run."""
+        """Return the first grid point after both times, so that any number of missed runs become one run."""
         if self.frequency is not None:
             step = span(self.frequency)
             return planned + step * max(1, -(-(now + 1 - planned) // step))
         return self._next_cron(max(planned, now))
 
     def begins(self, policy_id: str, planned: int) -> int:
-        """When the run that was planned then really begins. The same for the same plan, whoever asks."""
+        """Return when a planned run starts, with jitter and windows applied. Deterministic, so every process agrees."""
         wobble = span(self.jitter)
         if wobble:
             planned += xxhash.xxh3_64_intdigest(f"{policy_id}@{planned}".encode()) % wobble
         return self.opens(planned)
 
     def opens(self, at: int) -> int:
-        """When a run may begin, from then on: at once, or when the next window opens."""
+        """Return the earliest time from `at` on at which a run may start: at once, or when the next window opens."""
         if not self.windows:
             return at
         moment = from_micros(at).astimezone(zone(self.timezone))
@@ -83,7 +84,7 @@ class Schedule:
         return _next_of(self.cron or "", self.timezone, after)
 
 
-@lru_cache(maxsize=1000)  # policies that are made, or due, together ask the same
+@lru_cache(maxsize=1000)  # policies created or due together ask for the same time
 def _next_of(cron: str, timezone: str, after: int) -> int:
     moment = from_micros(after).astimezone(zone(timezone))
     return to_micros(next(CronSim(cron, moment)))
@@ -93,7 +94,7 @@ def _next_of(cron: str, timezone: str, after: int) -> int:
 def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones is not a zone
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a directory of zones
         raise ValueError(f"{name[:50]!r} is no time zone; write it as Europe/Berlin") from None
 
 
@@ -105,7 +106,7 @@ def check_frequency(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def check_cron(text: str) -> str:
-    """Five fields as Debian's cron reads them, that come true some day."""
+    """Check a cron expression: five fields in Debian cron syntax that match some date."""
     fields = text.split()
     if len(fields) != 5:
         raise ValueError(f"{text[:50]!r} is not a cron expression; {CRON_FIX}")
@@ -126,7 +127,7 @@ def check_windows(texts: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=1000)
 def read_window(text: str) -> TimeWindow:
-    """`08:00-18:00`, `Mon-Fri 08:00-18:00`, `Sat 22:00-04:00`."""
+    """Parse `08:00-18:00`, `Mon-Fri 08:00-18:00` or `Sat 22:00-04:00`."""
     match = _WINDOW.fullmatch(text.strip().lower())
     days = _days(match[1], match[2]) if match else None
     if match is None or days is None:
@@ -139,7 +140,7 @@ def read_window(text: str) -> TimeWindow:
 
 
 def _clock(hours: str, minutes: str) -> time:
-    """A time of day; 24:00 is how a day ends."""
+    """Return a time of day; 24:00 means the end of the day."""
     return time(0) if (hours, minutes) == ("24", "00") else time(int(hours), int(minutes))
 
 

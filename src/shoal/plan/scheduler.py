@@ -1,7 +1,7 @@
-"""The scheduler of pages: makes the job of every policy whose time has come, if none of its jobs lives.
+"""Create a job for every page policy that is due, unless one of its jobs is still active.
 
-Often, and by index. Each batch is one commit: the policy's next time and its job change together, so a crash between
-two of them leaves nothing half done, and a second scheduler finds nothing left to do.
+Runs often and reads by index. Each batch is one commit that updates a policy's next time together with its job, so a
+crash leaves nothing half done, and a second scheduler finds nothing left to do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,16 +32,16 @@ PUT_OFF = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsScheduled(Signal):
-    """What one batch of due policies came to."""
+    """The outcome of one batch of due policies."""
 
     made: int
-    skipped: int  # their last run still lives
-    late_seconds: float  # of the one that waited longest
+    skipped: int  # their last run is still active
+    late_seconds: float  # of the policy that waited longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStuck(Signal):
-    """A policy whose time has come cannot be run as it is; it is tried again after a while."""
+    """A policy is due but cannot be run as it is; it is retried after a while."""
 
     policy_id: str
     error: str
@@ -49,7 +49,7 @@ class PolicyStuck(Signal):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be done for one policy: its job, and where it goes if that is made."""
+    """The plan for one policy: its job, and its next step if that job is created."""
 
     policy: Policy
     job: NewJob
@@ -57,7 +57,7 @@ class _Plan:
 
 
 class Scheduler:
-    """Several may run at once. `backlog`: how many jobs that ask for the same may wait."""
+    """Create jobs for due policies. Several may run at once. `backlog`: maximum waiting jobs per capability."""
 
     name = "scheduler"
 
@@ -82,24 +82,24 @@ class Scheduler:
     async def run_once(self) -> PassResult:
         rooms = await self._database.read(self._rooms)
         if not rooms:
-            return PassResult()  # what is due stays due: the longest waiting goes first when there is room
+            return PassResult()  # policies stay due; when the backlog shrinks, the longest waiting is first
         handled = await self._database.run(lambda tx: self._make(tx, rooms))
         full = min(BATCH, *rooms.values())
         return PassResult(again_in=timedelta(0) if handled >= full else None)
 
     async def _rooms(self, tx: Tx) -> dict[str, int]:
-        """How many more jobs may wait in each line that has something to run; what nobody takes must not hold back the
-        others. Mostly there is nothing, and then nobody waits for a lock of ours."""
+        """Return how many more jobs each capability with due policies may queue; a backlog of one capability must not
+        block the others. Usually nothing is due, and this read takes no locks."""
         ready = [line for line in CAPABILITIES if await self._store.is_ready(tx, line)]
         waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in ready}
         return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
 
     async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> int:
-        """Create the jobs of policies that are due; returns how many policies were handled."""
+        """Create the jobs of due policies; return how many policies were handled."""
         known = await self._ready(tx, rooms)
         if not known:
             return 0
-        now = await self._store.now(tx)  # not before: what was found due must be so by this time too
+        now = await self._store.now(tx)  # read after the query, so that whatever it found due is due at this time too
         plans, late, stuck = await self._plan(tx, list(known.values()), now)
         await self._replace(tx, [plan.policy for plan in plans if plan.policy.form.overlap == "replace"])
         jobs = [plan.job for plan in plans]
@@ -115,7 +115,7 @@ class Scheduler:
         return len(known)
 
     async def _ready(self, tx: Tx, rooms: Mapping[str, int]) -> dict[str, Policy]:
-        """Policies to be run now, by their ids: one that is owed a run and due has one run."""
+        """Return the policies to run now, by id. A policy that is due and also has a queued run gets one run."""
         known: dict[str, Policy] = {}
         for line, room in rooms.items():
             limit = min(room, BATCH - len(known))
@@ -127,8 +127,8 @@ class Scheduler:
     async def _plan(
         self, tx: Tx, policies: Sequence[Policy], now: int
     ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
-        """What to do for each of these; where those go that may not begin now; and those that cannot be run: they must
-        not keep the others from it."""
+        """Return a plan for each policy that may start, the next step of those that may not start now, and those that
+        cannot be run and must not block the others."""
         said = await self._store.signals(tx, sorted(set(_subjects(policies))))
         plans, late, stuck = [], [], []
         for policy in policies:
@@ -143,7 +143,7 @@ class Scheduler:
         return plans, late, stuck
 
     async def _replace(self, tx: Tx, policies: Sequence[Policy]) -> None:
-        """Cancel the live jobs of these policies, in the commit that creates the new ones."""
+        """Cancel the active jobs of these policies, in the commit that creates the new ones."""
         live = await self._store.live_jobs(tx, [one.dedupe_key for one in policies])
         for job_id in sorted(live.values()):
             await self._jobs.cancel_in(tx, JobId(job_id), "replaced")
@@ -155,7 +155,7 @@ def facts_of(policy: Policy, now: int, signal: float) -> PriorityFacts:
 
 
 def job_of(policy: Policy, rating: Priority) -> NewJob:
-    """The job that runs a policy once."""
+    """Return the job that runs a policy once."""
     form = policy.form
     payload = {
         "url": form.url,
@@ -182,14 +182,14 @@ def job_of(policy: Policy, rating: Priority) -> NewJob:
 
 
 def subjects_of(policy: Policy) -> list[str]:
-    """What a business may have said something about: the URL as it is asked for, and the labels."""
+    """Return the subjects that boosts may refer to: the canonical URL and the labels."""
     url = [] if policy.form.url is None else [f"url:{canonical(policy.form.url, AS_GIVEN)}"]
     return url + [f"label:{name}={value}" for name, value in policy.form.labels.items()]
 
 
 def _subjects(policies: Sequence[Policy]) -> Iterator[str]:
     for policy in policies:
-        with suppress(Exception):  # one that cannot be read is told of when it is to be planned
+        with suppress(Exception):  # an unreadable policy is reported when it is planned
             yield from subjects_of(policy)
 
 
@@ -198,14 +198,14 @@ def _points(policy: Policy, said: Mapping[str, float]) -> float:
 
 
 def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
-    """Where a policy goes from here. One that was only owed a run keeps its times."""
+    """Return the next step of a policy. One that has only a queued run and is not due keeps its times."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
     queued = lives and (policy.queued or policy.form.overlap == "queue")
     if not due:
         return ScheduleStep(
             policy.id, policy.next_run_at or 0, policy.planned_at, policy.next_run_at, queued, not lives
         )
-    planned = policy.planned_at  # later than now if the run was owed, and waited for a window
+    planned = policy.planned_at  # in the future if a queued run waited for a window
     if planned <= now:
         planned = policy.rhythm.next_planned(planned, now)
     begins = policy.rhythm.begins(policy.id, planned)
@@ -215,8 +215,8 @@ def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
 
 
 def kept_waiting(policy: Policy, now: int) -> ScheduleStep | None:
-    """Where a policy goes whose run comes so late that it may not begin any more: to when its next window opens, or
-    nowhere, for it is over. None if it may begin."""
+    """Return the step of a policy that may not start now: to the opening of its next window, or to no further run if
+    `not_after` has passed by then. None if it may start."""
     is_free = not policy.form.windows and policy.form.not_after is None
     if is_free or ((opens := policy.rhythm.opens(now)) == now and not policy.form.is_over(now)):
         return None
@@ -227,13 +227,13 @@ def kept_waiting(policy: Policy, now: int) -> ScheduleStep | None:
 
 
 def put_off(policy: Policy, now: int) -> ScheduleStep:
-    """A policy that cannot be run as it is has to wait, and is owed nothing."""
+    """Return the step that delays a policy which cannot be run as it is, and drops its queued run."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
     later = now + span(PUT_OFF) if due else policy.next_run_at
     return ScheduleStep(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 
 def _left(plan: _Plan) -> ScheduleStep:
-    """The step of a policy whose last run still lives."""
+    """Return the step of a policy whose last run is still active."""
     queued = plan.policy.queued or plan.policy.form.overlap == "queue"
     return replace(plan.step, queued=queued, begun=False)

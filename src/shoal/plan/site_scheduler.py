@@ -1,7 +1,7 @@
-"""The scheduler of sites: begins the crawl of every policy whose time has come, if its last one has ended.
+"""Start a crawl for every site policy that is due, unless its last crawl is still active.
 
-A crawl's id is made from the policy and the planned time. So a crash between the crawl and the note that it was begun,
-or a second scheduler, begins the same crawl again, which is nothing.
+The crawl id is derived from the policy and the planned time. After a crash between creating the crawl and recording it,
+or with a second scheduler, the same crawl is started again, which has no effect.
 """
 
 from dataclasses import replace
@@ -20,36 +20,36 @@ BATCH = 100
 
 
 class Crawling(Protocol):
-    """Who runs crawls."""
+    """Starts and stops crawls."""
 
     async def lives(self, crawl_id: str) -> bool:
-        """Whether there is such a crawl and it has not ended."""
+        """Return whether the crawl exists and has not ended."""
         ...
 
     def check(self, options: dict[str, Any]) -> None:
-        """Refuse options that no crawl can have."""
+        """Reject options that are invalid for a crawl."""
         ...
 
     async def begin(self, crawl_id: str, options: dict[str, Any]) -> None:
-        """Begin a crawl with these options under this id, unless there is one."""
+        """Start a crawl with these options and this id, unless it exists."""
         ...
 
     async def stop(self, crawl_id: str) -> None: ...
 
 
 def crawl_of(policy: Policy, now: int) -> str:
-    """The id of the crawl that a policy begins now: that of its planned time, or one that is owed before it."""
+    """Return the id of the crawl a policy starts now: one for its planned time, or one for a queued run before it."""
     is_due = policy.next_run_at is not None and policy.planned_at <= policy.next_run_at <= now
     return f"{policy.id}-{policy.planned_at}{'' if is_due else 'o'}"
 
 
 def policy_of(crawl_id: str) -> str:
-    """The policy that a crawl is of; empty if of none."""
+    """Return the policy of a crawl, or an empty string."""
     return crawl_id.rpartition("-")[0] if crawl_id.startswith("pol_") else ""
 
 
 def options_of(form: PolicyForm, priority: int) -> dict[str, Any]:
-    """What a policy of a site says about its crawls."""
+    """Return the crawl options of a site policy."""
     own = {"seeds": form.seeds, "project": form.project, "labels": form.labels, "priority": priority, "start": True}
     return form.crawl_config | own
 
@@ -77,8 +77,8 @@ class SiteScheduler:
             try:
                 await self._run(policy, now)
             except (TimeError, OSError):
-                raise  # the store is away, and the others would fare no better
-            except Exception as error:  # its options may not be taken any more: no other must wait for that
+                raise  # the store is unavailable, so the other policies would fail too
+            except Exception as error:  # its options may have become invalid; that must not block other policies
                 await self._advance(put_off(policy, now))
                 self._signals.emit(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
         return PassResult()

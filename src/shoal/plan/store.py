@@ -1,4 +1,4 @@
-"""The contracts of the policies' store."""
+"""The store contract of policies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shoal.plan.policy import Policy
 
 
 class NewPolicy(Struct, frozen=True):
-    """A policy as it is stored first: all that can be said before a store is asked to keep it."""
+    """A policy to insert, with everything that can be computed before the transaction."""
 
     id: str
     project: str
@@ -25,32 +25,32 @@ class NewPolicy(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """How a policy goes on after one of its times has come: compare-and-set on the time that was seen."""
+    """The next schedule state of a policy, applied by compare-and-set on `next_run_at`."""
 
     id: str
     seen: int  # `next_run_at` as it was read
     planned_at: int
     next_run_at: int | None
     queued: bool
-    begun: bool  # a job was made now
-    crawl: str | None = None  # or the crawl of a site
+    begun: bool  # a job was created now
+    crawl: str | None = None  # or the id of the crawl, for a site
 
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """What the end of a run says about a policy."""
+    """The outcome of a run, to be recorded on its policy."""
 
     id: str
     success: bool
     at: int
     hash: str | None
-    frequency_now: int | None  # where it adapts to
-    shift: int  # by which its next time moves for that
+    frequency_now: int | None  # the adapted frequency
+    shift: int  # how far that moves its next run
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityBoost:
-    """What a business says about a URL or a label: points, for a while."""
+    """A temporary boost of a URL or a label: points and an expiry."""
 
     subject: str  # `url:https://…` or `label:team=search`
     boost: float
@@ -59,40 +59,40 @@ class PriorityBoost:
 
 class PolicyStore(Protocol):
     async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
-        """Store policies; one whose id is stored already stays as it is. `number` is given here."""
+        """Insert policies and assign their `number`; an existing id is left unchanged."""
         ...
 
     async def get(self, tx: Tx, policy_id: str) -> Policy | None:
-        """With the id of its live job."""
+        """Return a policy with the id of its active job."""
         ...
 
     async def lock(self, tx: Tx, policy_id: str) -> Policy | None: ...
 
     async def save(self, tx: Tx, policy: Policy) -> None:
-        """What a person may change: spec, enabled, times, adapted frequency."""
+        """Store what a user may change: spec, enabled, times, adapted frequency."""
         ...
 
     async def remove(self, tx: Tx, policy_id: str) -> bool: ...
 
     async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
-        """Policies in the order in which they were made, after a number."""
+        """Return policies in order of creation, after a number."""
         ...
 
     async def is_ready(self, tx: Tx, line: str) -> bool:
-        """Whether there is anything in a line that is due, or owed a run; somebody else may run it before you."""
+        """Return whether a queue has a policy that is due or has a queued run; another scheduler may run it first."""
         ...
 
     async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
-        """Policies of a line whose time has come, the longest due first, each kept from other schedulers until this
-        transaction ends. Read by index: a million that are not due cost nothing."""
+        """Return due policies of a queue, longest due first, locked against other schedulers until the transaction
+        ends. Reads by index, so policies that are not due cost nothing."""
         ...
 
     async def owed(self, tx: Tx, line: str, limit: int) -> list[Policy]:
-        """Policies of a line with a run that waits for the one before, kept from others likewise."""
+        """Return policies whose queued run can start now that the previous one has ended, locked in the same way."""
         ...
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
-        """The store's time, and policies of sites whose time has come or that are owed a run."""
+        """Return the store's time, and site policies that are due or have a queued run."""
         ...
 
     async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> None: ...
@@ -100,25 +100,25 @@ class PolicyStore(Protocol):
     async def note(self, tx: Tx, notes: Sequence[RunNote]) -> None: ...
 
     async def live_jobs(self, tx: Tx, keys: Sequence[str]) -> dict[str, str]:
-        """The live jobs with these dedupe keys."""
+        """Return the active jobs with these dedupe keys."""
         ...
 
     async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]:
-        """These policies, kept from others who would change them until this transaction ends."""
+        """Return these policies, locked against changes until the transaction ends."""
         ...
 
     async def signals(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
-        """The points that are valid now, by subject."""
+        """Return the boosts that are valid now, by subject."""
         ...
 
     async def put_signal(self, tx: Tx, signal: PriorityBoost) -> None: ...
 
     async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
-        """Remove signals that counted no longer at that time; how many."""
+        """Remove boosts that had expired by that time; return how many."""
         ...
 
     async def waiting(self, tx: Tx, capability: str, most: int) -> int:
-        """How many page jobs that ask for a capability wait in the shared lane; counted no further than `most`."""
+        """Count the waiting page jobs of a capability in the shared lane, up to `most`."""
         ...
 
     async def now(self, tx: Tx) -> int: ...
