@@ -14,17 +14,18 @@ from shoal.queue.job import SHARED_LANE, LeaseRequest, NewJob, TurnResult, local
 from shoal.queue.states import Move
 
 LaneChoice = Callable[[Sequence[NewJob]], Sequence[NewJob]]
-"""Chooses the lanes of new jobs: returns the same jobs in the same order, each with the lane it is to wait in. It is
-called inside the transaction that stores them, so it decides by what it knows and asks nobody."""
+"""Choose the lanes of new jobs: return the same jobs in the same order, each with its lane. Called inside the
+transaction that stores them, so it decides by what it already knows and does no I/O."""
 
 
 def lanes_as_given(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Leave every job in the lane it names: the shared one, unless a process works on the run by itself."""
+    """Leave every job in the lane it names: the shared one, unless one process executes the run by itself."""
     return jobs
 
 
 def lane_of_run(run_id: str, *, local: bool) -> str:
-    """Return the lane for the jobs of a new run: `local` if this process works on it by itself, else the shared one."""
+    """Return the lane for the jobs of a new run: a local one if this process executes it by itself, else the shared
+    one."""
     return local_lane(run_id) if local else SHARED_LANE
 
 
@@ -81,10 +82,11 @@ class Lanes(Protocol):
         ...
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
-        """Return whether a job of that kind could be popped from one of these lanes. Somebody may be faster."""
+        """Return whether a job of that kind could be popped from one of these lanes. Another process may pop it
+        first."""
         ...
 
     async def make_due(self, tx: Tx) -> int:
-        """Let jobs wait in their lanes whose time has come, a batch at a time; returns how many. A pop does it too, but
-        nobody pops while all workers are busy, and `waits` and `depth` count only what is due."""
+        """Make jobs available whose time has come, a batch at a time; returns how many. A pop does it too, but
+        nobody pops while all workers are busy, and `waits` and `depth` count only jobs that are due."""
         ...
