@@ -48,9 +48,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """The surroundings of a pending job: how many jobs are ahead of it, and how many of its kind are locked. For a
-    job that is leased by host, also how many jobs of its host are, and for how many seconds that host must not be
-    requested."""
+    """The position of a pending job: how many jobs are ahead of it, and how many of its kind and capability are locked.
+    For a job that is leased by host, `ahead` counts only jobs of that host, and `host_busy_for` is the number of
+    seconds until that host may be requested."""
 
     now: int
     ahead: int
