@@ -44,19 +44,19 @@ class Lanes(Protocol):
         store can.
 
         Ordered: the lanes of the request in their order, a node's private lane before the shared one; within a lane the
-        best rank first, and a point of priority is worth a span of waiting, so that no job waits for ever.
+        best rank first. A point of priority equals a certain waiting time, so that no job waits for ever.
 
         Atomic: each move is a compare-and-set; a refused one changes nothing, the others are done, and jobs that they
         return wait in their lanes again. Each grant raises the epoch of its job and opens a history row. Jobs over
-        their quota are parked and counted. Jobs parked for the room that the moves make are let in by a commit that
-        follows this one.
+        their quota are parked and counted. Jobs that fit into a quota again because of the moves are unparked in a
+        following commit.
 
-        An empty answer does not mean that no job waits: others may be locking it at this moment.
+        An empty result does not mean that no job waits: another process may be locking it at this moment.
 
-        A request with a `pace` gets only jobs that name a host, of each host as many as it has slots now: first those
-        that can start within a second, by rank, then those of the second after that. A host that must not be
-        requested costs no grant, is not looked at again before its time, and hides no other. Slots are not reserved:
-        the caller does that in the same commit, and takes back the jobs that got none."""
+        A request with a `pace` gets only jobs that name a host, and per host only as many as it has slots now: first
+        those that can start within a second, by rank, then those of the second after that. A host that must not be
+        requested uses up no grant, is not examined again before its time, and does not hide other hosts. Slots are
+        not reserved: the caller does that in the same commit, and takes back the jobs that got none."""
         ...
 
     async def pop_once(
@@ -78,7 +78,7 @@ class Lanes(Protocol):
         ...
 
     async def depth(self, tx: Tx, lane: str) -> int:
-        """Return how many due jobs wait in a lane as of this snapshot. Reads every entry, so ask for private lanes."""
+        """Return how many due jobs wait in a lane now. Reads every entry, so use it for private lanes only."""
         ...
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:

@@ -69,7 +69,7 @@ class S3Bodies:
             self._egress.close()
 
     async def put(self, file: str, data: bytes) -> None:
-        """Store an object under this name; it is complete and durable when this returns."""
+        """Store an object under this name; it is stored completely when this returns."""
         answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
         if answer.status == 404:
             raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "make it first")

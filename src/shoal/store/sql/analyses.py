@@ -73,7 +73,7 @@ def _row(number: int, finding: Finding) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Remove NUL, which PostgreSQL rejects in text, and lone surrogates, which no database can encode."""
+    """Remove NUL, which PostgreSQL rejects in text, and replace lone surrogates, which cannot be encoded."""
     return str(encodable(text)).replace("\x00", "")
 
 

@@ -9,7 +9,7 @@ from shoal.crawl.frontier.traps import pattern_of
 from shoal.pages.response_counts import CLASSES, ResponseClass
 
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
-"""The column of each status class."""
+"""The column of each response class."""
 
 
 async def add_counts(tx: Tx, crawl: int, counter: str, counts: Counts) -> None:

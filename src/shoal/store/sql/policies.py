@@ -110,5 +110,5 @@ def _policy(row: Any) -> Policy:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a boolean to a number, which both SQLite and PostgreSQL can store."""
+    """Convert a boolean to a number: both databases store booleans as integers."""
     return int(value) if isinstance(value, bool) else value

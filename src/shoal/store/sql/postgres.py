@@ -315,7 +315,7 @@ def _touched(tag: str) -> int:
 
 
 def _check(url: str) -> None:
-    """Reject a URL for which the driver would raise a bare error, or one that shows the password."""
+    """Reject a URL on which the driver would raise a bare error, or an error that contains the password."""
     try:
         parts = urlsplit(url)
         readable = parts.port != 0 and not (parts.username is None and ":" in parts.netloc and parts.port is None)

@@ -115,7 +115,7 @@ def _row(new: NewResult) -> tuple[Any, ...]:
 
 
 def _text(value: Any) -> Any:
-    """Remove NUL, which PostgreSQL rejects in text, and lone surrogates, which no database can encode."""
+    """Remove NUL, which PostgreSQL rejects in text, and replace lone surrogates, which cannot be encoded."""
     return value if value is None or (value.isascii() and "\x00" not in value) else encodable(value).replace("\x00", "")
 
 
