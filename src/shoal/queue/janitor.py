@@ -86,8 +86,7 @@ class Janitor:
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
-        """Expire the jobs of each group, and those without a group, in one commit each; run jobs in one commit per
-        job."""
+        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run."""
         groups: dict[tuple[str, str | None], list[LostJob]] = {}
         for job in lost:
             if job.kind not in RUN_KINDS:
@@ -96,8 +95,8 @@ class Janitor:
         return await _each([*sweeps, *(partial(self._queue.expire, job) for job in lost if job.kind in RUN_KINDS)])
 
     def _now(self) -> float:
-        """Return the uptime in seconds. It includes time asleep: a machine that slept may be the only one that
-        renews leases."""
+        """Return the uptime in seconds. It includes time asleep, because a machine that slept may be the only
+        one that renews leases."""
         return self._clock.uptime() / 1e6
 
     def _mind_clocks(self, store: ClockCheck) -> None:

@@ -97,7 +97,7 @@ class JobAdminStore(Protocol):
 
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
         """Limit a quota key from now on: locked jobs count and stay locked; parked jobs for which there is room
-        become pending."""
+        are unparked."""
         ...
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:
