@@ -1,1 +1,1 @@
-"""Jobs: what a machine leases. States, leases, retries, the janitor. Knows nothing of what a job does."""
+"""Jobs, the units that workers lease: states, leases, retries and the janitor. What a job does is left to its kind."""

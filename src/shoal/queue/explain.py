@@ -1,4 +1,4 @@
-"""Why a job is where it is, in words. Pure: the job and what is around it go in."""
+"""Explain in words why a job is in its state. A pure function of the job, its queue position and its quota."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from shoal.queue.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class JobExplanation:
-    """Where a job is and why: a reason with a stable name, a sentence, and the facts behind it."""
+    """The state of a job and why: a reason with a stable name, a sentence, and the facts behind it."""
 
     job: Job
     reason: str
@@ -21,7 +21,7 @@ class JobExplanation:
 
 
 def explain(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None) -> JobExplanation:
-    """`room`: of the scope that a parked job waits for, how many are locked and how many may be."""
+    """Explain a job. `room`: for the quota key that a parked job waits for, how many jobs are locked and the limit."""
     if job.state is JobState.PENDING:
         return _waiting(job, crowd, room)
     return _locked(job, crowd) if job.state is JobState.LOCKED else _ended(job)

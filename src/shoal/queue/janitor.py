@@ -1,5 +1,5 @@
-"""The janitor: puts back what a lost worker held, what nobody took, and what has room again. Several may run at once;
-each change is a compare-and-set."""
+"""The janitor: returns jobs with expired leases, offers that no node took, and parked jobs whose quota has room
+again. Several may run at once; each change is a compare-and-set."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -13,18 +13,18 @@ from shoal.queue.job import RUN_KINDS, LostJob
 from shoal.queue.queue import Queue
 
 BATCH = 100
-WORTH_TELLING = 1_000_000  # microseconds that a clock went back
+WORTH_TELLING = 1_000_000  # microseconds by which a clock went back
 
 
 class Janitor:
-    """Sweeps expired leases.
+    """Expire leases that were not renewed.
 
-    A store that was out of reach, or full, kept every worker from extending its lease, so nothing expires within one
-    lease of the outage's end. A janitor that has just started needs no such grace: the leases are in the store, not
-    with it. But a `wary` one cannot know whether there was an outage just before it came: if no lease at all was
-    extended of late, it assumes that there was. Bots speak through a controller that was perhaps away as well: whatever
-    they hold is left to them for `bot_grace` after the start. After a jump of the store's clock nothing expires within
-    one lease, because holders need that time to extend, and bots get their grace again.
+    While the store is unreachable or full, no worker can renew its lease, so nothing expires within one lease term
+    after an outage ends. A janitor that has just started needs no such grace period, because leases live in the store.
+    But a `wary` one cannot know whether an outage preceded its start: if no lease at all was renewed recently, it
+    assumes one did. Bots renew through a controller that may have been down as well, so their leases do not expire for
+    `bot_grace` after the start. After a jump of the store's clock nothing expires within one lease term, because
+    holders need that time to renew, and bots get their grace period again.
     """
 
     name = "janitor"
@@ -46,13 +46,13 @@ class Janitor:
         self._bot_grace = bot_grace.total_seconds()
         self._bots_until = self._now() + self._bot_grace
         self._store_clock = queue.clock_watch(clock)
-        self._own_clock: tuple[int, float] | None = None  # what it showed at the last pass, and when that was
+        self._own_clock: tuple[int, float] | None = None  # at the last pass: its time, and the monotonic time
 
     async def run_once(self) -> PassResult:
         began = self._now()
         try:
             lost = await self._queue.expired(BATCH, bots=self._now() >= self._bots_until)
-            self._mind_clocks(await self._store_clock.check())  # after the look: what that found may be a clock's doing
+            self._mind_clocks(await self._store_clock.check())  # after the query: a clock jump may explain its result
             if self._wary:
                 self._outage = bool(lost) and await self._nobody_extends()
                 self._wary = False
@@ -60,7 +60,7 @@ class Janitor:
             if self._in_grace(began):
                 return PassResult(did=tidied)
             moved = await self._expire_all(lost)
-        except (TimeError, StorageFull):  # nobody could extend its lease either
+        except (TimeError, StorageFull):  # no worker could renew its lease either
             self._last_pass = None
             self._outage = True
             raise
@@ -69,7 +69,7 @@ class Janitor:
         return PassResult(did=", ".join(filter(None, (swept, tidied))), again_in=again)
 
     def _in_grace(self, now: float) -> bool:
-        """Whether leases get the benefit of the doubt: the store, or this process, was away and has just come back."""
+        """Return whether expiry is suspended because the store, or this process, was down and has just come back."""
         lease = self._queue.settings.lease.total_seconds()
         last, self._last_pass = self._last_pass, now
         if self._outage or (last is not None and now - last > lease):
@@ -78,15 +78,15 @@ class Janitor:
         return now < self._hold_until
 
     async def _tidy(self) -> str:
-        """The floor below what others do at once: jobs whose time has come, offers that nobody took, and jobs for which
-        there is room again."""
+        """Catch what others normally do at once: release jobs that became due, return offers that no node took, and
+        unpark jobs whose quota has room again."""
         offers = await self._queue.tidy(BATCH)
         freed = await self._queue.unpark(BATCH)
         done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:
-        """Jobs of one group, and those of none, together in one commit; the work of a run each with it."""
+        """Expire jobs: one commit per group, one for all jobs without a group, and one for each job of a run."""
         groups: dict[tuple[str, str | None], list[LostJob]] = {}
         for job in lost:
             if job.kind not in RUN_KINDS:
@@ -95,12 +95,13 @@ class Janitor:
         return await _each([*sweeps, *(partial(self._queue.expire, job) for job in lost if job.kind in RUN_KINDS)])
 
     def _now(self) -> float:
-        """Seconds that pass while the machine sleeps, too: whoever slept may have been the only one."""
+        """Return the uptime in seconds. It includes time asleep, because a machine that slept may be the only
+        one that renews leases."""
         return self._clock.uptime() / 1e6
 
     def _mind_clocks(self, store: ClockCheck) -> None:
-        """Hold back while the store's clock has just jumped. Our own decides nothing, but whoever looks at the times of
-        log lines should know that it went back."""
+        """Suspend expiry after a jump of the store's clock. The local clock affects no lease, but report when it
+        goes back, because log timestamps do too."""
         lease = self._queue.settings.lease
         if store.jumped_ago < lease:
             jumped_at = self._now() - store.jumped_ago.total_seconds()
@@ -119,12 +120,12 @@ class Janitor:
 
 
 async def _each(sweeps: Sequence[Callable[[], Awaitable[int]]]) -> int:
-    """Do them all; one that cannot be done keeps none of the others from it, and is told at the end."""
+    """Run every sweep. A failed one does not stop the others; its error is raised at the end."""
     moved, failed = 0, list[Exception]()
     for sweep in sweeps:
         try:
             moved += await sweep()
-        except (TimeError, StorageFull):  # the store is away or full: for the others, too
+        except (TimeError, StorageFull):  # the store is unreachable or full for the others as well
             raise
         except Exception as error:
             failed.append(error)

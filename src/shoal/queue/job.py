@@ -1,4 +1,4 @@
-"""What a job is, and the values that its verbs take and give."""
+"""The job record, and the values that queue operations take and return."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,20 +18,20 @@ from shoal.queue.states import GrantEnd, JobState, Move
 SHARED_LANE = "shared"
 LOCAL = "local/"
 BOT = "bot/"
-HTTP = "http"  # what a job asks of whoever takes it: to fetch
-JS = "js"  # or to run a page in a browser
-KEY_SCOPE = "key:"  # what begins so is a concurrency key: one job at a time, unless a quota says otherwise
-RUN_KINDS = ("crawl", "analysis")  # jobs that are the work of a run: retried, stopped and removed with it
+HTTP = "http"  # capability: the worker can fetch
+JS = "js"  # capability: the worker can run a page in a browser
+KEY_SCOPE = "key:"  # prefix of a concurrency key: one job at a time, unless a quota says otherwise
+RUN_KINDS = ("crawl", "analysis")  # kinds whose jobs belong to a run: retried, stopped and removed with it
 
 
 def node_of(holder: str) -> str:
-    """The node, or for a crawl in a process of its own the machine, that a lease's holder names."""
+    """Return the node of a lease holder, or the machine for a crawl that runs in its own process."""
     kind, _, rest = holder.partition("/")
     return rest.partition("/")[0] if kind == "local" else kind
 
 
 def bot_holder(token: str, label: str) -> str:
-    """The holder of a lease that a bot has: its token owns it, what it calls itself is only told."""
+    """Return the lease holder for a bot. Its token owns the lease; the label is informational."""
     return f"{BOT}{token}/{label}"
 
 
@@ -40,12 +40,12 @@ def is_bot(holder: str) -> bool:
 
 
 def owner_of(holder: str) -> str:
-    """Who owns what was leased to a holder: of a bot its token, whatever it calls itself."""
+    """Return the owner of a holder's leases: for a bot its token, whatever its label."""
     return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
 
 
 def local_lane(run_id: str) -> str:
-    """The lane of a run that one process works on by itself: no worker of the fleet takes from it."""
+    """Return the lane of a run that one process executes by itself; no worker of the fleet leases from it."""
     return f"{LOCAL}{run_id}"
 
 
@@ -54,12 +54,12 @@ def is_local(lane: str) -> bool:
 
 
 def quota_keys(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The scopes of what belongs to a project and has labels."""
+    """Return the quota keys for a project and labels."""
     return (f"project:{project}", *(f"label:{name}={value}" for name, value in labels.items()))
 
 
 def quota_limit(scope: str, quota: int | None) -> int | None:
-    """How many jobs of a scope may be locked at once; None: any number."""
+    """Return how many jobs with this quota key may be locked at once; None: unlimited."""
     return 1 if quota is None and scope.startswith(KEY_SCOPE) else quota
 
 
@@ -67,10 +67,11 @@ def quota_limit(scope: str, quota: int | None) -> int | None:
 class NewJob:
     """A job to be stored.
 
-    `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must be able to do.
-    `scopes`: what it counts for while it is locked, such as `project:acme`, `label:team=a`, or `key:anything`, of which
-    only one runs at a time. `lock_ttl`: how long a bot may keep it without a sign of life; such a job is lost to bots
-    no more often than it may be tried again. `host`: the origin that it asks, for kinds that are leased by host.
+    `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must support.
+    `scopes`: the quota keys it counts towards while it is locked, such as `project:acme`, `label:team=a`, or
+    `key:anything`, of which only one runs at a time. `lock_ttl`: how long a bot may hold it without a heartbeat; bots
+    may lose such a job no more often than it may be retried. `host`: the origin it requests, for kinds that are leased
+    by host.
     """
 
     id: JobId
@@ -90,7 +91,8 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of a job that was to be stored. `duplicate`: a live job has its dedupe key; `id` is that one's."""
+    """The outcome of enqueuing one job. `duplicate`: a live job already has its dedupe key; `id` is the id of that
+    job."""
 
     id: JobId
     duplicate: bool = False
@@ -98,10 +100,11 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Who leases, and what: of these kinds and capabilities, from these lanes, the first one first. `lock_ttl`: of a
-    bot, how long it keeps jobs that say nothing about it; None: a node, whose leases are all as long. `waits`: for
-    others who count the seats of a scope just now; who holds what such others may need must not. `pace`: lease by host:
-    only jobs that name one, and of each host only as many as it may be asked for now; None: whatever ranks best."""
+    """A request for leases: by which holder, of which kinds and capabilities, and from which lanes, in that order.
+    `lock_ttl`: for a bot, the lease term of jobs that set none; None: a node, whose leases all have the same term.
+    `waits`: wait for others that are counting the same quota key; pass False if you hold locks that they may need.
+    `pace`: lease by host: only jobs that name one, and per host only as many as it may be requested for now; None:
+    the best ranks."""
 
     holder: str
     kinds: Sequence[str]
@@ -113,14 +116,14 @@ class LeaseRequest:
 
 
 class Fence(Struct, frozen=True):
-    """Who may change what a job owns: the job, and the number of its grant. The fence of every commit."""
+    """The right to change what a job owns: the job id and the epoch of its grant. Every commit checks it."""
 
     job_id: JobId
     epoch: int
 
 
 class Lease(Struct):
-    """The right to work on a job. It lasts one term from the grant: measure what is left by your own clock."""
+    """The right to work on a job for one term from the grant. Measure the remaining time by your own clock."""
 
     holder: Fence
     kind: str
@@ -131,14 +134,13 @@ class Lease(Struct):
     crash_count: int
     waited_seconds: float
     priority: int = 50
-    ttl_seconds: float = 0.0  # of a job leased from a line
+    ttl_seconds: float = 0.0  # of a job that was popped from a lane
     start_in: float = 0.0  # seconds until the slot that its host has for it
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """Of the leases that were to be extended: those that still are their holders', and of these the ones whose work is
-    to be killed."""
+    """The outcome of a lease renewal: the leases that are still held, and which of their jobs to kill."""
 
     kept: list[Fence]
     to_kill: frozenset[Fence] = frozenset()
@@ -146,8 +148,7 @@ class Extended:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What a bot hears when it gives a sign of life: how long its lease lasts from now, and whether it is to drop the
-    work."""
+    """The response to a bot's heartbeat: how long its lease lasts from now, and whether to abandon the work."""
 
     ttl_seconds: float
     cancelled: bool
@@ -155,8 +156,8 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What one commit did: the moves that were refused, for somebody else was first, the jobs granted, and how many
-    found no room in their scopes and left the line."""
+    """The outcome of one commit: the moves that were refused because another process was first, the leases granted,
+    and the number of jobs parked because their quota was full."""
 
     refused: list[Move]
     leases: list[Lease]
@@ -165,7 +166,7 @@ class TurnResult:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its row says."""
+    """A job as stored in its row."""
 
     id: JobId
     kind: str
@@ -177,7 +178,7 @@ class Job:
     lane: str
     dedupe_key: str | None
     scopes: tuple[str, ...]
-    parked: str | None  # the scope that had no room for it
+    parked: str | None  # the quota key that was full
     priority: int
     not_before: int
     attempts: int
@@ -195,13 +196,13 @@ class Job:
 
     @property
     def url(self) -> str | None:
-        """The page that the job is about, if it is about one and its payload can be read."""
+        """The URL of the job, if it has one and its payload can be parsed."""
         found = self._carried.get("url")
         return redact_url(found) if isinstance(found, str) else None
 
     @property
     def priority_parts(self) -> dict[str, float]:
-        """What its priority is made of, if whoever made the job says so."""
+        """The parts its priority was computed from, if its creator recorded them."""
         found = self._carried.get("priority")
         return found if isinstance(found, dict) else {}
 
@@ -215,7 +216,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One lease of a job: who had it, when, in which process, and how it ended."""
+    """One lease of a job: its holder, time and process, and how it ended."""
 
     epoch: int
     holder: str
@@ -231,7 +232,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class LostJob:
-    """A locked job whose lease ran out."""
+    """A locked job whose lease expired."""
 
     id: JobId
     kind: str
@@ -239,27 +240,27 @@ class LostJob:
     epoch: int
     crash_count: int
     lease_holder: str
-    max_retry: int | None  # how often a bot may lose it, if its policy says so
-    settled: bool  # something, since the grant: the deaths before it do not count any more
+    max_retry: int | None  # how often bots may lose it, if its policy sets a limit
+    settled: bool  # something was settled since the grant: earlier crashes no longer count
 
 
 class RunListener(Protocol):
-    """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns a job, so that
-    run and job change in one commit. `lock` comes first: the lock order is run, then job. What it has to say about the
-    run it says by `tx.on_commit`."""
+    """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns a job, so
+    that run and job change in one commit. `lock` is called first: the lock order is run, then job. It emits signals
+    about the run through `tx.on_commit`."""
 
     async def lock(self, tx: Tx, run_id: str) -> None: ...
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None: ...
 
     async def was_idle(self, tx: Tx, run_id: str, lost: "LostJob") -> bool:
-        """Whether a grant that lost its worker had nothing of the run's work in hand: then that death is no crash of
-        the job. Run and job are locked, so nothing is taken meanwhile."""
+        """Return whether a grant that lost its worker had none of the run's work in flight; if so, that is not
+        counted as a crash of the job. Run and job are locked, so nothing is taken meanwhile."""
         ...
 
 
 class DeadLetterListener(Protocol):
-    """Who is told, in that very commit, that jobs of a kind became dead letters without a result: their workers were
-    lost, or raised."""
+    """Called in the same commit when jobs of a kind become dead letters without a result, because their workers were
+    lost or raised."""
 
     async def buried(self, tx: Tx, moves: Sequence[Move]) -> None: ...

@@ -1,4 +1,5 @@
-"""What people do with jobs: look, replay dead letters, cancel, purge, limit. What machines do is `queue.py`'s."""
+"""Job administration for people: list, explain, replay dead letters, cancel, purge, set quotas. `queue.py` has the
+operations of workers."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,21 +17,21 @@ from shoal.queue.job_admin_store import DEAD, JobAdminStore, JobFilter, Purged, 
 from shoal.queue.queue import LONGEST_NAME, Queue
 from shoal.queue.states import JobState, Move
 
-BATCH = 500  # jobs of one commit
-MOST = 1_000_000  # jobs that may run at once in one scope
+BATCH = 500  # jobs per commit
+MOST = 1_000_000  # the highest limit that a quota may have
 SCOPES = ("project:", "label:", "key:")
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """A part of a list; `next`: the id after which to go on, None at the end."""
+    """One page of a list; `next`: the id to continue after, None at the end."""
 
     items: list[Job]
     next: str | None
 
 
 class JobAdmin:
-    """The verbs on jobs for people. A job of a run (a crawl, an analysis) is retried and stopped with its run."""
+    """Administrative operations on jobs. A job of a run (a crawl, an analysis) is retried and stopped with its run."""
 
     def __init__(self, database: Database, queue: Queue, book: JobAdminStore) -> None:
         self._database = database
@@ -44,21 +45,21 @@ class JobAdmin:
         return job
 
     async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobPage:
-        """Jobs that match, newest first. A page may be short and yet not be the last one: `next` says."""
+        """Return matching jobs, newest first. A short page may not be the last one: check `next`."""
         jobs, more = await self._database.read(lambda tx: self._book.page_of(tx, which, before, limit))
         return JobPage(jobs, more)
 
     async def count(self) -> dict[str, dict[str, int]]:
-        """How many jobs there are by kind and state. It reads every job."""
+        """Return the number of jobs by kind and state. Reads every job."""
         return await self._database.read(self._book.count)
 
     async def history(self, job_id: str) -> list[Grant]:
-        """Every grant of a job, oldest first."""
+        """Return every grant of a job, oldest first."""
         job = await self.get(job_id)
         return await self._database.read(lambda tx: self._queue.history(tx, job.id))
 
     async def explain(self, job_id: str) -> JobExplanation:
-        """Why a job is where it is."""
+        """Explain why a job is in its state."""
 
         async def look(tx: Tx) -> JobExplanation:
             job = await self._queue.job(tx, JobId(job_id))
@@ -71,7 +72,7 @@ class JobAdmin:
         return await self._database.read(look)
 
     async def retry(self, job_id: str) -> Job:
-        """Replay a dead letter: it waits again, with all its attempts."""
+        """Replay a dead letter: it becomes pending again, with all its attempts."""
         job = await self.get(job_id)
         self._check_own(job, "be retried by itself")
         if job.state not in DEAD:
@@ -83,8 +84,8 @@ class JobAdmin:
         return job
 
     async def retry_dead(self, which: JobFilter, limit: int | None = None) -> int:
-        """Replay the dead letters that match, those of runs left out, in batches; how many. May be repeated: what was
-        replayed is none any more."""
+        """Replay matching dead letters in batches, except those of runs; returns how many. May be repeated: a
+        replayed job is no longer a dead letter."""
         done, before = 0, None
         which = JobFilter(which.state, which.kind, which.run_id, which.lane, dead=True)
         while limit is None or done < limit:
@@ -98,8 +99,8 @@ class JobAdmin:
         return done
 
     async def cancel(self, job_id: str, reason: str = "asked") -> Job:
-        """Cancel a job: at once if it waits; if somebody works on it, its grant ends now and what comes of it is
-        refused. One that is cancelled already stays as it is."""
+        """Cancel a job: at once if it is pending; if it is locked, its grant ends now and its result will be
+        refused. A job that is already cancelled is left unchanged."""
         job = await self.get(job_id)
         self._check_own(job, "be cancelled by itself")
         if job.state is JobState.CANCELLED:
@@ -117,14 +118,14 @@ class JobAdmin:
         *,
         noting: AuditHook = no_audit,
     ) -> int:
-        """Remove ended jobs that match, with their history and results, in batches; how many. Never one that lives, nor
-        one of a run, which goes with it, nor one whose group is not over."""
+        """Remove matching jobs that have ended, with their history and results, in batches; returns how many. Never
+        removes a live job, a job of a run (removed with its run), or a job whose group has not ended."""
         now = await self._database.read(lambda tx: tx.value("now"))
         before, after, done = now - span(older_than), 0, 0
         while limit is None or done < limit:
             batch = BATCH if limit is None else min(BATCH, limit - done)
             purged = await self._purge(which, after, before, batch, noting)
-            noting = no_audit  # with the first batch
+            noting = no_audit  # only the first batch writes the audit entry
             done += purged.count
             if purged.after is None:
                 break
@@ -132,7 +133,7 @@ class JobAdmin:
         return done
 
     async def set_quota(self, scope: str, most: int, *, noting: AuditHook = no_audit) -> Quota:
-        """Let at most so many jobs of a scope run at once; what runs already goes on."""
+        """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
         _check_scope(scope)
         if not 0 <= most <= MOST:
             raise InvalidInput("most", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
@@ -153,11 +154,11 @@ class JobAdmin:
         await self._database.run(commit)
 
     async def quotas(self, *, after: str = "", limit: int = 1000) -> list[Quota]:
-        """Quotas by their scopes."""
+        """Return the quotas, ordered by quota key."""
         return await self._database.read(lambda tx: self._book.quotas(tx, after, limit))
 
     async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
-        """Cancel a job as part of a larger commit; None if it has ended, or was moved by somebody else just now."""
+        """Cancel a job as part of a larger commit; None if it has ended, or another process has just moved it."""
         job = await self._queue.job(tx, job_id)
         if job is None or job.state in states.TERMINAL:
             return None
@@ -197,7 +198,7 @@ class JobAdmin:
 
 
 def _one_of_each_key(jobs: list[Job]) -> list[Job]:
-    """Of dead letters with one dedupe key only one can live again."""
+    """Keep one dead letter per dedupe key: only one of them can become live again."""
     first = {job.dedupe_key: job.id for job in reversed(jobs)}
     return [job for job in jobs if job.dedupe_key is None or first[job.dedupe_key] == job.id]
 

@@ -1,4 +1,4 @@
-"""What people ask of jobs: lists, dead letters, quotas; the values, and the contract with the store."""
+"""The store contract of job administration (lists, dead letters, quotas) and its values."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ DEAD = frozenset({JobState.FAILED, JobState.EXPIRED})
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs: of a state, kind, run or lane; dead letters or all but these. What is not said does not matter."""
+    """A filter by state, kind, run or lane, and by whether a job is a dead letter. None matches everything."""
 
     state: JobState | None = None
     kind: str | None = None
@@ -24,12 +24,12 @@ class JobFilter:
 
     @property
     def is_dead(self) -> bool:
-        """Whether only dead letters can match."""
+        """Return whether only dead letters can match."""
         return bool(self.dead) or self.state in DEAD
 
     @property
     def ended_states(self) -> list[str]:
-        """The final states that match."""
+        """Return the final states that match."""
         states = TERMINAL if self.state is None else TERMINAL & {self.state}
         if self.dead is None:
             return sorted(states)
@@ -38,7 +38,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many jobs of a scope may be locked at once, how many are, and how many wait for room."""
+    """A quota: how many jobs with this key may be locked at once, how many are, and how many are parked."""
 
     scope: str
     most: int
@@ -48,8 +48,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """What is around a job that waits: how many stand before it, and what of its like is worked on. Of a job that is
-    leased by host, how many of its host do, and for how many seconds that host is not to be asked."""
+    """The position of a pending job: how many jobs are ahead of it, and how many of its kind and capability are locked.
+    For a job that is leased by host, `ahead` counts only jobs of that host, and `host_busy_for` is the number of
+    seconds until that host may be requested."""
 
     now: int
     ahead: int
@@ -61,7 +62,7 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """How many jobs one commit removed, and the time after which to go on; None: that was all."""
+    """How many jobs one commit removed, and the time to continue after; None: nothing is left."""
 
     count: int
     after: int | None
@@ -69,46 +70,48 @@ class Purged:
 
 class JobAdminStore(Protocol):
     async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
-        """Jobs that match, newest first, older than that one; and after which to go on, None at the end. A page may be
-        short, or empty, and yet not be the last: one call reads only so much."""
+        """Return matching jobs that are older than `before`, newest first, and the id to continue after, None at the
+        end. A short or empty page may not be the last one, because one call reads a limited number of rows."""
         ...
 
     async def count(self, tx: Tx) -> dict[str, dict[str, int]]:
-        """How many jobs there are by kind and state. It reads every job."""
+        """Return the number of jobs by kind and state. Reads every job."""
         ...
 
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
-        """Dead letters wait again, with all their attempts; those that do. Not one whose dedupe key a live job has."""
+        """Make dead letters pending again, with all their attempts; returns those that were. Skips a job whose
+        dedupe key belongs to a live job."""
         ...
 
     async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
-        """Cancel a pending job; False if it is not pending any more."""
+        """Cancel a pending job; False if it is no longer pending."""
         ...
 
     async def purge(
         self, tx: Tx, which: JobFilter, after: int, before: int, limit: int, spared: Collection[str] = ()
     ) -> Purged:
-        """Remove ended jobs of a state and kind, or dead letters, with their history, of about so many that ended first
-        between these times. Never one that lives, is of the kinds that are spared, or has a group that is not over; nor
-        one that somebody else is just about to change."""
+        """Remove jobs of a state and kind, or dead letters, with their history: about `limit` that ended first
+        between these times. Never removes a job that is live, of a spared kind, in a group that has not ended, or
+        locked by another transaction."""
         ...
 
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
-        """Limit a scope from now on: what is locked counts and stays; parked jobs that have room now stand in line."""
+        """Limit a quota key from now on: locked jobs count and stay locked; parked jobs for which there is room
+        are unparked."""
         ...
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:
-        """Limit a scope no more; False if it had no quota."""
+        """Remove the limit of a quota key; False if it had none."""
         ...
 
     async def quotas(self, tx: Tx, after: str, limit: int) -> list[Quota]:
-        """Quotas by their scopes, after that one."""
+        """Return the quotas after that key, ordered by quota key."""
         ...
 
     async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
-        """How many jobs of a scope are locked, and how many may be."""
+        """Return how many jobs with this quota key are locked, and the limit."""
         ...
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
-        """What keeps a waiting job in its line."""
+        """Return what keeps a pending job waiting in its lane."""
         ...

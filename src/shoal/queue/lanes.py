@@ -14,17 +14,18 @@ from shoal.queue.job import SHARED_LANE, LeaseRequest, NewJob, TurnResult, local
 from shoal.queue.states import Move
 
 LaneChoice = Callable[[Sequence[NewJob]], Sequence[NewJob]]
-"""Chooses the lanes of new jobs: returns the same jobs in the same order, each with the lane it is to wait in. It is
-called inside the transaction that stores them, so it decides by what it knows and asks nobody."""
+"""Choose the lanes of new jobs: return the same jobs in the same order, each with its lane. Called inside the
+transaction that stores them, so it decides by what it already knows and does no I/O."""
 
 
 def lanes_as_given(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Leave every job in the lane it names: the shared one, unless a process works on the run by itself."""
+    """Leave every job in the lane it names: the shared one, unless one process executes the run by itself."""
     return jobs
 
 
 def lane_of_run(run_id: str, *, local: bool) -> str:
-    """Return the lane for the jobs of a new run: `local` if this process works on it by itself, else the shared one."""
+    """Return the lane for the jobs of a new run: a local one if this process executes it by itself, else the shared
+    one."""
     return local_lane(run_id) if local else SHARED_LANE
 
 
@@ -43,19 +44,19 @@ class Lanes(Protocol):
         store can.
 
         Ordered: the lanes of the request in their order, a node's private lane before the shared one; within a lane the
-        best rank first, and a point of priority is worth a span of waiting, so that no job waits for ever.
+        best rank first. A point of priority equals a certain waiting time, so that no job waits for ever.
 
         Atomic: each move is a compare-and-set; a refused one changes nothing, the others are done, and jobs that they
         return wait in their lanes again. Each grant raises the epoch of its job and opens a history row. Jobs over
-        their quota are parked and counted. Jobs parked for the room that the moves make are let in by a commit that
-        follows this one.
+        their quota are parked and counted. Jobs that fit into a quota again because of the moves are unparked in a
+        following commit.
 
-        An empty answer does not mean that no job waits: others may be locking it at this moment.
+        An empty result does not mean that no job waits: another process may be locking it at this moment.
 
-        A request with a `pace` gets only jobs that name a host, of each host as many as it has slots now: first those
-        that can start within a second, by rank, then those of the second after that. A host that must not be
-        requested costs no grant, is not looked at again before its time, and hides no other. Slots are not reserved:
-        the caller does that in the same commit, and takes back the jobs that got none."""
+        A request with a `pace` gets only jobs that name a host, and per host only as many as it has slots now: first
+        those that can start within a second, by rank, then those of the second after that. A host that must not be
+        requested uses up no grant, is not examined again before its time, and does not hide other hosts. Slots are
+        not reserved: the caller does that in the same commit, and takes back the jobs that got none."""
         ...
 
     async def pop_once(
@@ -77,14 +78,15 @@ class Lanes(Protocol):
         ...
 
     async def depth(self, tx: Tx, lane: str) -> int:
-        """Return how many due jobs wait in a lane as of this snapshot. Reads every entry, so ask for private lanes."""
+        """Return how many due jobs wait in a lane now. Reads every entry, so use it for private lanes only."""
         ...
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
-        """Return whether a job of that kind could be popped from one of these lanes. Somebody may be faster."""
+        """Return whether a job of that kind could be popped from one of these lanes. Another process may pop it
+        first."""
         ...
 
     async def make_due(self, tx: Tx) -> int:
-        """Let jobs wait in their lanes whose time has come, a batch at a time; returns how many. A pop does it too, but
-        nobody pops while all workers are busy, and `waits` and `depth` count only what is due."""
+        """Make jobs available whose time has come, a batch at a time; returns how many. A pop does it too, but
+        nobody pops while all workers are busy, and `waits` and `depth` count only jobs that are due."""
         ...

@@ -1,4 +1,4 @@
-"""The pruner: removes what is old, a batch a commit. Rooms that keep rows for a time bring a shelf of their own."""
+"""The pruner: removes old rows, one batch per commit. Each package with a retention period brings its own rule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ from shoal.queue.job_admin_store import JobAdminStore, JobFilter
 from shoal.settings import QueueSettings
 
 BATCH = 500
-BATCHES = 20  # of one shelf in one pass: others want their turn
+BATCHES = 20  # per rule in one pass, so that every rule gets its turn
 
 
 class RetentionRule(Protocol):
-    """Rows that are kept for a time. `keep`: how long; `timedelta.max` for ever."""
+    """Rows that are kept for a limited time. `keep`: how long; `timedelta.max`: for ever."""
 
     name: str
     keep: timedelta
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
-        """Remove, in one commit, of about `limit` rows those that are older than that time; how many, and whether there
-        may be more. Must not wait for anybody, nor touch what is not final."""
+        """Remove the rows older than `before` among about `limit` rows, in one commit; returns how many, and whether
+        there may be more. Must not wait for locks or touch rows that are not final."""
         ...
 
 
 @dataclass(slots=True)
 class JobRetention:
-    """Jobs that ended, dead letters or all others. Those of runs are kept as long as their run."""
+    """Retention of ended jobs: either dead letters or all others. Jobs of runs are kept as long as their run."""
 
     name: str
     keep: timedelta
     book: JobAdminStore
     dead: bool
-    _after: int = 0  # what ended before is done with, until the end is reached: runs' jobs may be many
+    _after: int = 0  # where the last pass stopped, reset at the end: it skips the jobs of runs, which may be many
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         which, after = JobFilter(dead=self.dead), self._after
@@ -46,7 +46,8 @@ class JobRetention:
 
 
 def job_retention(book: JobAdminStore, settings: QueueSettings) -> list[RetentionRule]:
-    """What the queue itself keeps: jobs that are done or were cancelled, and dead letters, which people want longer."""
+    """Return the retention rules of the queue: one for done and cancelled jobs, one for dead letters, which are kept
+    longer."""
     return [
         JobRetention("ended jobs", settings.keep_finished, book, dead=False),
         JobRetention("dead letters", settings.keep_dead, book, dead=True),
@@ -54,7 +55,7 @@ def job_retention(book: JobAdminStore, settings: QueueSettings) -> list[Retentio
 
 
 class Pruner:
-    """Empties shelves. Goes on at once while there is more."""
+    """Applies the retention rules. Continues at once while there is more to remove."""
 
     name = "pruner"
 

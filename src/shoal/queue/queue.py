@@ -43,10 +43,10 @@ from shoal.settings import QueueSettings
 T = TypeVar("T")
 
 JITTER = 0.1
-LONGEST_NAME = 1000  # characters of a dedupe key or a scope
-ROUNDS = 20  # of a lease that finds only jobs for which there is no room
-SMALL = 40  # jobs of a turn: the way to the store and back takes longer than what it does there
-APART = 50  # turns after one that took more than a statement before the next is tried as one
+LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
+ROUNDS = 20  # of a lease that finds only jobs over their quota
+SMALL = 40  # jobs per turn: up to here the round trip to the store takes longer than the work there
+APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class JobsLeased(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsMoved(Signal):
-    """A batch of jobs of one kind ended, or went back, in the same way."""
+    """A batch of jobs of one kind ended, or was returned, in the same way."""
 
     kind: str
     how: GrantEnd
@@ -92,7 +92,7 @@ class JobLeased(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMoved(Signal):
-    """A locked job was finished, retried, failed, handed back, lost or cancelled."""
+    """A locked job was finished, retried, failed, released, lost or cancelled."""
 
     job_id: str
     kind: str
@@ -140,13 +140,13 @@ class Queue:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; returns the outcome of each, in their order."""
-        # What is known already has to be looked up, and where jobs wait by host has to be noted.
+        # Dedupe keys have to be looked up, and the hosts at which jobs wait have to be recorded.
         further = any(job.dedupe_key is not None or job.host is not None for job in jobs)
         commit = self._database.run if further else self._database.once
         return await commit(lambda tx: self.enqueue_in(tx, jobs))
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store jobs in an open transaction, in the lanes that the choice of lanes gives them."""
+        """Store jobs in an open transaction, in the lanes that the lane chooser gives them."""
         for place, job in enumerate(jobs):
             _check(job, place)
         jobs = self._choose_lanes(jobs)
@@ -167,7 +167,7 @@ class Queue:
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
-        """Grant up to `limit` jobs. Those over their quota are parked, and others are looked for."""
+        """Grant up to `limit` jobs. Jobs over their quota are parked, and others are tried instead."""
         request, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
 
         def emit(turned: TurnResult) -> None:
@@ -180,7 +180,7 @@ class Queue:
             except BackendUnavailable:
                 if not leases:
                     raise
-                break  # what was granted before is kept: nobody else could have it until its leases ran out
+                break  # keep what was granted: nobody else could have it until its leases expire
             leases += turned.leases
             if not turned.parked or len(leases) == limit:
                 break
@@ -204,8 +204,8 @@ class Queue:
     async def _turn(
         self, moves: Sequence[Move], request: LeaseRequest, limit: int, emit: Callable[[TurnResult], None]
     ) -> TurnResult:
-        """Finish and lease in a commit of its own. A small batch is tried as a single statement, unless that was not
-        enough the last time."""
+        """Finish and lease in a separate commit. A small batch is tried as a single statement, unless that recently
+        was not enough."""
 
         async def once(tx: Tx) -> TurnResult | None:
             turned = await self._lanes.pop_once(tx, request, limit, self.settings.lease, moves)
@@ -247,11 +247,12 @@ class Queue:
         return lease
 
     async def extend(self, holders: Sequence[Fence]) -> Extended:
-        """Renew leases for one more term; returns those that are still ours, and which of their jobs to kill."""
+        """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
         return await self._database.run(lambda tx: self._store.extend(tx, holders, self.settings.lease))
 
     async def beat(self, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer:
-        """Renew the lease of a bot by the job's own term, or `ttl`; raises `LeaseLost` if it is not that owner's."""
+        """Renew a bot's lease by the job's own term, or `ttl`; raises `LeaseLost` if it does not belong to that
+        owner."""
         beat = await self._database.run(lambda tx: self._store.beat(tx, owner, holder, ttl))
         if beat is None:
             raise LeaseLost(holder.job_id, holder.epoch)
@@ -262,7 +263,7 @@ class Queue:
         return await self._database.run(lambda tx: self._store.note(tx, holder, node, pid, config))
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
-        """Return whether a job of that kind waits in one of these lanes; somebody else may lease it first."""
+        """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
         return await self._database.read(lambda tx: self._lanes.waits(tx, kind, lanes))
 
     async def held_by(self, holder: str) -> list[Lease]:
@@ -270,7 +271,7 @@ class Queue:
         return await self._database.read(lambda tx: self._store.held_by(tx, holder))
 
     async def fail(self, lease: Lease, error: str) -> JobState:
-        """Count a failed attempt: try again after a pause, or, after the last one, fail for good."""
+        """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
         job_id, epoch = lease.holder.job_id, lease.holder.epoch
         if lease.attempts + 1 < lease.max_attempts:
             move = states.retry(job_id, epoch, error, self.backoff(lease.attempts + 1))
@@ -279,7 +280,7 @@ class Queue:
         return await self._move(move, lease.kind, lease.run_id)
 
     async def release(self, lease: Lease, reason: str) -> JobState:
-        """Give a job back without counting an attempt."""
+        """Return a job to its lane without counting an attempt."""
         move = states.release(lease.holder.job_id, lease.holder.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
@@ -307,7 +308,7 @@ class Queue:
         return await self._database.run(commit)
 
     async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
-        """Our child died with all of these: they go back, or past the poison limit are buried, in one commit; how many
+        """Return the jobs of a child that died, or bury those past the poison limit, in one commit; returns how many
         were still ours."""
 
         async def commit(tx: Tx) -> int:
@@ -323,12 +324,12 @@ class Queue:
         return await self._database.run(commit)
 
     async def expired(self, limit: int, *, bots: bool) -> list[LostJob]:
-        """Return locked jobs whose lease ran out, oldest first, with or without those that bots hold. Candidates for
-        `expire`: their workers may still come back."""
+        """Return locked jobs whose lease expired, oldest first, with or without those that bots hold. They are
+        candidates for `expire`: their workers may still come back."""
         return await self._database.read(lambda tx: self._store.expired(tx, limit, bots=bots))
 
     async def expire(self, seen: LostJob) -> bool:
-        """Take a job from a worker whose lease ran out; False if the worker came back, or somebody else was first."""
+        """Take a job from a worker whose lease expired; False if the worker came back, or another process was first."""
         fence = Fence(seen.id, seen.epoch)
 
         async def commit(tx: Tx) -> None:
@@ -362,12 +363,12 @@ class Queue:
         return await self.verdict_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
 
     async def freshest_lease(self) -> timedelta | None:
-        """Return how long the node lease that ends last still has; negative if it is over, None if there is none."""
+        """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""
         return await self._database.read(self._store.freshest_lease)
 
     async def tidy(self, limit: int) -> int:
-        """Let jobs wait whose time has come, correct the counts of quotas, and return offers that no node took to the
-        shared lane; returns how many offers."""
+        """Make jobs available whose time has come, correct the counts of quotas, and return offers that no node took
+        to the shared lane; returns how many offers."""
 
         async def commit(tx: Tx) -> int:
             offers = await self._lanes.return_offers(tx, limit)
@@ -379,7 +380,7 @@ class Queue:
 
     async def unpark(self, limit: int) -> int:
         """Let parked jobs wait again as far as their quotas allow, for the next `limit` quota keys; returns how many.
-        Each key is a commit of its own, because it holds the lock of the key."""
+        Each key is unparked in a separate commit, which holds the lock of that key."""
         freed = 0
         for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
             freed += await self._database.run(partial(self._store.unpark, scope=key))
@@ -388,10 +389,10 @@ class Queue:
     async def verdict_in(
         self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST
     ) -> Move:
-        """Decide what becomes of a job whose worker is gone: it goes back to its lane, or, past the poison limit,
-        becomes a dead letter. One that a bot lost waits a while before, and is lost no more often than its policy lets
-        it be tried again. A crash counts only if the worker had some of the run's work in hand. The run and the job
-        are locked."""
+        """Decide what becomes of a job whose worker is lost: it returns to its lane, or becomes a dead letter past
+        the poison limit. A job lost by a bot waits first, and may be lost only as often as its policy allows
+        retries. A crash counts only if the worker had some of the run's work in flight. The run and the job are
+        locked."""
         listener = self._run_listeners.get(lost.kind)
         if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
             return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
@@ -405,23 +406,23 @@ class Queue:
         return states.give_back(lost.id, lost.epoch, end, error, reason)
 
     async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Carry out a move, and what it means for the run, in an open transaction; raises if the job moved on."""
+        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on."""
         await self.lock_run(tx, kind, run_id)
         if await self._store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
         await self.job_moved_in(tx, move, kind, run_id)
 
     async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Follow up on a move that was carried out: signal it on commit, pass on a dead letter, and let the listener of
-        the run, which is locked, decide what it means for the run."""
+        """Follow up on a move: signal it on commit, report a dead letter, and let the listener of the run, which is
+        locked, update the run."""
         tx.on_commit(lambda: self._emit_moved(move, kind, run_id))
         await self.buried_in(tx, kind, [move])
         if run_id is not None and kind in self._run_listeners:
             await self._run_listeners[kind].job_moved(tx, run_id, move)
 
     async def buried_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
-        """Tell of those of the moves that make dead letters of jobs that brought no result: their workers were lost, or
-        raised."""
+        """Notify the dead-letter listener of the moves that bury jobs without a result, because their workers were
+        lost or raised."""
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._dead_letter_listeners:
             await self._dead_letter_listeners[kind].buried(tx, dead)
@@ -454,8 +455,8 @@ class Queue:
         return await self._store.held_by_owner(tx, owner)
 
     async def other_run_waits(self, tx: Tx, job_id: JobId) -> bool:
-        """Return whether a job of another run, as important as this one, has waited in the same lane for longer than a
-        poll of an idle worker takes: then no worker is free for it."""
+        """Return whether a job of another run, of the same priority or higher, has waited in the same lane for
+        longer than an idle worker's poll interval, which means that no worker is free for it."""
         return await self._store.other_run_waits(tx, job_id, self.settings.poll_every)
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
@@ -463,7 +464,7 @@ class Queue:
         return await self._store.cancel_waiting(tx, run_id, reason)
 
     async def kill_run(self, tx: Tx, run_id: str) -> int:
-        """Have the leased jobs of a run killed by their workers once `force_grace` is over; returns how many."""
+        """Have the leased jobs of a run killed by their workers after `force_grace`; returns how many."""
         return await self._store.kill_run(tx, run_id, self.settings.force_grace)
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
@@ -489,11 +490,11 @@ class Queue:
         )
 
     def clock_watch(self, clock: Clock) -> ClockWatch:
-        """The check of the store's clock, by the uptime of this machine."""
+        """Return a watch over the store's clock that compares it with the uptime of this machine."""
         return ClockWatch(self._database, self._store.clock, clock, self._signals)
 
     def backoff(self, attempts: int) -> timedelta:
-        """`WORKER_BACKOFF_MS · 2^(attempts-1)`; the jitter only adds."""
+        """Return the retry delay: `WORKER_BACKOFF_MS · 2^(attempts-1)` plus jitter, which only adds."""
         base = min(self.settings.backoff * 2.0 ** min(attempts - 1, 40), self.settings.longest_backoff)
         return base * (1 + JITTER * self._jitter())
 
@@ -517,7 +518,7 @@ class Queue:
 
 
 def _check(job: NewJob, place: int) -> None:
-    """Reject a value by its field name that the store would reject with a bare error."""
+    """Reject, by its field name, a value that the store would reject with a bare error."""
     if not 0 <= job.priority <= 100:
         raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
     if job.max_attempts < 1:

@@ -1,4 +1,4 @@
-"""The job machine: its states, its moves, and a named constructor for each move.
+"""The state machine of jobs: its states, its moves, and a named constructor for each move.
 
 `attempts` counts failures, `crash_count` lost workers, `lease_epoch` grants; the three are never mixed.
 """
@@ -33,7 +33,7 @@ MOVES: dict[JobState, frozenset[JobState]] = {
 TERMINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLED})
 
 
-PRIORITY_DROP = 10  # of a job that is tried again
+PRIORITY_DROP = 10  # for a job that is retried
 
 
 class GrantEnd(StrEnum):
@@ -42,14 +42,15 @@ class GrantEnd(StrEnum):
     DONE = "done"
     RETRIED = "retried"
     FAILED = "failed"
-    EXPIRED = "expired"  # the lease ran out
+    EXPIRED = "expired"  # the lease expired
     CRASHED = "crashed"  # the worker saw its child die
-    RELEASED = "released"  # handed back, no penalty
+    RELEASED = "released"  # returned without penalty
     CANCELLED = "cancelled"
 
 
 class Move(Struct):
-    """One change of a locked job: where it goes, why, and what it costs. Applied by compare-and-set on the epoch."""
+    """One change of a locked job: its next state, the reason, and the penalty. Applied by compare-and-set on the
+    epoch."""
 
     job_id: JobId
     epoch: int
@@ -61,8 +62,8 @@ class Move(Struct):
     counts_attempt: bool = False
     counts_crash: bool = False
     priority_drop: int = 0
-    to_the_back: bool = False  # of the line, behind others of its priority
-    unseen: bool = False  # granted in this very commit and told to nobody: as if it had not been granted
+    to_the_back: bool = False  # behind other jobs of its priority
+    unseen: bool = False  # granted in this same commit and reported to nobody: treated as never granted
 
 
 def finish(job_id: JobId, epoch: int, reason: str | None = None) -> Move:
@@ -92,37 +93,38 @@ def release(job_id: JobId, epoch: int, reason: str) -> Move:
 
 
 def put_off(job_id: JobId, epoch: int, wait: timedelta, reason: str) -> Move:
-    """Not its turn: handed back without penalty, and not to be had before that time."""
+    """Return the job without penalty, and do not lease it again before the wait is over."""
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason, wait=wait)
 
 
 def take_back(job_id: JobId, epoch: int, reason: str) -> Move:
-    """Undo a grant of this very commit: no history row, and its epoch is given again."""
+    """Undo a grant of this same commit: no history row, and its epoch is reused."""
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason, unseen=True)
 
 
 def step_back(job_id: JobId, epoch: int) -> Move:
-    """Its slice of time is over and others wait: handed back without penalty, to the end of the line."""
+    """Return the job without penalty to the end of its lane, because its time slice is over and others wait."""
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, "slice", to_the_back=True)
 
 
 WORKER_LOST = "worker_lost"
-STALLED = "stalled"  # it settled nothing for too long although work was due, and was killed
+STALLED = "stalled"  # settled nothing for too long although work was due, and was killed
 POISON = "poison"
 
 
 def give_back(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """The worker is gone: somebody else may have the job at once."""
+    """Return the job of a lost worker; it may be leased again at once."""
     return Move(job_id, epoch, JobState.PENDING, end, reason, error, counts_crash=True)
 
 
 def give_back_idle(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """The worker is gone, and had none of the job's work in hand: no crash is counted."""
+    """Return the job of a lost worker that had none of its work in flight; no crash is counted."""
     return Move(job_id, epoch, JobState.PENDING, end, reason, error)
 
 
 def bot_lost(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
-    """A bot said nothing for too long: others may have the job after a pause, as something less important."""
+    """Return the job of a bot that missed its heartbeats: it may be leased again after a pause, with a lower
+    priority."""
     end = GrantEnd.EXPIRED
     return Move(
         job_id, epoch, JobState.PENDING, end, WORKER_LOST, error, wait, counts_crash=True, priority_drop=PRIORITY_DROP
@@ -130,7 +132,7 @@ def bot_lost(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
 
 
 def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """The job took one worker too many with it."""
+    """Bury a job that lost too many workers."""
     why = STALLED if reason == STALLED else POISON
     return Move(job_id, epoch, JobState.EXPIRED, end, why, error, counts_crash=True)
 

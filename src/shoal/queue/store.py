@@ -1,6 +1,6 @@
-"""The contract of job records: states, leases and their history. Who gets a job next is the business of `queue.lanes`.
-Every change is a compare-and-set; an answer of False or fewer rows means that somebody else was first, never that the
-store failed."""
+"""The store contract of job records: states, leases and their history. `queue.lanes` decides who gets a job next.
+Every change is a compare-and-set; a result of False or fewer rows means that another process was first, never that
+the store failed."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,111 +26,113 @@ from shoal.queue.states import Move
 class JobStore(Protocol):
     @property
     def clock(self) -> StoreClock:
-        """The clock that leases run by."""
+        """The clock that lease times are measured by."""
         ...
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store pending jobs, all or none; what became of each, in their order. There is one live job of a dedupe key,
-        also within the batch: the others are answered with its id."""
+        """Store pending jobs, all or none; returns the outcome of each, in their order. A dedupe key has at most one
+        live job, also within the batch: duplicates are answered with its id."""
         ...
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
-        """Grant this very job if it is pending."""
+        """Grant this job if it is pending."""
         ...
 
     async def fence(self, tx: Tx, holder: Fence) -> bool:
-        """Whether the job is still locked with that epoch; if so, it stays so until this transaction ends."""
+        """Return whether the job is still locked with that epoch; if so, it stays locked until this transaction
+        ends."""
         ...
 
     async def extend(self, tx: Tx, holders: Sequence[Fence], ttl: timedelta) -> Extended:
-        """Move the ends of these leases in one statement; those that were extended, and of these the ones to be killed.
+        """Renew these leases in one statement; returns those that were renewed, and which of their jobs to kill.
         Never waits for a fence."""
         ...
 
     async def beat(self, tx: Tx, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
-        """Move the end of a bot's lease, by the job's own `lock_ttl` or else `ttl`; None if it is not that owner's. One
-        whose job was cancelled is told so."""
+        """Renew a bot's lease by the job's own `lock_ttl` or else `ttl`; None if it does not belong to that owner.
+        The result says whether the job was cancelled."""
         ...
 
     async def held_by_owner(self, tx: Tx, owner: str) -> int:
-        """How many jobs an owner holds. Looks at every locked job: ask rarely."""
+        """Return how many jobs an owner holds. Reads every locked job: call it rarely."""
         ...
 
     async def note(self, tx: Tx, holder: Fence, node: str, pid: int, config: str | None) -> bool:
-        """Note in the grant's history in which process it is worked on, and with which configuration; False if the job
-        moved on."""
+        """Record in the grant's history which process works on it, and with which configuration; False if the job
+        has moved on."""
         ...
 
     async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
-        """Every grant of the job, oldest first, the one that it has now included."""
+        """Return every grant of the job, oldest first, including the current one."""
         ...
 
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
-        """The locked jobs whose lease names that holder."""
+        """Return the leases of that holder."""
         ...
 
     async def mark_settled(self, tx: Tx, holder: Fence) -> None:
-        """Remember that this grant settled something. Call under the fence."""
+        """Record that this grant settled something. Call it under the fence."""
         ...
 
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         """Carry out moves of locked jobs, each by compare-and-set, and close their history rows; returns the refused
-        moves, whose jobs have moved on. A job that is given back waits in its lane again."""
+        moves, whose jobs have moved on. A returned job waits in its lane again."""
         ...
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
-        """Whether a job of another run, as important as this one, has been due in the same lane for longer than that:
-        then no worker was free for it."""
+        """Return whether a job of another run, of the same priority or higher, has been due in the same lane for
+        longer than `patience`, which means that no worker was free for it."""
         ...
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
-        """Cancel the run's pending jobs; how many."""
+        """Cancel the pending jobs of a run; returns how many."""
         ...
 
     async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
-        """Have the run's leased jobs killed by their workers after that long, unless they have ended by then; how many.
-        Workers hear of it when they extend."""
+        """Have the leased jobs of a run killed by their workers after `grace`, unless they have ended by then;
+        returns how many. Workers learn of it when they renew their leases."""
         ...
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
-        """Give the run's live jobs another priority."""
+        """Change the priority of the live jobs of a run."""
         ...
 
     async def expired(self, tx: Tx, limit: int, *, bots: bool = True) -> list[LostJob]:
-        """Locked jobs whose lease ran out, oldest first, with or without those that bots hold. A candidate list: each
-        must still be moved by `move`."""
+        """Return locked jobs whose lease expired, oldest first, with or without those that bots hold. They are
+        candidates: each must still be moved by `move`."""
         ...
 
     async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
-        """Those of the grants that still are, as they are now, locked against any other move; with `expired`, only
-        those whose lease is over."""
+        """Return the current state of those grants that still exist, locked against any other move; with `expired`,
+        only those whose lease has expired."""
         ...
 
     async def mend_seats(self, tx: Tx) -> None:
-        """Let those sit in limited scopes who are locked, and no others: a quota that is set while jobs are leased and
-        end may have seen some of them too early or too late."""
+        """Make the counts of limited quota keys match the jobs that are locked. They can differ if a quota is set
+        while jobs are being leased or ended."""
         ...
 
     async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        """Of the next so many scopes in which jobs found no room, those where there is some now. Each call continues
-        where the last one ended, and begins again after the end."""
+        """Return those of the next `limit` quota keys with parked jobs that have room now. Each call continues where
+        the last one stopped, and starts over at the end."""
         ...
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Let as many jobs of a scope stand in line as there is room; how many. In a commit of its own: it takes the
-        lock of the scope, and a commit that has one may only wait for hosts."""
+        """Unpark as many jobs of a quota key as there is room for; returns how many. Call it in a separate commit:
+        it locks the quota key, and a commit that holds such a lock may only wait for hosts."""
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
-        """How long the lease of a node that ends last still has; negative if it is over, None if there is none."""
+        """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""
         ...
 
     async def lost(self, tx: Tx, holder: Fence) -> LostJob | None:
-        """That grant as it is now, locked against any other move; None if it is over."""
+        """Return the current state of that grant, locked against any other move; None if it is over."""
         ...
 
     async def still_expired(self, tx: Tx, holder: Fence) -> bool:
-        """Whether that grant is still locked and its lease over, decided under the lock that `move` needs."""
+        """Return whether that grant is still locked and its lease has expired, decided under the lock that `move`
+        needs."""
         ...
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]: ...
@@ -138,5 +140,5 @@ class JobStore(Protocol):
     async def get(self, tx: Tx, job_id: JobId) -> Job | None: ...
 
     async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
-        """How many of the run's jobs are pending, and how many locked."""
+        """Return how many of the run's jobs are pending, and how many are locked."""
         ...

@@ -1,4 +1,4 @@
-"""The wake-up: a hint to idle workers that a job may wait. Drivers carry it between processes (`store/`)."""
+"""The wake-up: a hint to idle workers that a job may be waiting. Drivers in `store/` carry it between processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,53 +14,55 @@ RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeDegraded(Signal):
-    """Hints do not come through; idle workers find jobs by polling until they do."""
+    """Hints get lost; until they arrive again, idle workers find jobs by polling."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeRestored(Signal):
-    """Hints come through again."""
+    """Hints arrive again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeListenerFailed(Signal):
-    """Somebody who was to hear a hint raised; the others have heard it."""
+    """A wake-up listener raised; the other listeners were called."""
 
     error: str
 
 
 class Wake(Protocol):
-    """Carries hints. One may get lost, come twice, or be false: whoever waits for jobs also polls, only more rarely."""
+    """Carries hints. A hint may be lost, repeated or false, so workers that wait for jobs also poll, at a lower
+    rate."""
 
     @property
     def swift(self) -> bool:
-        """Whether other processes hear a hint as soon as this one. Where not, who hears one tells its children."""
+        """Whether other processes receive a hint as soon as this one. If not, a process that receives one passes it
+        on to its children."""
         ...
 
     @property
     def trouble(self) -> str | None:
-        """Why hints get lost just now; None while they come through, or nobody listens."""
+        """Why hints get lost at the moment; None while they arrive, or while nobody listens."""
         ...
 
     def announce(self) -> None:
-        """A job may wait: call after the commit. Never waits and never raises; what is said in quick succession is
-        passed on as one."""
+        """Hint that a job may be waiting; call it after the commit. Never blocks and never raises; calls in quick
+        succession are merged into one hint."""
         ...
 
     def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
-        """Call `heard` for every hint, from this process or another. While nobody is `hungry`, none need be passed on.
-        The answer ends the subscription."""
+        """Call `heard` for every hint, from this process or another. While no subscriber is `hungry`, hints may be
+        dropped. Returns a function that ends the subscription."""
         ...
 
     async def close(self) -> None:
-        """Pass on what was announced, then fall silent."""
+        """Send pending hints, then stop."""
         ...
 
 
 class WakeListeners:
-    """Who in this process wants to hear. One that raises keeps nobody else from hearing."""
+    """The subscribers in this process. One that raises does not keep the others from being called."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
@@ -84,7 +86,7 @@ class WakeListeners:
 
 
 class QuietWake:
-    """Hints within one process, for a store that cannot carry them further."""
+    """Hints within one process, for a store that cannot carry them to others."""
 
     swift = False
     trouble = None
@@ -103,7 +105,7 @@ class QuietWake:
 
 
 def announcing(wake: Wake) -> Callable[[Signal], None]:
-    """A listener of signals that announces every job which stands in line from now on."""
+    """Return a signal listener that announces every job that becomes available."""
 
     def listen(signal: Signal) -> None:
         enqueued = isinstance(signal, JobEnqueued) and not is_local(signal.lane)

@@ -1,1 +1,1 @@
-"""Drivers that answer the rooms' store contracts. They decide nothing."""
+"""Drivers that implement the store contracts of the packages. They contain no policy."""

@@ -1,1 +1,1 @@
-"""Where kept bodies lie: a folder, or an object store. Answers `pages.bodies.BodyStore`."""
+"""Body stores: drivers for `pages.bodies.BodyStore` on a folder and on an object store."""

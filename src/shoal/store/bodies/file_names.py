@@ -1,4 +1,4 @@
-"""The names of files with kept bodies: one folder per crawl, one name per writer, safe wherever they lie."""
+"""File names of stored bodies: one folder per crawl, one name per writer, safe on any backend."""
 
 import re
 
@@ -9,7 +9,7 @@ _SAFE = re.compile(r"crawl-[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_-]{1,64}\.warc\.gz")
 
 
 def folder_of(crawl_id: str) -> str:
-    """Never `.` or `..`, which are ids like any other."""
+    """Return the folder name of a crawl. Never `.` or `..`, which are valid crawl ids."""
     return f"crawl-{crawl_id}"
 
 
@@ -18,5 +18,5 @@ def new_file(crawl_id: str) -> str:
 
 
 def is_safe(place: BodyLocation) -> bool:
-    """Whether a place can be one of ours: rows also come out of dumps, which anybody may have written."""
+    """Return whether a location can be one of ours. Rows are also restored from dumps, which are untrusted input."""
     return _SAFE.fullmatch(place.file) is not None and place.offset >= 0 and place.length > 0

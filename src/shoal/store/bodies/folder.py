@@ -1,4 +1,4 @@
-"""Kept bodies in a folder: each writer appends to a segment of its own, and begins another one when it is large."""
+"""Stored bodies in a folder: each writer appends to its own segment, and starts a new one when it is large."""
 
 import asyncio
 import errno
@@ -14,11 +14,11 @@ from shoal.pages.bodies import BodyLocation
 from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 SEGMENT_BYTES = 1_000_000_000
-NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)  # time does not help
+NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)  # retrying does not help
 
 
 class FolderBodies:
-    """Answers `pages.bodies.BodyStore`."""
+    """Implements `pages.bodies.BodyStore`."""
 
     def __init__(self, root: Path, clock: Clock, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._root = root
@@ -58,7 +58,7 @@ class FolderBodies:
         return kept
 
     def _forget(self, folder: Path) -> None:
-        import shutil  # only a removal pays for it
+        import shutil  # imported only when needed
 
         try:
             shutil.rmtree(folder)
@@ -69,7 +69,7 @@ class FolderBodies:
 
 
 class FolderWriter:
-    """Answers `pages.bodies.BodyWriter`."""
+    """Implements `pages.bodies.BodyWriter`."""
 
     def __init__(self, root: Path, crawl_id: str, now: Callable[[], int], segment_bytes: int) -> None:
         self._root = root
@@ -94,11 +94,11 @@ class FolderWriter:
             self._write(data)
             return BodyLocation(self._name, offset, len(data))
         except OSError as error:
-            self._leave()  # half of it may be there: what comes next stands elsewhere
+            self._leave()  # it may be half written, so continue in another file
             raise _translated(self._root, error) from error
 
     def _begin(self) -> None:
-        from shoal.store.bodies.warc_header import opening  # only crawls that keep bodies pay for it
+        from shoal.store.bodies.warc_header import opening  # imported only by crawls that keep bodies
 
         self._leave()
         self._name = new_file(self._crawl_id)
@@ -107,11 +107,11 @@ class FolderWriter:
         self._file = open(path, "xb", buffering=0, opener=open_private)  # noqa: SIM115 - kept open
         self._end = 0
         sync_folder(path.parent)
-        sync_folder(self._root)  # which may have gained that folder
+        sync_folder(self._root)  # that folder may be new in it
         self._write(opening(self._name, self._crawl_id, self._now()))
 
     def _write(self, data: bytes) -> None:
-        """All of it, and on the disk: a row that refers to it outlives a power cut, too."""
+        """Write all data and sync it to disk, so that a row that refers to it is valid even after a power cut."""
         assert self._file is not None
         left = memoryview(data)
         while left:

@@ -1,6 +1,6 @@
-"""Kept bodies in a bucket of an S3-compatible store: one object for each batch, removed with its crawl.
+"""Stored bodies in a bucket of an S3-compatible store: one object per batch, removed with its crawl.
 
-Requests go out through an egress of their own, which reaches the endpoint that the operator named and nothing else.
+Requests use a separate egress that can reach only the endpoint that the operator configured.
 """
 
 import re
@@ -19,7 +19,7 @@ from shoal.settings import BodySettings
 from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 TRIES = 6
-FIRST_PAUSE = 0.5  # seconds; doubled each time: half a minute in all, then whoever writes decides
+FIRST_PAUSE = 0.5  # seconds, doubled each time; after half a minute in all the writer gets the error
 LIMITS = Limits(total_timeout=timedelta(minutes=5), max_body_bytes=1 << 31)
 WARC: HeaderPairs = (("Content-Type", "application/warc"),)
 _KEY = re.compile(r"<Key>([^<]+)</Key>")
@@ -30,7 +30,7 @@ _REMOVED = (200, 204, 404)
 
 
 class S3Bodies:
-    """Answers `pages.bodies.BodyStore`."""
+    """Implements `pages.bodies.BodyStore`."""
 
     def __init__(self, settings: BodySettings, clock: Clock, signals: Signals) -> None:
         self._bucket, _, self._prefix = settings.place.removeprefix("s3://").partition("/")
@@ -69,14 +69,14 @@ class S3Bodies:
             self._egress.close()
 
     async def put(self, file: str, data: bytes) -> None:
-        """Keep an object under this name; it is there, whole, when this returns."""
+        """Store an object under this name; it is stored completely when this returns."""
         answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
         if answer.status == 404:
             raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "make it first")
         self._expect(answer, 200, 201, 204)
 
     async def _list(self, prefix: str) -> list[str]:
-        """Some of the keys that begin so; none when none is left."""
+        """Return some of the keys with this prefix; empty when none is left."""
         answer = await self._ask("GET", "", query=f"?list-type=2&prefix={prefix}")
         self._expect(answer, 200)
         return [unescape(key) for key in _KEY.findall(answer.raw.decode("utf-8", "replace"))]
@@ -128,7 +128,7 @@ class S3Bodies:
 
 
 class S3Writer:
-    """Answers `pages.bodies.BodyWriter`."""
+    """Implements `pages.bodies.BodyWriter`."""
 
     def __init__(self, store: S3Bodies, crawl_id: str, clock: Clock) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""What stands first in a file of kept bodies, so that each is a WARC file by itself."""
+"""The header record of a segment, which makes each file a valid WARC file on its own."""
 
 from pathlib import PurePosixPath
 

@@ -1,1 +1,1 @@
-"""The stores on SQL: SQLite and PostgreSQL behind one small port, named queries, numbered migrations."""
+"""The stores on SQL: SQLite and PostgreSQL behind one small port, with named queries and numbered migrations."""

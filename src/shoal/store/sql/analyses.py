@@ -16,7 +16,7 @@ _NEWEST = (1 << 62) - 1
 
 
 class SqlAnalysisStore:
-    """Answers `audit.store.AnalysisStore`."""
+    """Implements `audit.store.AnalysisStore`."""
 
     async def insert(self, tx: Tx, analysis: NewAnalysis) -> None:
         await tx.execute("insert_analysis", **{name: getattr(analysis, name) for name in NewAnalysis.__slots__})
@@ -73,7 +73,7 @@ def _row(number: int, finding: Finding) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """PostgreSQL has no NUL in text, and nobody half a surrogate pair."""
+    """Remove NUL, which PostgreSQL rejects in text, and replace lone surrogates, which cannot be encoded."""
     return str(encodable(text)).replace("\x00", "")
 
 

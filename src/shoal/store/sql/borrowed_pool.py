@@ -1,4 +1,4 @@
-"""PostgreSQL behind the database port, on a pool that somebody else made and closes."""
+"""PostgreSQL behind the database port, on a connection pool that the caller creates and closes."""
 
 import asyncpg
 
@@ -7,7 +7,8 @@ from shoal.store.sql.postgres import PostgresDatabase
 
 
 class BorrowedPoolPostgres(PostgresDatabase):
-    """The database and the schema that the connections of a given pool see. Their session settings are its maker's."""
+    """The database and schema that the connections of a given pool see. The owner of the pool chooses their session
+    settings."""
 
     def __init__(self, settings: DatabaseSettings, pool: "asyncpg.Pool") -> None:
         super().__init__(settings)
@@ -21,5 +22,5 @@ class BorrowedPoolPostgres(PostgresDatabase):
         return self._given
 
     async def close(self) -> None:
-        """Let go of the pool; it stays open."""
+        """Release the pool without closing it."""
         self._pool = None

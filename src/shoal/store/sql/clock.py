@@ -1,11 +1,12 @@
 """The store's clock on SQL (decision 0033).
 
-Both dialects keep an anchor: the store's clock showed `at` when the clock below it showed `since`. From there it runs
-with the clock below, but at nine tenths of its speed while it is ahead of it, so that a clock that was set back is met
-again and nothing ever waits longer than it should.
+Both dialects keep an anchor: the store's clock showed `at` when the underlying clock showed `since`. From there it
+follows the underlying clock, but at nine tenths of its speed while it is ahead, so that the underlying clock catches up
+after it was set back, and nothing waits longer than it should.
 
-The clock below is the server's on PostgreSQL. On SQLite it is the uptime of the machine plus a `base`: what the wall
-clock was ahead of the uptime when it was last looked at. So a step does nothing there until a check absorbs it.
+The underlying clock is the server's on PostgreSQL. On SQLite it is the uptime of the machine plus a `base`: the
+difference between wall clock and uptime at the last check. So a step of the wall clock has no effect there until a
+check absorbs it.
 """
 
 from datetime import timedelta
@@ -18,9 +19,9 @@ from shoal.base.database import Database, Tx
 from shoal.base.store_clock import ClockCheck, StoreClock
 
 SECOND = 1_000_000
-TOLERANCE = 1 * SECOND  # a smaller step harms nobody, and a machine under load reads clocks late
-MARK_EVERY = 60 * SECOND  # how old the anchor may be: it is all that a machine knows which starts with a wrong clock
-MARK_AHEAD_EVERY = 10 * SECOND  # the same, while PostgreSQL's is ahead of its server's, and runs 30 seconds by itself
+TOLERANCE = 1 * SECOND  # a smaller step is harmless, and a machine under load reads clocks late
+MARK_EVERY = 60 * SECOND  # maximum age of the anchor, the only reference of a machine that boots with a wrong clock
+MARK_AHEAD_EVERY = 10 * SECOND  # the same while ahead of PostgreSQL's server: at most 30 seconds beyond the anchor
 
 
 def store_clock(dialect: str) -> StoreClock:
@@ -28,15 +29,15 @@ def store_clock(dialect: str) -> StoreClock:
 
 
 def store_time(below: int, at: int, since: int) -> int:
-    """What the store's clock shows when the one below it shows `below`."""
+    """Return the time of the store's clock when the underlying clock shows `below`."""
     if at <= since:  # it is not ahead
         return below
     return max(below, at + 9 * (below - since) // 10)
 
 
 class ClockAnchor(Struct, frozen=True):
-    """The clock of a SQLite file. `jumped_at`: when it last went forward at a stroke. `untold`: a step that nobody was
-    told of yet."""
+    """The clock of a SQLite file. `jumped_at`: when it last jumped forward. `untold`: a step that was not reported
+    yet."""
 
     boot: str = ""
     base: int = 0
@@ -50,7 +51,7 @@ class ClockAnchor(Struct, frozen=True):
 
 
 class WallClock(Struct, frozen=True):
-    """What the wall clock showed between two looks at the uptime."""
+    """The wall clock, read between two readings of the uptime."""
 
     boot: str
     micros: int
@@ -65,19 +66,19 @@ class WallClock(Struct, frozen=True):
 
 
 def after_boot(anchor: ClockAnchor, wall: WallClock) -> ClockAnchor | None:
-    """The anchor for a machine that has started since, or is another; None if it is still the same run."""
+    """Return the anchor after a reboot or on another machine; None if the machine has not restarted since."""
     if anchor.boot == wall.boot and wall.after >= anchor.since - anchor.base:
         return None
     base = wall.micros - wall.after
     if wall.micros >= anchor.at:
         return replace(anchor, boot=wall.boot, base=base, at=wall.micros, since=wall.micros)
-    at = anchor.at + MARK_EVERY  # nothing that was stored lies further ahead, but for its own length
+    at = anchor.at + MARK_EVERY  # no stored time is further ahead, apart from its own duration
     untold = anchor.untold + wall.micros - at
     return replace(anchor, boot=wall.boot, base=base, at=at, since=wall.micros, untold=untold)
 
 
 def after_check(anchor: ClockAnchor, wall: WallClock) -> tuple[ClockAnchor, int]:
-    """The anchor after a look at the wall clock, and by how much that was set since the last one."""
+    """Return the anchor after a check of the wall clock, and by how much that was set since the last check."""
     anchor = after_boot(anchor, wall) or anchor
     now = anchor.now(wall.after)
     step = wall.micros - wall.after - anchor.base
@@ -90,7 +91,7 @@ def after_check(anchor: ClockAnchor, wall: WallClock) -> tuple[ClockAnchor, int]
 
 
 class SqliteClock:
-    """Answers `base.store_clock.StoreClock`."""
+    """Implements `base.store_clock.StoreClock`."""
 
     async def check(self, database: Database, clock: Clock) -> ClockCheck:
         anchor, now = await database.read(_read)
@@ -114,7 +115,7 @@ async def _read(tx: Tx) -> tuple[ClockAnchor, int]:
 
 
 class _Reading(Struct, frozen=True):
-    """What the server's clock showed between two looks at our uptime."""
+    """The server's clock, read between two readings of our uptime."""
 
     server: int
     now: int
@@ -125,8 +126,8 @@ class _Reading(Struct, frozen=True):
 
 
 class PostgresClock:
-    """Answers `base.store_clock.StoreClock`. A process remembers what it read last: only our uptime tells that the
-    server's clock was set."""
+    """Implements `base.store_clock.StoreClock`. Each process remembers its last reading, because only a comparison
+    with our uptime shows that the server's clock was set."""
 
     def __init__(self) -> None:
         self._last: _Reading | None = None
@@ -146,13 +147,13 @@ class PostgresClock:
         first = await database.run(
             lambda tx: tx.execute("anchor_server_clock", at=at, since=new.server, jumped_at=jumped_at, **seen)
         )
-        if not first:  # another process was: the next look tells whether it absorbed this step
+        if not first:  # another process was first; the next check shows whether it absorbed this step
             return _checked((), new.now, new.now if step else new.jumped_at)
         self._last = replace(new, now=max(at, new.server), since=new.server, jumped_at=jumped_at)
         return _checked([step] if step else (), self._last.now, jumped_at)
 
     def _compare(self, new: _Reading) -> tuple[int, int]:
-        """By how much the server's clock was set, and what the store's must show at least."""
+        """Return by how much the server's clock was set, and the least time that the store's clock must show."""
         last = self._last
         if last is not None and last.jumped_at == new.jumped_at:
             moved = new.server - last.server
@@ -162,7 +163,7 @@ class PostgresClock:
             if moved > most + TOLERANCE:
                 return moved - most, new.now
             if new.server >= new.since - TOLERANCE:
-                return 0, last.now + 9 * least // 10  # however long nobody looked
+                return 0, last.now + 9 * least // 10  # however long ago the last check was
         if new.server < new.since - TOLERANCE:
             return new.server - new.since, new.now + (MARK_EVERY if last is None else 0)
         return 0, new.now

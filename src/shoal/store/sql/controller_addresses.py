@@ -1,4 +1,4 @@
-"""The listeners of controllers on SQL."""
+"""The addresses of controllers on SQL."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -9,7 +9,7 @@ from shoal.hosts.controller_addresses import ControllerAddress
 
 
 class SqlListeners:
-    """Answers `hosts.controller_addresses.ListenerStore`."""
+    """Implements `hosts.controller_addresses.ControllerAddressStore`."""
 
     async def announce(self, tx: Tx, listeners: Iterable[ControllerAddress], ttl: timedelta) -> None:
         for one in sorted(listeners):

@@ -1,4 +1,4 @@
-"""The counters of a crawl on SQL: one row for each walker, so that walkers do not wait for each other."""
+"""The counters of a crawl on SQL: one row per walker, so that walkers do not wait for each other."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from shoal.crawl.frontier.traps import pattern_of
 from shoal.pages.response_counts import CLASSES, ResponseClass
 
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
-"""The column of each class."""
+"""The column of each response class."""
 
 
 async def add_counts(tx: Tx, crawl: int, counter: str, counts: Counts) -> None:

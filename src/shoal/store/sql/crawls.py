@@ -22,7 +22,7 @@ SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_
 
 
 class SqlCrawlStore:
-    """Answers `crawl.store.CrawlStore`."""
+    """Implements `crawl.store.CrawlStore`."""
 
     async def insert(
         self,

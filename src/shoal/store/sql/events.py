@@ -1,4 +1,4 @@
-"""Events and the webhooks' queues on SQL."""
+"""Events and webhook delivery queues on SQL."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,7 +15,7 @@ from shoal.store.sql.read_limits import readable
 
 
 class SqlEvents:
-    """Answers `events.store.EventStore`."""
+    """Implements `events.store.EventStore`."""
 
     async def number(self, tx: Tx, limit: int) -> tuple[int, int]:
         last = await tx.value("lock_event_number")
@@ -63,7 +63,8 @@ class SqlEvents:
         return len(old), sorted(row["sink"] for row in missed)
 
     async def _prunable(self, tx: Tx, before: int, at_last: int) -> int:
-        """The last number that may be forgotten: looked up, so that what is kept is not read over and over."""
+        """Return the last event number that may be pruned. It is looked up, so that kept events are not read
+        repeatedly."""
         old = await tx.value("last_event_before", before=before) or 0
         too_old = await tx.value("last_event_before", before=at_last) or 0
         row = await tx.one("least_taken")
@@ -72,7 +73,7 @@ class SqlEvents:
 
 
 class SqlWebhooks:
-    """Answers `events.store.WebhookStore`."""
+    """Implements `events.store.WebhookStore`."""
 
     async def now(self, tx: Tx) -> int:
         now: int = await tx.value("now")

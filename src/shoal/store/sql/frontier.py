@@ -35,14 +35,14 @@ from shoal.store.sql.take import KINDS, Take
 Key = tuple[int, int]
 
 CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
-"""Fates of skipped URLs that a redirect may still lead to: where seeds redirect to widens the scope."""
+"""Fates of skipped URLs that a redirect may still lead to, because redirects of seeds widen the scope."""
 
 
 class Claims(Struct):
     """The targets of redirects that a commit claimed."""
 
-    places: set[int] = field(default_factory=set)  # places in line of the URLs that redirect there
-    opened: int = 0  # targets that did not wait: they count as opened and settled at once
+    places: set[int] = field(default_factory=set)  # positions of the URLs that redirect there
+    opened: int = 0  # targets that were not waiting: they count as opened and settled at once
     reopened: Counter[Fate] = field(default_factory=Counter)  # targets that had been skipped
 
 
@@ -80,7 +80,7 @@ class SqlFrontier:
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
         redirects = [done for done in batch.settled if done.onward is not None]
-        for done in redirects:  # a commit that is tried again decides anew
+        for done in redirects:  # a retried commit decides again
             done.fate, done.page = Fate.OPEN, None
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
         retries = [(*_held(crawl, fence, done.task), done.retry_in, int(not done.untried)) for done in later]
@@ -196,8 +196,8 @@ class SqlFrontier:
         skipped: list[SkippedUrl],
         numbers: dict[str, int],
     ) -> tuple[Added, set[int]]:
-        """Record URLs that were not known; return also the hosts at which something waits now. What waits is told apart
-        one by one; what is skipped is only counted."""
+        """Record URLs that were not known; also return the hosts that now have waiting URLs. Waiting URLs are
+        identified one by one; skipped URLs are only counted."""
         new, reopened = await self._fresh(tx, crawl, waiting)
         fresh = [waiting[key] for key in reversed(waiting) if key in new] if new else []
         opened = await self._line_up(tx, crawl, fresh, numbers)
@@ -205,13 +205,13 @@ class SqlFrontier:
             await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = await _skip(tx, crawl, skipped)
         denied = skips[Fate.SKIPPED_ROBOTS]
-        # A URL that robots.txt forbids belongs to the crawl without a request of its own: opened and settled at once.
+        # A URL that robots.txt forbids belongs to the crawl but is never requested: it is opened and settled at once.
         added = Added(new=len(new) + skips.total(), opened=len(opened) + denied, settled=denied, skips=skips)
         skips.subtract(reopened)
         return added, set(opened)
 
     async def _line_up(self, tx: Tx, crawl: int, urls: list[NewUrl], numbers: dict[str, int]) -> list[int]:
-        """Let new URLs wait, each behind those of its depth; return the hosts. URLs in quarantine are in no line."""
+        """Queue new URLs, each behind those of its depth; return the hosts. URLs in quarantine are not queued."""
         untried, touched = [], []
         places = await self._places.behind(tx, [url.depth for url in urls])
         for new, place in zip(urls, places, strict=True):
@@ -228,8 +228,8 @@ class SqlFrontier:
     async def _close(
         self, tx: Tx, crawl: int, fence: Fence, settled: list[Settled]
     ) -> tuple[list[Settled], Counter[Fate]]:
-        """Close the URLs that are still this walker's and return them: a batch that is settled twice changes nothing.
-        Return also why targets of redirects are skipped after all."""
+        """Close the URLs that this walker still holds and return them, so that settling a batch twice changes
+        nothing. Also return why targets of redirects are skipped after all."""
         trapped = [done for done in settled if done.fate is Fate.QUARANTINED]
         final = [done for done in settled if not done.fate.waits]
         closed = await tx.batch("close_urls", [_held(crawl, fence, done.task) for done in final])
@@ -257,8 +257,8 @@ class SqlFrontier:
     async def _lead_on(
         self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
-        """Let redirects wait at the hosts that they lead to, and claim their targets. A redirect whose target another
-        URL has claimed ends here. Call with the hosts locked."""
+        """Queue redirects at their target hosts and claim the targets. A redirect whose target another URL has
+        claimed ends here. Call with the hosts locked."""
         mark = {"crawl": crawl, "job_id": fence.job_id, "epoch": fence.epoch}
         rows = await tx.all("held_among", **mark, places=sorted(done.task.seq for done in redirects))
         held = {row["seq"] for row in rows}
@@ -279,8 +279,8 @@ class SqlFrontier:
         return claims
 
     async def _claim(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> Claims:
-        """Claim the targets that nobody has fetched or is about to fetch. A target that waits in line leaves it when
-        its turn comes, and its own fate stays open until then."""
+        """Claim the targets that nobody has fetched or is about to fetch. A queued target is removed from the queue
+        when its turn comes, and its own fate stays open until then."""
         wanted: dict[Key, Settled] = {}
         for done in redirects:
             assert done.onward is not None
@@ -299,7 +299,7 @@ class SqlFrontier:
             key, fate = (row["key"], row["chk"]), Fate(row["fate"])
             if key not in wanted or key in free:
                 continue
-            if row["via"] is not None:  # an earlier try of the same URL may have claimed it
+            if row["via"] is not None:  # an earlier attempt of the same URL may have claimed it
                 is_free = row["via"] == wanted[key].task.url
             else:
                 is_free = fate in CLAIMABLE or (fate is Fate.OPEN and key not in busy)
@@ -314,7 +314,8 @@ class SqlFrontier:
         return Claims({wanted[key].task.seq for key in free}, opened + reopened.total(), reopened)
 
     async def _under_way(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> set[Key]:
-        """Return the keys of the targets that a walker has, or that redirect themselves and wait at another host."""
+        """Return the keys of the targets that a walker has taken, or that redirect themselves and wait at another
+        host."""
         targets = {done.onward.target: done.onward.chain for done in redirects if done.onward is not None}
         at = {target: (numbers[origin(target)], target[len(origin(target)) :]) for target in targets}
         rows = await tx.all("taken_pages_at", crawl=crawl, hosts=sorted({host for host, _ in at.values()}))
@@ -327,8 +328,8 @@ class SqlFrontier:
 
     async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         """Lock every host row that this commit will touch, in the order of their numbers, so that commits do not
-        deadlock over hosts or over rows that are touched only under a host's lock. (Skipped URLs are not: two walkers
-        that each find what the other skips may deadlock. That is rare, and one of them is retried.)"""
+        deadlock over hosts or over rows that are touched only under a host's lock. (Skipped URLs are not: two
+        walkers that each find what the other skips may deadlock. That is rare, and one of them is retried.)"""
         await tx.all("lock_hosts", crawl=crawl, hosts=sorted(set(hosts)))
 
     async def _hosts_of(self, tx: Tx, crawl: int, fence: Fence) -> list[int]:
@@ -341,7 +342,6 @@ class SqlFrontier:
 
 async def _fresh_by_reading(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) -> tuple[set[Key], Counter[Fate]]:
     """Record the URLs that are not known; return their keys, and the former fates of skipped URLs that are open now.
-
     On SQLite this transaction has the write lock, so a key that is missing now is still missing at the insert."""
     rows = await tx.all("known_keys", crawl=crawl, keys=[key for key, _ in waiting])
     known = {(key, chk): fate for key, chk, fate in rows}
@@ -356,13 +356,13 @@ async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) ->
     """Do the same on PostgreSQL, where the unique key decides between walkers that add at the same time."""
     rows = await tx.batch("add_fates", [(*key, crawl, int(url.fate)) for key, url in waiting.items()])
     reopened = [row["was"] for row in rows if row["reopened"]]
-    if None in reopened:  # another walker skipped it just now, and only a new snapshot shows why
+    if None in reopened:  # another walker has just skipped it, and only a new snapshot shows why
         raise Conflict
     return {(row["key"], row["chk"]) for row in rows}, Counter(map(Fate, reopened))
 
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
-    """Return the URLs that are to wait, the last one first; of duplicates the first one counts."""
+    """Return the URLs to queue, the last one first; of duplicates the first one counts."""
     return {(url.key, url.chk): url for url in reversed(urls) if url.fate in WAITING}
 
 

@@ -260,7 +260,7 @@ def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple
 
 
 def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Return when each host is ready: when the first of its URLs is due. URLs in quarantine never are."""
+    """Return when each host becomes ready: when the first of its URLs is due. URLs in quarantine never are."""
     first: dict[int, int] = {}
     for host, due in ((row[1], row[3]) for row in rows if row[3] != NEVER):
         first[host] = min(due, first.get(host, due))

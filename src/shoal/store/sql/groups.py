@@ -17,7 +17,7 @@ _NEWEST = (1 << 62) - 1
 
 
 class SqlGroupStore:
-    """Answers `page_jobs.store.GroupStore`."""
+    """Implements `page_jobs.store.GroupStore`."""
 
     async def insert(self, tx: Tx, group: NewGroup) -> Group | None:
         values = {name: getattr(group, name) for name in NewGroup.__slots__}

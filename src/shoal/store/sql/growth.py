@@ -1,8 +1,8 @@
-"""When connections to PostgreSQL plan their statements again: after the tables have grown.
+"""Makes PostgreSQL connections replan their statements after the tables have grown.
 
-A connection plans each statement once and keeps the plan. To the planner all indexes of an empty table cost the same,
-so a plan that was made then may read a table from end to end. It would stay until the server counts the table, which
-takes a minute or more; a crawl finds a million URLs meanwhile.
+A connection plans each statement once and keeps the plan. For an empty table the planner rates all indexes the same, so
+a plan made then may scan the whole table later. It would stay until the server analyzes the table, which takes a minute
+or more; a crawl finds a million URLs meanwhile.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from shoal.base.clock import Clock
 
 EVERY_SECONDS = 2.0
-EVERY_ROWS = 5_000  # that this process has written in batches
-LARGE = 4_096  # pages of 8 KB: above, a plan for fewer of them is as good for more
+EVERY_ROWS = 5_000  # written by this process in batches
+LARGE = 4_096  # pages of 8 KB: a plan made for a table of this size also suits larger ones
 TABLES = """
     SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace =
         (SELECT relnamespace FROM pg_class WHERE oid = 'schema_version'::regclass)
@@ -20,10 +20,10 @@ SIZES = "SELECT pg_relation_size(oid) / 8192 FROM unnest($1::oid[]) AS t (oid)"
 
 
 class Growth:
-    """The sizes of the tables for which the connections of one process have made their plans.
+    """The table sizes for which the connections of one process have made their plans.
 
-    All connections share it: they plan again when a table is four times as large as the smallest that any of them may
-    have planned for. A table that has shrunk needs no other plan.
+    All connections share it: they replan when a table is four times as large as the smallest size that any of them may
+    have planned for. A table that has shrunk does not need another plan.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -33,18 +33,18 @@ class Growth:
         self._tables: list[int] = []
         self._least: list[int] = []
         self._generation = 0
-        self._planned: dict[int, int] = {}  # by connection, of which generation its plans are
+        self._planned: dict[int, int] = {}  # by connection: the generation of its plans
 
     def wrote(self, rows: int) -> None:
-        """Count rows that were written: a process that writes much looks sooner."""
+        """Count written rows: a process that writes much checks the sizes sooner."""
         self._rows += rows
 
     def forget(self, pid: int) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._planned.pop(pid, None)
 
     async def keep_up(self, connection: Any) -> None:
-        """Look at the sizes, if it is time; and if tables have grown since, let this connection plan again."""
+        """Check the table sizes if it is time, and let this connection replan if tables have grown."""
         now = self._clock.monotonic()
         if now >= self._look_at or self._rows >= EVERY_ROWS:
             self._look_at, self._rows = now + EVERY_SECONDS, 0
@@ -65,5 +65,5 @@ class Growth:
 
 
 def _level(pages: int) -> int:
-    """0 for an empty table, then one more each time that it is four times as large."""
+    """Return 0 for an empty table, and one more for each factor of four in size."""
     return (min(pages, LARGE).bit_length() + 1) // 2

@@ -11,11 +11,11 @@ from shoal.hosts.refusals import ENOUGH, WITHIN, from_text, to_text, with_refusa
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import REFUSED, HostNews
 
-FORGET = 600_000_000  # microseconds after which an old back-off, or an old latency, means nothing
+FORGET = 600_000_000  # microseconds after which an old back-off or latency is ignored
 
 
 class SqlHostStore:
-    """Answers `hosts.store.HostStore`."""
+    """Implements `hosts.store.HostStore`."""
 
     async def numbers(self, tx: Tx, origins: list[str]) -> dict[str, int]:
         found = await self._known(tx, origins)
@@ -52,8 +52,8 @@ class SqlHostStore:
         return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
 
     async def _refused(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, int]:
-        """Add the URLs that answered 503 to those of everybody else; the hosts that are to be held for it, with that
-        status. All rows of the news are locked, in their order."""
+        """Merge the URLs that answered 503 with those that other processes recorded; return the hosts to hold for
+        it, with that status. Locks the rows of all these hosts, in the order of their numbers."""
         if not any(one.refused for one in news.values()):
             return {}
         rows = await tx.all("lock_refusals", numbers=sorted(news))
@@ -85,7 +85,7 @@ class SqlHostStore:
 
 
 def standing(row: Any) -> HostStanding:
-    """How a host stands, from a row that has its columns and `now`."""
+    """Build the standing of a host from a row that has its columns and `now`."""
     now, held_until = row["now"], row["held_until"]
     return HostStanding(
         busy_for=max(0, row["next_at"] - now, held_until - now) / 1e6,

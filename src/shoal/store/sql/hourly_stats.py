@@ -1,4 +1,4 @@
-"""The hours of the store on SQL."""
+"""Hourly statistics on SQL."""
 
 from collections import defaultdict
 
@@ -7,12 +7,12 @@ from shoal.observe.hourly_stats import HOUR, Batch, BotActivity, HourRow
 
 
 class SqlHourlyStats:
-    """Answers `observe.hourly_stats.HourStore`."""
+    """Implements `observe.hourly_stats.HourlyStatsStore`."""
 
     async def add(self, tx: Tx, batch: Batch) -> None:
         now: int = await tx.value("now")
         hour = now - now % HOUR
-        # In their order: two processes that add at once never wait for each other in a circle.
+        # Sorted, so that two processes that add at the same time cannot deadlock.
         amounts = [(hour, kind, name, float(amount)) for (kind, name), amount in sorted(batch.amounts.items())]
         bots = [(hour, token, bot_id, pulled, now) for (token, bot_id), pulled in sorted(batch.bots.items())]
         if amounts:

@@ -1,4 +1,4 @@
-"""Keys of requests on SQL."""
+"""Idempotency keys on SQL."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from shoal.base.database import Tx
 
 
 class SqlIdempotencyStore:
-    """Answers `access.idempotency.KeyStore`."""
+    """Implements `access.idempotency.IdempotencyStore`."""
 
     async def prune(self, tx: Tx, key: IdempotencyKey, age: int, limit: int) -> None:
         await tx.execute("drop_old_key", age=age, **_names(key))

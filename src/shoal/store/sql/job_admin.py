@@ -1,4 +1,4 @@
-"""What people look up and change of jobs by hand, on SQL."""
+"""Job administration on SQL: lists, dead letters, purges and quotas."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -13,12 +13,12 @@ from shoal.store.sql.job_hosts import note_hosts
 from shoal.store.sql.jobs import job_of
 from shoal.store.sql.quotas import QuotaCounts
 
-SCAN = 1_000  # rows that one page of a list looks at
+SCAN = 1_000  # rows that one page of a list reads
 WORTH_COUNTING = 1_000
 
 
 class SqlJobAdmin:
-    """Answers `queue.job_admin_store.JobBook`."""
+    """Implements `queue.job_admin_store.JobAdminStore`."""
 
     def __init__(self, ageing: timedelta) -> None:
         self._ageing = span(ageing)

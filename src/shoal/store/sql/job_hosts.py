@@ -1,9 +1,10 @@
-"""Jobs that are leased by host, on SQL: which hosts have jobs that wait, and which of these may be asked now.
+"""Jobs that are leased by host, on SQL: which hosts have waiting jobs, and which of them may be requested now.
 
-A commit that lets jobs wait sees to a row for each of their hosts (`note_hosts`). A lease takes the rows of the hosts
-whose best jobs rank best, asks their pace how many jobs each may have, and leaves a row for each at which jobs still
-wait: to be looked at at once, or when the host may be asked again. So hosts that are not due cost nothing until they
-are. First come the hosts that are free now; if the taker has room left, those that will be soon.
+A commit that makes jobs available ensures a row for each of their hosts (`note_hosts`). A lease takes the rows of the
+hosts whose best jobs rank best, asks the rate limit of each how many jobs it may have, and leaves a row for each host
+that still has waiting jobs, due at once or when the host may be requested again. So hosts that are not due cost nothing
+until they are. Hosts that are free now come first; if the lease request is not filled, those that will be free soon
+follow.
 """
 
 from collections.abc import Sequence
@@ -18,29 +19,29 @@ from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostStanding
 from shoal.queue.job import LeaseRequest
 from shoal.store.sql.hosts import standing
 
-HOST: Final = 15  # place in a row of `lease_these_jobs`
-ROUNDS: Final = 5  # looks for hosts in one commit: hosts that have nothing to give must not hide others
-ROWS_OF_HOST: Final = 1_000  # that are taken at once
+HOST: Final = 15  # index in a row of `lease_these_jobs`
+ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
+ROWS_OF_HOST: Final = 1_000  # taken at once
 READY_AT_ONCE: Final = 1_000
 SAME_TIME: Final = 0.25  # seconds
-SPARE: Final = 4  # jobs looked at for each one that is wanted
+SPARE: Final = 4  # jobs read for each one that is wanted
 Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
 
 class DueHosts(Struct):
-    """A host that a lease looked at, and how many of its slots the lease used."""
+    """A host that a lease has examined, and how many of its slots the lease used."""
 
     turn: HostSlots
     used: int = 0
 
     def row(self, key: Key) -> tuple[Any, ...]:
-        """When to look at it again."""
+        """Return the row that says when to examine this host again."""
         wait = round(self.turn.again_in(self.used) * 1e6)
         return (*key, int(wait == 0), wait)
 
 
 class _Candidate(Struct):
-    """A job that waits, and when its host has a slot for it."""
+    """A waiting job, and when its host has a slot for it."""
 
     start_in: float
     lane: int
@@ -50,20 +51,20 @@ class _Candidate(Struct):
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """By rank among those that start at about the same time: a slot that comes later must not keep a worker from a
-        host that is free now."""
+        """Sort key: by rank among jobs that start at about the same time, because waiting for a later slot must not
+        keep a worker from a host that is free now."""
         return (int(self.start_in / SAME_TIME), self.lane, self.rank, self.job_id)
 
 
 async def note_hosts(tx: Tx, job_ids: Sequence[str]) -> None:
-    """Note at which hosts these jobs wait. Every commit that lets a job wait calls it; those that name no host, or do
-    not wait, are left out."""
+    """Record the hosts at which these jobs wait. Every commit that makes jobs available calls it; jobs that name no
+    host, or do not wait, are ignored."""
     if job_ids:
         await tx.execute("add_job_hosts", ids=list(job_ids))
 
 
 class JobHosts:
-    """The hosts at which jobs wait."""
+    """The hosts that have waiting jobs."""
 
     def __init__(self, dialect: str) -> None:
         self._in_one_statement = dialect == "postgres"
@@ -71,7 +72,7 @@ class JobHosts:
     async def lease(
         self, tx: Tx, taker: LeaseRequest, want: int, ttl: timedelta
     ) -> tuple[list[Any], dict[Key, DueHosts]]:
-        """Grant up to so many jobs, and tell which hosts were looked at: `put_back` them in the same commit."""
+        """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
         assert taker.pace is not None, "who leases by host has a pace"
         looked: dict[Key, DueHosts] = {}
         found = await self._find(tx, taker, want, 0.0, looked)
@@ -85,9 +86,10 @@ class JobHosts:
     async def _find(
         self, tx: Tx, taker: LeaseRequest, want: int, ahead: float, looked: dict[Key, DueHosts]
     ) -> list[_Candidate]:
-        """Jobs of hosts that may be asked within so many seconds, the best ranks first, until there are enough."""
+        """Return jobs of hosts that may be requested within `ahead` seconds, the best ranks first, until there are
+        enough."""
         found: list[_Candidate] = []
-        at_once = want if ahead else READY_AT_ONCE  # what comes later is made ready only to be looked at here
+        at_once = want if ahead else READY_AT_ONCE  # later hosts are made ready only for this search
         longest = 2 * round(LONGEST_LOOK * 1e6)
         await tx.execute("make_hosts_ready", ahead=round(ahead * 1e6), limit=at_once, longest=longest)
         for _ in range(ROUNDS):
@@ -99,11 +101,11 @@ class JobHosts:
         return found
 
     async def put_back(self, tx: Tx, looked: dict[Key, DueHosts]) -> None:
-        """Leave a row for each of these hosts at which jobs still wait."""
+        """Leave a row for each of these hosts that still has waiting jobs."""
         await tx.many("put_back_hosts", [one.row(key) for key, one in sorted(looked.items())])
 
     async def _take(self, tx: Tx, taker: LeaseRequest, most: int) -> dict[Key, DueHosts]:
-        """Take the rows of hosts whose best jobs rank best, up to so many of each line."""
+        """Take the rows of the hosts whose best jobs rank best, up to `most` per lane, kind and capability."""
         assert taker.pace is not None, "who leases by host has a pace"
         hosts: dict[Key, DueHosts] = {}
         for line in ((lane, kind, can) for lane in taker.lanes for kind in taker.kinds for can in taker.capabilities):
@@ -119,8 +121,8 @@ class JobHosts:
         return hosts
 
     async def _waiting(self, tx: Tx, taker: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
-        """The best jobs of these hosts. The hosts come in the order of their best jobs: when those at the front may
-        give more than enough, only one job is looked at of each of the others."""
+        """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first ones
+        can yield more than enough, only one job is read for each of the others."""
         asked, left = [], SPARE * want
         for key, host in hosts.items():
             count = min(host.turn.slots, want, max(left, 1))

@@ -1,4 +1,4 @@
-"""The records of jobs on SQL."""
+"""Job records on SQL."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -27,15 +27,15 @@ from shoal.store.sql.quotas import QuotaCounts
 
 
 class SqlJobStore:
-    """Implements `queue.store.JobStore`; its `lanes` are the same table. `ageing`: how much waiting is worth a point of
-    priority."""
+    """Implements `queue.store.JobStore`; its `lanes` are the same table. `ageing`: the waiting time that equals a
+    point of priority."""
 
     def __init__(self, dialect: str, ageing: timedelta) -> None:
         self.clock = store_clock(dialect)
         self.lanes = SqlLanes(dialect, ageing)
         self._ageing = span(ageing)
         self._seats = QuotaCounts()
-        self._unparked = ""  # the scope that was looked at last: each has its turn, however many are full
+        self._unparked = ""  # the quota key checked last, so that each gets its turn, however many are full
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         first_of = {job.dedupe_key: job.id for job in reversed(jobs) if job.dedupe_key is not None}
@@ -50,7 +50,7 @@ class SqlJobStore:
                 break
             rows = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
             live |= {row["dedupe_key"]: JobId(row["id"]) for row in rows}
-            asked = [job for job in keyed if job.dedupe_key not in live]  # the one that was in their way has just ended
+            asked = [job for job in keyed if job.dedupe_key not in live]  # the job with that key has just ended
         return [_enqueued(job, live) for job in jobs]
 
     async def lease_one(self, tx: Tx, job_id: JobId, holder: str, ttl: timedelta) -> Lease | None:
@@ -63,7 +63,7 @@ class SqlJobStore:
         return await tx.one("fence_job", id=holder.job_id, epoch=holder.epoch) is not None
 
     async def extend(self, tx: Tx, holders: Sequence[Fence], ttl: timedelta) -> Extended:
-        # In the order in which a turn moves them: two commits of one worker never wait for each other.
+        # In the order in which a turn moves them, so that two commits of one worker never wait for each other.
         asked = sorted((holder.job_id, holder.epoch, span(ttl)) for holder in holders)
         rows = await tx.batch("extend_leases", asked)
         to_kill = {Fence(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
@@ -115,7 +115,7 @@ class SqlJobStore:
         return [_lost(row) for row in rows]
 
     async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
-        # Two statements: the second sees what commits that we had to wait for have settled.
+        # Two statements: the second sees what the commits that we waited for have settled.
         epochs = {holder.job_id: holder.epoch for holder in holders}
         ids, known = list(epochs), list(epochs.values())
         query, more = ("lock_expired", {"epochs": known}) if expired else ("lock_jobs", {})
@@ -143,7 +143,7 @@ class SqlJobStore:
         return None if left is None else timedelta(microseconds=left)
 
     async def lost(self, tx: Tx, holder: Fence) -> LostJob | None:
-        # Two statements: the second sees what a commit that we had to wait for has settled.
+        # Two statements: the second sees what the commit that we waited for has settled.
         if await tx.one("lock_job", id=holder.job_id, epoch=holder.epoch) is None:
             return None
         row = await tx.one("lost_job", id=holder.job_id, epoch=holder.epoch)

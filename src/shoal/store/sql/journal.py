@@ -11,7 +11,7 @@ from shoal.crawl.journal.journal import Unfiled, Written
 
 
 class SqlJournalStore:
-    """Answers `crawl.journal.journal.JournalStore`."""
+    """Implements `crawl.journal.journal.JournalStore`."""
 
     async def append(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry], most: int) -> None:
         last = await tx.value("reserve_lines", crawl=crawl, count=len(lines))

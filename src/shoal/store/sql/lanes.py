@@ -1,5 +1,5 @@
-"""Lanes on SQL: the jobs table itself. A pop moves, selects and locks in one statement on PostgreSQL, and in a few on
-SQLite, where nobody can come between."""
+"""Lanes on SQL: the jobs table itself. A pop moves, selects and locks in one statement on PostgreSQL, and in a few
+on SQLite, where no other writer can interfere."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ NOBODY = LeaseRequest("", (), (), ())
 
 @dataclass(slots=True)
 class _Said:
-    """The outcome of a turn: the jobs moved, those of them that may have had seats, and the jobs granted; whether other
-    jobs became due, whether any quota applies, and whether the turn did anything at all."""
+    """The outcome of a turn: the jobs moved, those of them that may have counted towards a quota, and the jobs
+    granted; whether other jobs became due, whether any quota applies, and whether the turn did anything at all."""
 
     moved: set[str]
     sat: set[str]
@@ -38,7 +38,7 @@ class _Said:
 
 
 class SqlLanes:
-    """Implements `queue.lanes.Lanes`. `ageing`: how much waiting is worth a point of priority."""
+    """Implements `queue.lanes.Lanes`. `ageing`: the waiting time that equals a point of priority."""
 
     def __init__(self, dialect: str, ageing: timedelta) -> None:
         self._in_one_statement = dialect == "postgres"
@@ -48,7 +48,7 @@ class SqlLanes:
         self._floors = LeaseStart()
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
-        # Their rows are in the lanes already; what is left is to note at which hosts they wait.
+        # Their rows are in the lanes already; only the hosts at which they wait have to be recorded.
         await note_hosts(tx, _best_of_hosts(jobs))
 
     async def pop(
@@ -164,18 +164,19 @@ class SqlLanes:
         return _Said(moved, sat, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
 
     async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
-        """Whether any scope is limited, if one of these jobs has some."""
+        """Return whether any quota may apply to these jobs."""
         if not any(row[SCOPES] is not None for row in leased):
             return False
         return self._in_one_statement or await tx.one("any_quota") is not None
 
     async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:
-        """Note at which hosts jobs wait that have just begun to; how many did."""
+        """Record the hosts of jobs that have just become available; returns how many jobs did."""
         await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
         return len(rows)
 
     async def _move(self, tx: Tx, moves: Sequence[Move]) -> tuple[set[str], set[str]]:
-        """Carry out moves where nobody can come between: look who is locked, then move them, alike ones together."""
+        """Carry out moves where no other writer can interfere: read which jobs are locked, then move them, grouping
+        equal moves."""
         rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
         held = {(row[0], row[1]): row[2] for row in rows}
         made = [move for move in moves if (move.job_id, move.epoch) in held]
@@ -198,7 +199,8 @@ class SqlLanes:
 
 
 def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
-    """A batch may hold an old grant of a job beside its newest: only the newest can have been the live one."""
+    """Return the refused moves. A batch may hold an old grant of a job beside its newest one, and only the newest
+    can have been live."""
     newest = {move.job_id: move.epoch for move in sorted(moves, key=lambda move: move.epoch)}
     return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
@@ -207,8 +209,8 @@ WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "d
 
 
 def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
-    """Which jobs go which way, by its number, and what each way is: most of a batch go the same one, and every element
-    of an array costs."""
+    """Return the distinct outcomes of these moves, and the index of the outcome of each job. Most moves of a batch
+    are alike, and every array element has a cost."""
     ways: dict[tuple[Any, ...], int] = {}
     numbers = [ways.setdefault(_way(move), len(ways) + 1) for move in moves]
     columns = list(map(list, zip(*ways, strict=True))) or [[] for _ in WAY]
@@ -217,13 +219,13 @@ def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
 
 
 def _way(move: Move) -> tuple[Any, ...]:
-    """Where a move leads, and what it costs."""
+    """Return the outcome of a move as columns: its target state, reason and penalty."""
     counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
     return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait), *counts, int(move.unseen))
 
 
 def _waits_again(move: Move) -> bool:
-    """Whether a job is to be had again at once."""
+    """Return whether the job becomes available again at once."""
     return move.to is JobState.PENDING and not move.wait
 
 
@@ -235,14 +237,14 @@ def _grouped(moves: list[Move], by: Callable[[Move], T]) -> dict[T, list[JobId]]
 
 
 def _best_of_hosts(jobs: Sequence[NewJob]) -> list[JobId]:
-    """The job that ranks best of each host and line, of those that wait from now on."""
+    """Return the best-ranked available job per host and lane, and all jobs with a start time."""
     best: dict[tuple[str, ...], NewJob] = {}
     for job in jobs:
         if job.host is not None and job.not_before is None:
             line = (job.lane, job.kind, job.capability, job.host)
             if line not in best or job.priority > best[line].priority:
                 best[line] = job
-    timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # some may wait already
+    timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # some may be due already
     return [*(job.id for job in best.values()), *timed]
 
 
@@ -254,13 +256,13 @@ def _in_order(rows: list[Any], request: LeaseRequest) -> list[Any]:
 
 
 def lease_of(row: Any) -> Lease:
-    # By place: names cost as much as the rest, and a batch has many rows.
+    # By index: access by name costs as much as the rest, and a batch has many rows.
     job_id, epoch, kind, run_id, payload, attempts, max_attempts, crash_count, waited = row[:9]
     return Lease(Fence(job_id, epoch), kind, run_id, payload, attempts, max_attempts, crash_count, waited / 1e6)
 
 
 def _granted(row: Any) -> Lease:
-    """A lease that was popped from a lane."""
+    """Build the lease of a job that was popped from a lane."""
     lease = lease_of(row)
     lease.priority, lease.ttl_seconds = row[13], row[14] / 1e6
     return lease

@@ -1,4 +1,4 @@
-"""The lead of chores on SQL."""
+"""Leader election for chores, on SQL."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from shoal.base.leader import LeaderTerm
 
 
 class SqlLeaderStore:
-    """Answers `base.leader.LeaderStore`."""
+    """Implements `base.leader.LeaderStore`."""
 
     async def claim(self, tx: Tx, chore: str, holder: str, ttl: timedelta) -> LeaderTerm | None:
         number = await tx.value("claim_lead", chore=chore, holder=holder, ttl=span(ttl))

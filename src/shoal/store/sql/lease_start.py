@@ -1,25 +1,25 @@
-"""Where to begin in a line that is leased from by large batches, on PostgreSQL: what was leased since the last vacuum
-stands before it, and each look steps over all of that. Who takes little at a time looks from the beginning."""
+"""Start positions for leases in large batches, on PostgreSQL: jobs leased since the last vacuum leave dead rows at
+the head of a lane, and each query would skip over all of them. Small batches always start at the head."""
 
 from typing import Any
 
 from shoal.queue.job import LeaseRequest
 
-LANE, RANK = 10, 11  # places in a granted row
+LANE, RANK = 10, 11  # indexes in a granted row
 LOWEST = -(1 << 62)
-LARGE = 50  # jobs of a batch
-LOOKS = 9  # from a floor before the next from the beginning: so long may a job with a better rank be overlooked
+LARGE = 50  # jobs per batch
+LOOKS = 9  # queries from there before the next from the head; until then a better-ranked job may be missed
 
 
 class LeaseStart:
-    """Remembers, for one process, how far large batches came."""
+    """Remembers, for one process, how far large batches have advanced."""
 
     def __init__(self) -> None:
         self._ranks: dict[tuple[str, ...], int] = {}
         self._looks = 0
 
     def of(self, taker: LeaseRequest, limit: int) -> list[int]:
-        """For each lane of a taker the rank at which to begin."""
+        """Return the start rank for each lane of a lease request."""
         if limit < LARGE or self._looks >= LOOKS:
             self._ranks.clear()
             self._looks = 0
@@ -28,7 +28,7 @@ class LeaseStart:
         return [self._ranks.get(_line(taker, lane), LOWEST) for lane in taker.lanes]
 
     def learn(self, taker: LeaseRequest, limit: int, granted: list[Any]) -> None:
-        """A batch that was full leaves nothing behind it that anybody could take."""
+        """Learn from a batch: a full one leaves no job before its last rank that could be leased."""
         if limit < LARGE or len(granted) < limit or len(taker.kinds) * len(taker.capabilities) > 1:
             self._ranks.clear()
             return

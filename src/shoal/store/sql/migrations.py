@@ -1,4 +1,4 @@
-"""Numbered migrations: which there are, which a store has, and how it gets the rest."""
+"""Numbered migrations: list them, compare them with those a store has, and find those it lacks."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered step of the schema."""
+    """One numbered migration of the schema."""
 
     version: int
     name: str
@@ -17,14 +17,14 @@ class Migration:
 
     @property
     def fingerprint(self) -> str:
-        """What tells this step from another of its number; comments and spaces do not count."""
+        """A hash that tells this migration from another with the same number; comments and whitespace do not count."""
         bare = " ".join(re.sub(r"--[^\n]*", "", self.sql).split())
         return hashlib.sha256(bare.encode()).hexdigest()[:16]
 
 
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """All steps of one dialect, in order."""
+    """Return all migrations of one dialect, in order."""
     folder = Path(__file__).parent / "migrations" / dialect
     steps = []
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
@@ -39,7 +39,7 @@ def newest(dialect: str) -> int:
 
 
 def differing(dialect: str, applied: dict[int, str | None]) -> int | None:
-    """The first step that a store has and that is not ours; None if what it has, we made."""
+    """Return the first migration that was applied to a store but is not ours; None if all of them are ours."""
     ours = {step.version: step.fingerprint for step in migrations(dialect)}
     return next((version for version, made in sorted(applied.items()) if made != ours.get(version, made)), None)
 

@@ -8,7 +8,7 @@ from shoal.events.event import Event
 
 
 class SqlOutbox:
-    """Answers `events.store.OutboxStore`."""
+    """Implements `events.store.OutboxStore`."""
 
     async def append(self, tx: Tx, *events: Event) -> None:
         await tx.many("append_events", [_row(event) for event in events])

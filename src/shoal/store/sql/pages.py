@@ -17,14 +17,14 @@ _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "conten
 
 
 class SqlPageStore:
-    """Answers `pages.store.PageStore`."""
+    """Implements `pages.store.PageStore`."""
 
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
         await tx.many("insert_details", _details(crawl, pages))
         try:
             return await tx.many("insert_pages", rows)
-        except UnicodeEncodeError:  # half a surrogate pair in some text: rare, so looked for only now
+        except UnicodeEncodeError:  # a lone surrogate in some text: rare, so checked only now
             return await tx.many("insert_pages", [_encodable(row) for row in rows])
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
@@ -74,7 +74,7 @@ def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
     row = dict(zip(_PLAIN, _plain(page), strict=True))
     for name in _FOREIGN:
         if row[name] is not None and "\x00" in row[name]:
-            row[name] = row[name].replace("\x00", "")  # PostgreSQL has no NUL in text
+            row[name] = row[name].replace("\x00", "")  # PostgreSQL rejects NUL in text
     row["crawl"], row["key"], row["chk"] = crawl, key, chk
     row["rendered"] = int(page.rendered)
     row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None

@@ -12,7 +12,7 @@ _FIELDS = tuple(field.name for field in fields(Policy))
 
 
 class SqlPolicies:
-    """Answers `plan.store.PolicyStore`."""
+    """Implements `plan.store.PolicyStore`."""
 
     async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
         await tx.many("insert_policies", [_row(policy) for policy in policies])
@@ -110,5 +110,5 @@ def _policy(row: Any) -> Policy:
 
 
 def _plain(value: Any) -> Any:
-    """SQLite and PostgreSQL have one way to keep a yes: a number."""
+    """Convert a boolean to a number: both databases store booleans as integers."""
     return int(value) if isinstance(value, bool) else value

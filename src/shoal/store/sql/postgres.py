@@ -1,4 +1,4 @@
-"""PostgreSQL behind the database port: a pool of connections, statement timeouts, the server's clock."""
+"""PostgreSQL behind the database port: connection pool, statement timeouts, error translation, the server's clock."""
 
 import asyncio
 import os
@@ -19,18 +19,18 @@ from shoal.store.sql.growth import Growth
 T = TypeVar("T")
 
 TRIES = 5
-UPGRADE_LOCK = 7_346_019  # any number of our own: one upgrader at a time
+UPGRADE_LOCK = 7_346_019  # an arbitrary number for the advisory lock: one upgrade at a time
 SESSION = {
     "application_name": "shoal",
     "idle_in_transaction_session_timeout": "10s",  # ours never idle; a stopped process must not keep its locks
     "timezone": "UTC",
-    "enable_seqscan": "off",  # plans are kept: one made while a table is small must not read it all when it is large
-    "plan_cache_mode": "force_generic_plan",  # planning a statement of the queue anew takes longer than running it
+    "enable_seqscan": "off",  # plans are kept: one made while a table is small must not scan it when it is large
+    "plan_cache_mode": "force_generic_plan",  # planning a queue statement takes longer than running it
     "jit": "off",  # our statements are short; compiling one costs more than running it
 }
-# What a second try can cure: the unit of work is run again from its start.
+# Errors that a retry can resolve: the unit of work is run again from its start.
 CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, Conflict)
-# Who looked whether a key is free and then took it may have been too late: a second try sees whose it is.
+# A unit that checked whether a key is free and then inserted it may have lost a race: a retry sees the existing row.
 RACES = (*CONFLICTS, asyncpg.UniqueViolationError)
 GONE = (
     asyncpg.PostgresConnectionError,
@@ -40,9 +40,9 @@ GONE = (
     asyncpg.TooManyConnectionsError,
     asyncpg.QueryCanceledError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a call was cancelled while its connection was cut
+    asyncpg.InternalClientError,  # a call was cancelled while its connection was lost
     asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.ReadOnlySQLTransactionError,  # a standby, while another one takes over
+    asyncpg.ReadOnlySQLTransactionError,  # a standby during a failover
     asyncpg.OutOfMemoryError,
     ConnectionError,
     OSError,
@@ -57,7 +57,7 @@ class PostgresTx:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.rows = 0  # of its batches
+        self.rows = 0  # written in batches
         self.callbacks: list[Callback] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
@@ -112,7 +112,7 @@ class PostgresDatabase:
         """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
         self._growth = Growth(clock or SystemClock())
         self._attempt = self._one_statement if single_statements else self._transaction
-        self._idle_seconds = 0 if single_statements else 300  # who hurries finds its connection open
+        self._idle_seconds = 0 if single_statements else 300  # latency matters here, so connections are kept open
         self._url = settings.url
         self._pool_size = settings.pool_size
         self._patience = settings.connect_timeout.total_seconds()
@@ -151,7 +151,7 @@ class PostgresDatabase:
         return await self._translated(on_snapshot)
 
     async def connect_apart(self, session: Mapping[str, str]) -> Any:
-        """A connection outside the pool, for whoever must not wait for others; its owner closes it."""
+        """Open a connection outside the pool, for callers that must not wait for others; the caller closes it."""
 
         async def call() -> Any:
             _check(self._url)
@@ -161,14 +161,14 @@ class PostgresDatabase:
         return await self._translated(call)
 
     async def notify(self, channel: str) -> None:
-        """Send an empty notification to whoever listens on the channel."""
+        """Send an empty notification to all listeners on the channel."""
         await self.run(lambda tx: tx.execute("notify", channel=channel))
 
     async def check_room(self) -> None:
-        """Only the server knows: whoever writes hears of it."""
+        """Do nothing: only the server knows its free space, and writes fail when it is full."""
 
     async def current(self) -> int:
-        """The schema version of the database; 0 if it is empty. Changes nothing."""
+        """Return the schema version of the database; 0 if it is empty. Changes nothing."""
         return await self._on_own_connection(_version)
 
     async def upgrade(self) -> int:
@@ -205,12 +205,12 @@ class PostgresDatabase:
         )
 
     async def _begin(self, connection: Any) -> None:
-        pid = connection.get_server_pid()  # the pool's handle cannot tell when the connection is gone
+        pid = connection.get_server_pid()  # the pool's proxy cannot report that the connection was closed
         connection.add_termination_listener(lambda _: self._growth.forget(pid))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """A connection of the pool whose plans are for a store as large as it is."""
+        """Yield a connection of the pool whose plans suit the current table sizes."""
         async with self._open_pool.acquire(timeout=self._patience) as connection:
             await self._growth.keep_up(connection)
             yield connection
@@ -249,7 +249,7 @@ class PostgresDatabase:
         self._growth.wrote(tx.rows)
         call_all(tx.callbacks)
         for later in tx.later:
-            # The unit is committed, and its caller must learn so even if the work that follows it fails.
+            # The unit is committed, and its caller must be told so even if the follow-up work fails.
             with suppress(*RACES, *GONE):
                 await self._retried(self._transaction, later)
         return done
@@ -267,7 +267,7 @@ class PostgresDatabase:
             await _upgrade(connection)
 
     async def _translated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Foreign errors become ours here and nowhere else."""
+        """Translate driver errors into ours; this is the only place that does."""
         try:
             return await call()
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
@@ -293,14 +293,14 @@ _URL_FIX = "write it as postgresql://user:password@host:5432/database"
 
 
 def _why(error: Exception) -> str:
-    """What is wrong, without the numbers and tuples that drivers put around it."""
+    """Return the cause without the numbers and tuples that drivers add."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
 
 
 async def _as_it_is(connection: Any) -> None:
-    """A connection goes back to the pool without a round trip: our units set nothing in its session, and what they left
+    """Return a connection to the pool without a round trip: our units change no session settings, and what they left
     open is rolled back before."""
 
 
@@ -309,13 +309,13 @@ def _columns(query: queries.Query, rows: Rows) -> Iterable[tuple[Any, ...]]:
 
 
 def _touched(tag: str) -> int:
-    """The count at the end of a command tag such as `UPDATE 3`."""
+    """Return the count at the end of a command tag such as `UPDATE 3`."""
     count = tag.rpartition(" ")[2]
     return int(count) if count.isdigit() else 0
 
 
 def _check(url: str) -> None:
-    """Refuse an address that the driver would answer with a bare error, or with the password in it."""
+    """Reject a URL on which the driver would raise a bare error, or an error that contains the password."""
     try:
         parts = urlsplit(url)
         readable = parts.port != 0 and not (parts.username is None and ":" in parts.netloc and parts.port is None)
@@ -326,7 +326,7 @@ def _check(url: str) -> None:
 
 
 def _without_secrets(url: str) -> str:
-    """The address as it may be shown: host, port and database, nothing else."""
+    """Return the URL as it may be shown: host, port and database only."""
     try:
         parts = urlsplit(url)
         place = f"{parts.hostname or 'local'}:{parts.port}" if parts.port else parts.hostname or "local"
@@ -341,7 +341,7 @@ async def _version(connection: Any) -> int:
 
 
 async def _fingerprints(connection: Any) -> dict[int, str | None]:
-    """What each step was when it was applied; None if nobody wrote it down."""
+    """Return the fingerprint of each migration when it was applied; None if it was not recorded."""
     if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
         return {}
     rows = await connection.fetch("SELECT version, to_jsonb(s) ->> 'fingerprint' FROM schema_version AS s")
@@ -350,7 +350,7 @@ async def _fingerprints(connection: Any) -> dict[int, str | None]:
 
 async def _upgrade(connection: Any) -> None:
     async with connection.transaction():
-        # Held to the end of the transaction: processes that start together upgrade once.
+        # Held to the end of the transaction, so that processes that start together upgrade once.
         await connection.execute("SELECT pg_advisory_xact_lock($1)", UPGRADE_LOCK)
         await connection.execute(
             "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ, fingerprint TEXT)"

@@ -1,8 +1,8 @@
-"""Hints between the processes on one PostgreSQL database: LISTEN and NOTIFY, on a connection of their own.
+"""Wake-up hints between the processes on one PostgreSQL database: LISTEN and NOTIFY on a separate connection.
 
-A notification takes a lock of the whole server for a moment, so none is ever part of a commit that does anything else.
-Each is sent at once while there are few; a process that enqueues without end sends one in a tenth of a second. Nothing
-tells a listener that it is deaf (a pooler between, a connection that is half gone), so it tests itself.
+A notification briefly takes a server-wide lock, so none is ever part of a commit that does anything else. Notifications
+are sent at once while there are few; a process that enqueues continuously sends one every tenth of a second. A listener
+cannot notice that it receives nothing (a pooler in between, a half-open connection), so it tests itself.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.queue.wake import WakeDegraded, WakeListeners, WakeRestored
 
-CALM = 50  # announcements of one process in a second that go out at once
-QUIET_SECONDS = 0.1  # between two of a process that has more to say
+CALM = 50  # announcements of one process in a second that are sent at once
+QUIET_SECONDS = 0.1  # between two announcements above that rate
 TEST_EVERY = 5.0  # seconds
 TEST_PATIENCE = 2.0
-CALL_SECONDS = 5.0  # for one statement
-PAUSE_SECONDS = 1.0  # before another connection is tried
+CALL_SECONDS = 5.0  # per statement
+PAUSE_SECONDS = 1.0  # before reconnecting
 LAST_WORD_SECONDS = 2.0
-# Committing a notification writes to the log; losing one in a crash is no harm, so nobody waits for the disk.
+# Committing a notification writes to the WAL; losing one in a crash is harmless, so do not wait for the disk.
 SESSION = {"synchronous_commit": "off"}
 DEAF = "notifications of its own do not come back (is there a pooler in transaction mode?)"
 
@@ -32,7 +32,7 @@ Notify = Callable[[str], Awaitable[None]]
 
 
 class PostgresWake:
-    """Answers `queue.wake.Wake`. `connect` opens a connection of our own, `notify` notifies on another one."""
+    """Implements `queue.wake.Wake`. `connect` opens a dedicated connection, `notify` sends on another one."""
 
     swift = True
 
@@ -82,7 +82,7 @@ class PostgresWake:
         while not self._closing or self._due:
             try:
                 await self._on_connection()
-            except Exception as error:  # whatever it was: a listener that ends is deaf for good
+            except Exception as error:  # any error: a listener that stops would never receive anything again
                 self._degrade(str(error) or type(error).__name__)
                 await self._clock.sleep(PAUSE_SECONDS)
 
@@ -94,7 +94,7 @@ class PostgresWake:
             await connection.add_listener(channel, self._hear)
             await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
             self._test_at = self._clock.monotonic()
-            self._ears.tell()  # what was announced while nobody listened
+            self._ears.tell()  # for hints that were sent while nobody listened
             if not self._listens:
                 self._restore()
             await self._converse(connection, channel)
@@ -111,7 +111,7 @@ class PostgresWake:
             await self._rest()
 
     def _hear(self, connection: Any, pid: int, channel: str, payload: object) -> None:
-        if pid != connection.get_server_pid():  # what we say ourselves is told at once
+        if pid != connection.get_server_pid():  # our own hints were passed on at once
             self._ears.tell()
 
     async def _pass_on(self, connection: Any, channel: str) -> None:
@@ -125,13 +125,14 @@ class PostgresWake:
             self._be_quiet(self._clock.monotonic())
 
     def _be_quiet(self, now: float) -> None:
-        """Whoever has said much of late waits before the next word, and says then what has come up meanwhile."""
+        """Rate-limit announcements: after many within a second, delay the next one and merge those that come up
+        meanwhile."""
         self._said.append(now)
         if len(self._said) == CALM and now - self._said[0] < 1.0:
             self._quiet_until = now + QUIET_SECONDS
 
     async def _test(self) -> None:
-        """Send ourselves a notification the way another process would: on another connection."""
+        """Send ourselves a notification as another process would: on another connection."""
         self._test_at = self._clock.monotonic() + TEST_EVERY
         self._answered.clear()
         await self._notify(self._test_channel)
@@ -143,7 +144,7 @@ class PostgresWake:
         self._restore()
 
     async def _rest(self) -> None:
-        """Until there is something to say, or it is time for a test."""
+        """Wait until there is something to send, or a test is due."""
         now = self._clock.monotonic()
         moments = [self._test_at] if self._listens else []
         moments += [self._quiet_until] if self._due else []

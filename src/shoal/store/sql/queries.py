@@ -5,11 +5,11 @@
     UPDATE …
 
 A file in `queries/` serves both dialects, one in `queries/sqlite/` or `queries/postgres/` its own. Parameters are
-written `:name`. A query that PostgreSQL should run once for a whole batch says `-- batch: arrays`: its parameters are
-then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing). A query of a hot
-path says `-- rows: key chk fate`: its rows are tuples of these values, in both dialects.
+written `:name`. A query that PostgreSQL should run once for a whole batch is marked `-- batch: arrays`: its parameters
+are then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing). A query of a
+hot path is marked `-- rows: key chk fate`: its rows are tuples of these values, in both dialects.
 
-PostgreSQL keeps its plans, also those that it made for empty tables, so every query leaves it one way to its rows.
+PostgreSQL keeps its plans, even those made for empty tables, so every query allows only one access path to its rows.
 Decision 0029 has the idioms: scalar subqueries and `LATERAL (… OFFSET 0)` instead of joins, `CASE WHEN state = …`,
 `= ANY(ARRAY[…])`.
 """
@@ -28,7 +28,7 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::\w+|:([a-z_][a-z0-9_]*)")
 
 
 class Query(Struct, frozen=True):
-    """One named query, ready for its dialect."""
+    """One named query, prepared for its dialect."""
 
     name: str
     about: str
@@ -41,13 +41,13 @@ class Query(Struct, frozen=True):
         return tuple([values[name] for name in self.parameters])
 
     def rows(self, given: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """The rows of a batch, each in the order of the parameters."""
+        """Return the rows of a batch, each in the order of the parameters."""
         return given if self.tuples else [self.ordered(row) for row in given]
 
 
 @cache
 def load(dialect: str) -> dict[str, Query]:
-    """All queries of one dialect."""
+    """Return all queries of one dialect, by name."""
     folder = Path(__file__).parent / "queries"
     texts = [*_texts(folder), *_texts(folder / dialect)]
     found: dict[str, Query] = {}

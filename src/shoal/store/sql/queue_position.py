@@ -1,5 +1,5 @@
-"""The place of a URL in the queue of its host: shallow URLs first, then in the order in which they were found. One
-number holds both."""
+"""The position of a URL in the queue of its host: shallow URLs first, then in order of discovery. One number encodes
+both."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ def depth_at(place: int) -> int:
 
 
 class QueuePositions:
-    """Allocates places."""
+    """Allocates positions."""
 
     def __init__(self, dialect: str) -> None:
         self._numbered_here = dialect == "sqlite"  # PostgreSQL has a sequence, and its queries add the numbers
 
     async def behind(self, tx: Tx, depths: Sequence[int]) -> list[int]:
-        """Return places for URLs of these depths, each behind all earlier ones."""
+        """Return positions for URLs of these depths, each behind all earlier ones."""
         first = await tx.value("reserve_seq", count=len(depths)) if self._numbered_here and depths else 0
         step = int(self._numbered_here)
         return [(min(depth, DEEPEST) << DEPTH_BITS) + first + step * order for order, depth in enumerate(depths)]

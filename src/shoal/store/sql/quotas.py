@@ -1,4 +1,5 @@
-"""Seats on SQL: how many jobs of a scope are locked, which of those just granted find room, and who may come next."""
+"""Quotas on SQL: count the locked jobs of each quota key, park granted jobs that are over quota, and unpark jobs
+when there is room. A row of the table `job_seat` is one locked job that counts towards one key."""
 
 from collections.abc import Collection
 from functools import partial
@@ -10,14 +11,14 @@ from shoal.base.database import Tx
 from shoal.queue.job import quota_limit
 from shoal.store.sql.job_hosts import note_hosts
 
-ID, KIND, SCOPES, LANE, CAPABILITY = 0, 2, 9, 10, 12  # places in a granted row
-AHEAD = 1000  # jobs of a line that are looked at for others of a scope that is full
-LAST = 1 << 62  # the rank that is behind all
+ID, KIND, SCOPES, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
+AHEAD = 1000  # jobs at the head of a lane that are searched for others with a full quota key
+LAST = 1 << 62  # a rank behind all others
 UNPARK_AT_ONCE = 1000
 
 
 class QuotaCounts:
-    """One scope has so many seats. A job sits in every scope of its own that is limited while it is locked."""
+    """Counts locked jobs per quota key. While it is locked, a job has a seat in each of its limited quota keys."""
 
     async def settle(
         self,
@@ -28,15 +29,16 @@ class QuotaCounts:
         quotas: bool,
         waits: bool = True,
     ) -> tuple[list[Any], int]:
-        """The jobs in `left` leave their seats; of those granted, the ones that find room take seats and are given, the
-        others are parked, and counted. A taker that does not wait finds no room in a scope
-        that somebody else counts just now; the sweep lets those jobs in.
+        """Free the seats of the jobs in `left`; of the granted jobs, seat and return those within their quotas, and
+        park and count the others. With `waits` off, a key that another transaction is counting is treated as full; the
+        janitor unparks those jobs.
 
-        Only a grant needs the lock of a scope, and takes it after its jobs and before hosts. Leaving a seat needs none:
-        a lease that counts meanwhile sees one too many. The jobs that wait for the room are let in by a commit of its
-        own, for this one may have to wait for other jobs, and they for whoever counts in the scope."""
+        Only a grant locks quota keys, after its jobs and before hosts. Freeing a seat needs no lock: a concurrent lease
+        merely counts one too many. Parked jobs are unparked in a separate commit, because this one may have to wait for
+        other jobs, and those for a transaction that counts the same key.
+        """
         if left:
-            # A statement of its own, after the one that moved them: `mend` may have held it up, to give them seats.
+            # A separate statement after the one that moved them: that one may have waited for `mend`, which seats them.
             freed = {row["scope"] for row in await tx.all("leave_seats", ids=sorted(left))}
             for scope in sorted(freed):
                 tx.afterwards(partial(self.unpark, scope=scope))
@@ -56,8 +58,8 @@ class QuotaCounts:
         return kept, len(parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Let as many jobs stand in line as there is room in their scope; how many did. Call it in a commit that waits
-        for nothing afterwards: the jobs stay locked to its end."""
+        """Unpark as many jobs of a quota key as there is room for; returns how many. Call it in a commit that waits
+        for nothing afterwards: the jobs stay locked until its end."""
         await tx.value("lock_scopes", scopes=[scope])
         room = (await self._room(tx, [scope]))[scope]
         limit = UNPARK_AT_ONCE if room is None else min(room, UNPARK_AT_ONCE)
@@ -66,25 +68,26 @@ class QuotaCounts:
         return len(rows)
 
     async def with_room(self, tx: Tx, scopes: list[str]) -> list[str]:
-        """Those of the scopes in which there seems to be room; `unpark` counts again, under their locks."""
+        """Return the quota keys that seem to have room; `unpark` counts again, under their locks."""
         room = await self._room(tx, scopes)
         return [scope for scope in scopes if (left := room[scope]) is None or left > 0]
 
     async def mend(self, tx: Tx) -> None:
-        """Seats of jobs that are not locked are dropped, and those that are locked have one in each limited scope.
-        A job that somebody moves just now is left out: a seat would outlive its lease."""
+        """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key. Skips a
+        job that another transaction is moving, because its seat would outlive its lease."""
         await tx.execute("drop_empty_seats")
         await tx.execute("seat_locked")
 
     async def _lock(self, tx: Tx, scopes: list[str], *, waits: bool) -> Collection[str]:
-        """Have these scopes counted by us alone; those that are."""
+        """Lock these quota keys for counting; returns those that were locked."""
         if waits:
             await tx.value("lock_scopes", scopes=scopes)
             return scopes
         return {row["scope"] for row in await tx.all("try_lock_scopes", scopes=scopes)}
 
     async def _park_ahead(self, tx: Tx, scope: str, lane: str, kind: str, capability: str) -> int:
-        """Clear the head of a line of others that would find no room either: they must not hide who comes next."""
+        """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next
+        jobs."""
         line = {"lane": lane, "kind": kind, "capability": capability}
         end = await tx.value("end_of_look", **line, ahead=AHEAD)
         needle = orjson.dumps(scope).decode()
@@ -92,7 +95,7 @@ class QuotaCounts:
         return await tx.execute("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
 
     async def _room(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
-        """How many more may sit in each scope; None: as many as like."""
+        """Return how many more jobs each quota key may have; None: unlimited."""
         rows = await tx.all("seats_taken", scopes=scopes)
         most = {row["scope"]: quota_limit(row["scope"], row["most"]) for row in rows}
         taken = {row["scope"]: row["taken"] for row in rows}
@@ -100,7 +103,7 @@ class QuotaCounts:
 
 
 def _limited(scopes: str, quotas: bool) -> list[str]:
-    """The scopes of a job that may be limited."""
+    """Return the quota keys of a job that may be limited."""
     if not quotas and '"key:' not in scopes:
         return []
     return [scope for scope in orjson.loads(scopes) if quotas or quota_limit(scope, None) is not None]
@@ -109,7 +112,8 @@ def _limited(scopes: str, quotas: bool) -> list[str]:
 def _seated(
     granted: list[Any], wishes: dict[str, list[str]], room: dict[str, int | None]
 ) -> tuple[list[Any], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Who keeps the grant, in the order of their ranks; the seats that they take; and who found no room, and where."""
+    """Return the grants to keep, in the order of their ranks; the seats they take; and the jobs to park, each with
+    its full quota key."""
     kept: list[Any] = []
     seats: list[tuple[str, str]] = []
     parked: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""How much of what is large is read at once: rows are looked at with their sizes before they are read."""
+"""Limits how much large data is read at once: the sizes of rows are queried before their contents."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ MOST_READ = 16_000_000  # characters in memory at once
 
 
 def readable(rows: Sequence[Any]) -> list[Any]:
-    """Of rows with their sizes the first ones, as many as may be in memory at once; at least one."""
+    """Return the first rows that fit into memory together, by their sizes; at least one."""
     size, found = 0, list[Any]()
     for row in rows:
         size += row["size"]

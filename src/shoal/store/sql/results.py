@@ -21,7 +21,7 @@ _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_co
 
 
 class SqlResultStore:
-    """Answers `page_jobs.store.ResultStore`."""
+    """Implements `page_jobs.store.ResultStore`."""
 
     async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[str | None]:
         return [row["run_id"] for row in await tx.all("runs_of_jobs", ids=job_ids)]
@@ -80,7 +80,7 @@ class SqlResultStore:
 
 
 def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
-    """What a group says holds for all of its jobs; one without a group says it itself."""
+    """Build a held job. The spec of a group applies to all of its jobs; a job without a group has its own."""
     own = _readable(row["payload"])
     said = own if spec is None else spec
     job_id, kind, run_id, epoch, owner, attempts, max_attempts = row[:7]
@@ -89,8 +89,8 @@ def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
 
 
 def _readable(payload: str) -> dict[str, Any]:
-    """What a job says of itself, as far as it is what we know: whoever ends one that nobody can read must not stumble
-    over it."""
+    """Return the known, well-typed fields of a job's payload, so that a job with an unreadable payload can still be
+    ended."""
     with suppress(orjson.JSONDecodeError):
         said = orjson.loads(payload)
         if isinstance(said, dict):
@@ -103,7 +103,7 @@ def _common(row: Any) -> dict[str, Any]:
 
 
 def _row(new: NewResult) -> tuple[Any, ...]:
-    """In the order that `insert_results` names."""
+    """Return the columns in the order that `insert_results` names."""
     result = new.result
     message = None if result.error_message is None else _text(result.error_message)[:LONGEST_MESSAGE]
     data = None if result.data is None else json_of(result.data).decode()
@@ -115,7 +115,7 @@ def _row(new: NewResult) -> tuple[Any, ...]:
 
 
 def _text(value: Any) -> Any:
-    """PostgreSQL has no NUL in text, and nobody half a surrogate pair."""
+    """Remove NUL, which PostgreSQL rejects in text, and replace lone surrogates, which cannot be encoded."""
     return value if value is None or (value.isascii() and "\x00" not in value) else encodable(value).replace("\x00", "")
 
 

@@ -1,8 +1,8 @@
-"""SQLite behind the database port: one writer thread per process, one reader thread, several processes on one file.
+"""SQLite behind the database port: one writer thread and one reader thread per process, several processes on one file.
 
-The hop to a thread costs several times the statement itself, so the writer takes every unit of work that waits when it
-wakes into one transaction, each in a savepoint of its own: one bad unit does not undo the others. A unit is a coroutine
-that awaits only its transaction; here nothing in it ever waits, so the thread drives it to its end in one go.
+The hop to a thread costs several times the statement itself, so the writer runs all units of work that wait when it
+wakes in one transaction, each in its own savepoint: one failed unit does not undo the others. A unit is a coroutine
+that awaits only its transaction; nothing in it blocks here, so the thread runs it to its end in one step.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 WAL_RESET_FIX = (3, 51, 3)
-# Keys are random: a large cache keeps their tree at hand, and a long log is worth it, because most pages that a commit
-# writes are written again by the next ones.
+# Keys are random: a large cache holds their tree, and a long WAL pays off, because most pages that a commit writes are
+# written again by the next ones.
 CACHE_KB = 40_960
 READER_CACHE_KB = 8_192
 CHECKPOINT_PAGES = 16_000  # 64 MB
 NO_ROOM = 65_536  # bytes
-MAX_UNITS = 64  # of one transaction: bounds how long a unit waits for its neighbours
+MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
 
 
 class SqliteTx:
@@ -52,7 +52,7 @@ class SqliteTx:
         self._queries = queries.load("sqlite")
 
     async def all(self, query: str, **values: Any) -> list[Any]:
-        # Always read to the end: a statement with RETURNING is only done when it is exhausted.
+        # Always read to the end: a statement with RETURNING is complete only when it is exhausted.
         return self._execute(query, values).fetchall()
 
     async def one(self, query: str, **values: Any) -> Any | None:
@@ -80,29 +80,29 @@ class SqliteTx:
         self.callbacks.append(callback)
 
     def afterwards(self, work: Work[Any]) -> None:
-        """Run it in the same commit: there is one writer, so nobody waits for its locks."""
+        """Run it in the same commit: there is only one writer, so nobody waits for its locks."""
         self.later.append(work)
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         for name, value in values.items():
-            if type(value) is list:  # SQLite has no arrays: its queries read lists by json_each
+            if type(value) is list:  # SQLite has no arrays: its queries read lists with json_each
                 values[name] = orjson.dumps(value).decode()
         found = self._queries[query]
         return self._connection.execute(found.sql, found.ordered(values))
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that knows how the store's clock is anchored."""
+    """A connection that knows the anchor of the store's clock."""
 
     base = at = since = 0
 
     def read_clock(self) -> None:
-        """Learn, once in each transaction, whether another process anchored it anew."""
+        """Reload the anchor, once per transaction, in case another process changed it."""
         self.base, self.at, self.since = self.execute("SELECT base, at, since FROM store_clock").fetchone()
 
 
 class _Unit:
-    """A unit of work on its way through the writer: the work, its outcome, and the event loop that waits for it."""
+    """A unit of work in the writer: the work, its outcome, and the event loop that waits for it."""
 
     __slots__ = ("callbacks", "error", "future", "loop", "result", "work")
 
@@ -115,7 +115,7 @@ class _Unit:
         self.callbacks: list[Callback] = []
 
     def run(self, connection: "_Connection") -> None:
-        """Drive the work to its end, and what it put off to after it."""
+        """Run the work to its end, and then the work it deferred."""
         tx = SqliteTx(connection)
         self.result = _run_to_its_end(self.work, tx)
         self.callbacks = tx.callbacks
@@ -125,9 +125,9 @@ class _Unit:
             self.callbacks += following.callbacks
 
     def deliver(self) -> None:
-        """Hand over the outcome, on the event loop."""
+        """Deliver the outcome, on the event loop."""
         if self.error is None:
-            call_all(self.callbacks)  # also for a caller that was cancelled: the unit is committed
+            call_all(self.callbacks)  # even if the caller was cancelled: the unit is committed
         if self.future.done():
             return
         if self.error is not None:
@@ -144,7 +144,7 @@ class SqliteDatabase:
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self._anchor = (0, 0, 0)  # of the store's clock, as it was when the file was opened
+        self._anchor = (0, 0, 0)  # of the store's clock, when the file was opened
         self._writes: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -155,7 +155,7 @@ class SqliteDatabase:
 
     @property
     def warning(self) -> str | None:
-        """What an operator should know about this SQLite, if anything."""
+        """A warning for the operator about this SQLite version, if there is one."""
         if sqlite3.sqlite_version_info >= WAL_RESET_FIX:
             return None
         wanted = ".".join(map(str, WAL_RESET_FIX))
@@ -182,7 +182,7 @@ class SqliteDatabase:
         return cast(T, await self._submit(self._reads, work))
 
     async def check_room(self) -> None:
-        """Raise `StorageFull` unless its disk has room for more than what the log has reserved already."""
+        """Raise `StorageFull` unless the disk has more free space than the WAL has already reserved."""
         try:
             await asyncio.to_thread(disk.try_room, self.path.parent)
         except OSError as error:
@@ -190,7 +190,7 @@ class SqliteDatabase:
             raise translated from error
 
     async def current(self) -> int:
-        """The schema version of the file; 0 if there is none. Changes nothing."""
+        """Return the schema version of the file; 0 if there is none. Changes nothing."""
         if not self.path.exists():
             return 0
         return await asyncio.to_thread(self._on_own_connection, _version)
@@ -219,9 +219,9 @@ class SqliteDatabase:
             make_private(self.path.parent)
         except OSError as error:
             raise self._translate(error) from error
-        # It holds secrets. SQLite gives its log and index the mode of the file itself. Only a new one is opened here:
+        # It holds secrets. SQLite gives its WAL and index the mode of the file itself. Only a new file is opened here:
         # closing a file that a connection of this process uses would drop the locks of that connection.
-        with suppress(OSError):  # it is there, or SQLite will say why it cannot be
+        with suppress(OSError):  # it exists, or SQLite will report why it cannot be created
             os.close(open_private(str(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self._on_own_connection(lambda connection: self._migrate(connection, upgrade))
 
@@ -276,7 +276,7 @@ class SqliteDatabase:
         return connection
 
     def _start_clock(self, connection: _Connection) -> None:
-        """Anchor the store's clock if the machine has started since, or is another one."""
+        """Re-anchor the store's clock if the machine was rebooted or is another one."""
         if after_boot(_anchor(connection), WallClock.of(self._clock)) is not None:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -305,7 +305,8 @@ class SqliteDatabase:
             connection.close()
 
     def _connect_for(self, units: list[_Unit]) -> _Connection | None:
-        """The connection of a thread. If it cannot be had now, these units hear why, and the next ones try again."""
+        """Return the connection of a thread. If connecting fails, these units get the error, and the next ones try
+        again."""
         try:
             return self._connect()
         except Exception as error:
@@ -333,7 +334,7 @@ class SqliteDatabase:
                 self._run_unit(connection, unit, alone=len(units) == 1)
             connection.execute("COMMIT")
         except BaseException as error:
-            # Whatever made the transaction as a whole fail: nothing of it is stored, and every unit hears it.
+            # The transaction as a whole failed: nothing of it is stored, and every unit gets the error.
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -350,7 +351,7 @@ class SqliteDatabase:
         except BaseException as error:
             unit.error = self._translate(error)
             if not connection.in_transaction:
-                raise  # a full disk rolls the whole transaction back by itself
+                raise  # a full disk rolls the whole transaction back
             connection.execute("ROLLBACK TO unit")
         connection.execute("RELEASE unit")
 
@@ -378,13 +379,13 @@ class SqliteDatabase:
                 connection.execute("ROLLBACK")
 
     def _without_room(self) -> bool:
-        # SQLite calls some writes that found no room, those of its index of the log, an I/O error.
+        # SQLite reports some writes to a full disk, those to the WAL index, as I/O errors.
         with suppress(OSError):
             return shutil.disk_usage(self.path.parent).free < NO_ROOM
         return False
 
     def _translate(self, error: BaseException) -> BaseException:
-        """A foreign error, as ours; others stay what they are."""
+        """Translate a driver error into ours; return other errors unchanged."""
         if isinstance(error, OSError):
             if error.errno in disk.NO_ROOM:
                 return StorageFull(self.name)
@@ -409,7 +410,7 @@ class SqliteDatabase:
         return error
 
 
-_PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the log or its index could not be made, or grow
+_PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the WAL or its index could not be created or extended
 _UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
 _PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
 
@@ -426,7 +427,7 @@ def _run_to_its_end(work: Work[Any], tx: SqliteTx) -> Any:
 
 def _deliver(units: list[_Unit]) -> None:
     for unit in units:
-        with suppress(RuntimeError):  # its loop is closed: the asker has gone while we worked
+        with suppress(RuntimeError):  # its loop was closed meanwhile: nobody waits for the outcome
             unit.loop.call_soon_threadsafe(unit.deliver)
 
 
@@ -441,7 +442,7 @@ def _version(connection: _Connection) -> int:
 
 
 def _fingerprints(connection: _Connection) -> dict[int, str | None]:
-    """What each step was when it was applied; None if nobody wrote it down."""
+    """Return the fingerprint of each migration when it was applied; None if it was not recorded."""
     made: dict[int, str | None] = dict.fromkeys(range(1, _version(connection) + 1))
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
         made |= dict(connection.execute("SELECT version, fingerprint FROM schema_version").fetchall())
@@ -472,7 +473,7 @@ def _apply_next(connection: _Connection) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """The single statements of a script: `executescript` would commit before it runs."""
+    """Split a script into single statements: `executescript` would commit before it runs."""
     found, current = [], ""
     for line in script.splitlines(keepends=True):
         current += line

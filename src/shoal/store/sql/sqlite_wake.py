@@ -1,5 +1,5 @@
-"""Hints between the processes on one SQLite file: each looks whether the file changed, and whether a job then waits
-that did not before. One that nobody here can take wakes nobody twice."""
+"""Wake-up hints between the processes on one SQLite file: each polls whether the file changed, and then whether a
+new job waits. A job that no worker here can take causes only one wake-up."""
 
 import asyncio
 import sqlite3
@@ -16,8 +16,8 @@ LOOK_EVERY = 0.05  # seconds
 
 
 class SqliteWake:
-    """Answers `queue.wake.Wake`. Looking costs microseconds, takes no lock, and stops while nobody is hungry; so it
-    is done on the loop itself."""
+    """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while nobody is hungry, so
+    it runs on the event loop itself."""
 
     swift = False
     trouble = None
@@ -27,11 +27,11 @@ class SqliteWake:
         self._clock = clock
         self._ears = WakeListeners(signals)
         self._seen: int | None = None
-        self._waiting: frozenset[str] = frozenset()  # the last job of each line
+        self._waiting: frozenset[str] = frozenset()  # the last job of each lane
         self._looking: asyncio.Task[None] | None = None
 
     def announce(self) -> None:
-        self._ears.tell()  # whoever else is on the file sees it change
+        self._ears.tell()  # other processes see the file change
 
     def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
         if self._looking is None:
@@ -49,7 +49,7 @@ class SqliteWake:
         try:
             while True:
                 await self._clock.sleep(LOOK_EVERY)
-                with suppress(sqlite3.Error):  # busy, or away: polling is the floor
+                with suppress(sqlite3.Error):  # busy or unavailable: workers still poll for jobs
                     connection = connection or self._connect()
                     if self._ears.hungry and self._job_may_wait(connection):
                         self._ears.tell()

@@ -1,5 +1,5 @@
-"""One take of a walker on SQL: read the hosts that are ready and what waits there, write what the rotation decided. The
-number of statements does not depend on the number of hosts."""
+"""One take of a walker on SQL: read the hosts that are ready and their waiting URLs, and write what the rotation
+decided. The number of statements does not depend on the number of hosts."""
 
 from collections import Counter, defaultdict
 from typing import Any
@@ -19,12 +19,12 @@ from shoal.store.sql.hosts import standing
 from shoal.store.sql.queue_position import depth_at
 
 KINDS = tuple(UrlKind)
-CLOSED_AT_ONCE = 1000  # URLs of a host that has given all its pages
+CLOSED_AT_ONCE = 1000  # URLs of a host that has reached its page limit
 CHAIN = Decoder(RedirectChain)
 
 
 class Take:
-    """One take. It holds locks on the rows of the hosts that it asks (SQLite: on everything)."""
+    """One take. It locks the rows of the hosts that it requests (on SQLite, the whole database)."""
 
     def __init__(
         self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, hosts: HostStore, admission: Admission | None
@@ -37,12 +37,12 @@ class Take:
         self._admission = admission
         self._key_seed = 0
         self._now_at = 0  # when the hosts were read, by the store's clock
-        self._closed = 0  # URLs of hosts that have given all their pages
+        self._closed = 0  # URLs of hosts that have reached their page limit
         self._has_targets = False  # whether any URL of the crawl redirects to another one
 
     async def take_suspect(self, row: Any, in_flight: int) -> Taken | None:
-        """Take the one URL that must be alone in flight, once nothing else is. Return None if its host may not be asked
-        soon: then it holds nobody back."""
+        """Take the one URL that must be alone in flight, once nothing else is. Return None if its host may not be
+        requested soon, so that it does not hold up other URLs."""
         host = row["host"]
         standings = await self._hosts.standings(self._tx, [host])
         self._read_crawl(row)
@@ -61,7 +61,7 @@ class Take:
         return self._taken(rotation.tasks)
 
     async def take(self, want: int) -> Taken:
-        """Take up to so many URLs, shared out evenly over the hosts that may be asked."""
+        """Take up to `want` URLs, spread evenly over the hosts that may be requested."""
         rotation = Rotation(await self._candidates(min(want, HOSTS_PER_TAKE)), self._rate, want, self._admission)
         await self._limit(rotation)
         await self._read(rotation)
@@ -75,8 +75,8 @@ class Take:
         return Taken(tasks=tasks, settled=self._closed, skips=skips)
 
     async def _candidates(self, most: int) -> list[HostCandidate]:
-        """The hosts to ask: those that this walker or nobody has claimed. Several walkers leave each other an equal
-        share; one that finds no host of its own helps at another's."""
+        """Return the hosts to request: those claimed by this walker or by nobody. Several walkers leave each other
+        an equal share; a walker that finds no host of its own helps with another's."""
         tx, mark = self._tx, {"crawl": self._crawl, "job_id": self._fence.job_id}
         rows = await tx.all("ready_hosts", **mark, epoch=self._fence.epoch, limit=most)
         candidates = [
@@ -103,11 +103,11 @@ class Take:
             return share.chosen
         locked = await tx.all("lock_one_host", crawl=self._crawl, host=others[0]["host"])
         self._read_crawl(others[0])
-        # How many pages the host gave is known only under its lock.
+        # The page count of a host is known only under its lock.
         return [HostCandidate(row["host"], others[0]["origin"], standing(others[0]), row["pages"]) for row in locked]
 
     def _read_crawl(self, row: Any) -> None:
-        """Remember what a row of a host says about the whole crawl."""
+        """Remember the crawl-wide columns of a host row."""
         self._key_seed, self._now_at, self._has_targets = row["key_seed"], row["now"], bool(row["has_targets"])
 
     async def _limit(self, rotation: Rotation) -> None:
@@ -117,7 +117,7 @@ class Take:
                 await self._close(batch)
 
     async def _close(self, batch: HostBatch) -> None:
-        """Close what waits at a host that has given all its pages, up to a number of URLs in one take."""
+        """Close the waiting URLs of a host that has reached its page limit, a limited number per take."""
         place, fate = {"crawl": self._crawl, "host": batch.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
         rows = await self._tx.all("close_host", **place) or await self._tx.all("close_host_again", **place)
         urls = [(Url(row["start"] or batch.origin + row["path"]), KINDS[row["kind"]]) for row in rows]
@@ -130,7 +130,7 @@ class Take:
         self._closed += len(keys)
 
     async def _read(self, rotation: Rotation) -> None:
-        """Read what waits: URLs that were tried before, then the next in line."""
+        """Read waiting URLs: first those that were tried before, then the next in the queue."""
         shares = rotation.shares()
         rows = await self._tx.batch("again_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
         rows_of, found = _by_host(rows), []
@@ -179,7 +179,7 @@ class Take:
         rotation.grant(await self._hosts.reserve(self._tx, requests) if requests else {})
 
     async def _hold(self, batches: list[HostBatch]) -> None:
-        """Mark what was taken as this walker's."""
+        """Mark the taken URLs as held by this walker."""
         mark = self._crawl, self._fence.job_id, self._fence.epoch
         again = [(*mark, task.seq) for batch in batches for task in batch.tasks[: batch.tried]]
         untried = [(*mark, task.seq, batch.host) for batch in batches for task in batch.tasks[batch.tried :]]
@@ -191,7 +191,7 @@ class Take:
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])
 
     async def _line_up(self, batches: list[HostBatch]) -> None:
-        """Send hosts to the back of the line; one with nothing left leaves it and is nobody's."""
+        """Move hosts to the back of the rotation; remove and unclaim a host with nothing left."""
         spent = [batch.host for batch in batches if batch.is_spent]
         rows = await self._tx.batch("next_due_at_hosts", [(self._crawl, host) for host in spent])
         due = {host: min((row["due"] for row in rows if row["host"] == host), default=None) for host in spent}

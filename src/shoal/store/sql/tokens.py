@@ -1,4 +1,4 @@
-"""Tokens and the log of administrative acts on SQL."""
+"""API tokens and the audit log on SQL."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from shoal.base.ids import TokenId
 
 
 class SqlTokenStore:
-    """Answers `access.store.TokenStore`."""
+    """Implements `access.store.TokenStore`."""
 
     async def insert(
         self,
@@ -54,7 +54,7 @@ class SqlTokenStore:
 
 
 class SqlAuditLogStore:
-    """Answers `access.store.ActStore`."""
+    """Implements `access.store.AuditLogStore`."""
 
     async def append(self, tx: Tx, by: Caller, act: AuditEntry) -> None:
         facts = orjson.dumps(act.facts).decode()
