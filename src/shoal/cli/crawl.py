@@ -164,7 +164,7 @@ class CrawlCommand:
         self._interrupts += 1
         if self._interrupts > 1:
             self._end_at_once()
-        if self._here is None:  # the crawl is not ours yet: nothing to pause
+        if self._here is None:  # the crawl is not leased yet: nothing to pause
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:

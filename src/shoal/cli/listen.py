@@ -1,5 +1,5 @@
-"""The listening socket of a process, the check of who can reach it, and the server settings. The application comes from
-the caller."""
+"""The listening socket of a process, the exposure check, and the server settings. The application comes from the
+caller."""
 
 import socket
 

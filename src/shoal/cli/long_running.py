@@ -28,7 +28,7 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 
 
 def quiet(settings: Settings) -> Signals:
-    """Return a signal bus for an interactive command: only warnings are logged, except those on its crawl, which the
+    """Return a signal bus for an interactive command: log only warnings, and no state changes of its crawl, which the
     command prints itself."""
     silence()
     level = settings.log.but(level="warning")

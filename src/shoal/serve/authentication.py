@@ -34,8 +34,7 @@ _TOKEN_SHAPED = re.compile(rb"shl_[0-9a-z]{10}_[0-9a-z]{20}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerRefused(Signal):
-    """A credential was invalid. Not emitted any more once the address is throttled, so that nobody can flood
-    the log."""
+    """A credential was invalid. Not emitted once the address is throttled, so that nobody can flood the log."""
 
     address: str
     waits: bool

@@ -157,7 +157,8 @@ class Crawls:
         return await self._database.run(commit)
 
     def check(self, config: CrawlConfig) -> None:
-        """Raise if a seed or the proxy has a blocked address; host names are checked when they are resolved."""
+        """Raise if a seed or the proxy has a blocked address, or its label is unknown; host names are checked on
+        resolution."""
         check_addresses(self._rule, seeds_of(config))
         check_label(self._proxies, config)
         check_proxy(self._rule, config)
