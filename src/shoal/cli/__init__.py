@@ -1,1 +1,2 @@
-"""The command line: a command translates words into one call of a room, and is imported when it is called."""
+"""The command line. Each command translates its arguments into one call of another package, and is imported only when
+called."""

@@ -1,4 +1,4 @@
-"""`shoal analyses`: what became of analyses, and what they found."""
+"""`shoal analyses`: list analyses and show their findings."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""How commands that manage something reach it: over REST, at a server, or at the same application in this very process
-on the store. So whatever a command can do, REST can."""
+"""The REST client of the management commands. It calls a server, or the same application in this process on the store,
+so REST can do whatever a command can."""
 
 import asyncio
 import re
@@ -32,14 +32,14 @@ JSON = "application/json"
 
 
 class Send(Protocol):
-    """Sends method, target and body; answers status and body."""
+    """Sends method, target and body; returns status and body."""
 
     async def __call__(self, method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]: ...
 
 
-PAGE = 200  # items that a list gives at once
+PAGE = 200  # items per page of a list
 PATIENCE = timedelta(seconds=60)
-FILE_PATIENCE = timedelta(minutes=10)  # who gives up on a file does not know whether it was taken
+FILE_PATIENCE = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
 LARGEST_ANSWER = 256_000_000
 LISTS = {
     "analysis": "shoal analyses ls",
@@ -58,7 +58,7 @@ LOGIN_FIX = "give a valid one with --token-file, --token or SHOAL_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class ApiTarget:
-    """What the flags of a command say about where it goes."""
+    """The store or server that the flags of a command select."""
 
     store: str | None = None
     server: str | None = None
@@ -72,7 +72,7 @@ class ApiTarget:
         return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
 
     def is_remote(self, settings: Settings) -> bool:
-        """Whether a server is asked; a store that is named by a flag comes first."""
+        """Return whether to call a server; a store named by a flag takes precedence."""
         return bool(settings.client.server) and self.store is None
 
 
@@ -87,7 +87,7 @@ def settings_of_store(store: str | None, what: str) -> Settings:
 
 
 def reaching(command: C) -> C:
-    """Give a command the flags that say where it goes; it gets them as one `reach`."""
+    """Add the flags that select a store or server to a command, which gets them as `reach`."""
 
     @click.option("--server", metavar="URL", help="Use this controller; overrides SHOAL_SERVER.")
     @click.option("--token", metavar="TOKEN", help="API token for the controller; overrides SHOAL_TOKEN.")
@@ -108,7 +108,7 @@ def reaching(command: C) -> C:
 
 
 class ApiClient:
-    """REST for commands: problem documents are raised as the errors that they tell of."""
+    """The REST API for commands; problem documents are raised as the errors they describe."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -140,7 +140,7 @@ class ApiClient:
         return answer if status == 200 else bytes(_said("GET", status, answer))
 
     async def list(self, path: str, limit: int, **query: Any) -> tuple[list[Any], str | None]:
-        """At most so many items of a list, over as many of its pages as that takes, and the cursor of what follows."""
+        """Return up to `limit` items of a list, from as many pages as needed, and the cursor of the rest."""
         items: list[Any] = []
         cursor = query.pop("cursor", None)
         while len(items) < limit:
@@ -156,7 +156,7 @@ class ApiClient:
 
 
 def _said(method: str, status: int, answer: bytes) -> Any:
-    """What an answer says; raises the error that it tells of."""
+    """Parse a response; raise the error it describes."""
     try:
         said = orjson.loads(answer) if answer else None
     except orjson.JSONDecodeError:
@@ -169,7 +169,7 @@ def _said(method: str, status: int, answer: bytes) -> Any:
 
 
 def at(path: str, *parts: str) -> str:
-    """A path with these in the place of its braces; nothing that would lead to another path."""
+    """Return the path with its braces filled in; raise for parts that would change the path."""
     for part in parts:
         if part in ("", ".", "..") or "/" in part:
             raise UsageError(f'"{part}" is not an id', "use an id that `ls` shows")
@@ -177,8 +177,8 @@ def at(path: str, *parts: str) -> str:
 
 
 def run_on(reach: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, existing: bool = True) -> T:
-    """Do some work where the flags and settings say. Without a server the store must be there, unless a new one is as
-    good as an `existing` one."""
+    """Run `work` on the store or server that flags and settings select. Without a server the store must exist, unless
+    `existing` is False."""
 
     async def run() -> T:
         settings = reach.settings()
@@ -190,7 +190,7 @@ def run_on(reach: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, exist
 
 @asynccontextmanager
 async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient]:
-    """The application in this process, on the store; the caller is who works at this machine."""
+    """Open the application in this process, on the store; the caller is the local user."""
     from shoal.access.caller import local_caller
     from shoal.app import opened
     from shoal.cli.long_running import quiet
@@ -209,13 +209,13 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
             yield ApiClient(send)
         except NotFound as error:
             kind = error.facts.get("kind")
-            if kind not in LISTS or kind == "crawl":  # of a crawl the store says it itself, with its name
+            if kind not in LISTS or kind == "crawl":  # for a crawl the store's own message names the store
                 raise
             raise NotFound(kind, error.facts["id"], f"list them with `{LISTS[kind]}`") from None
 
 
 async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
-    """One request to an application in this process."""
+    """Send one request to an application in this process."""
     path, _, query = target.partition("?")
     scope = {
         "type": "http",
@@ -238,7 +238,7 @@ async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> 
     async def receive() -> dict[str, Any]:
         for message in asked:
             return message
-        await asyncio.Event().wait()  # nobody hangs up: we wait for the end of the answer
+        await asyncio.Event().wait()  # never disconnect: wait for the end of the response
         raise AssertionError("unreachable")
 
     async def send(message: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> 
 
 @asynccontextmanager
 async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
-    """A controller, by the one way out; it may be anywhere, for the operator named it."""
+    """Open a controller, through the egress module; any address is allowed, since the operator named it."""
     from shoal.base.url import UrlRefusal, canonical
     from shoal.egress import AddressRule, Egress, Failure, Limits, Request, endpoint
 
@@ -292,7 +292,7 @@ def _login(settings: ClientSettings) -> tuple[tuple[str, str], ...]:
 
 
 def token_of(settings: ClientSettings) -> str:
-    """The token that the settings name; empty if they name none."""
+    """Return the configured token; empty if there is none."""
     token = settings.token or _token_in(settings)
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadConfig("SHOAL_TOKEN", "has a character that no token has", "copy it again, from shl_ to its end")

@@ -1,4 +1,5 @@
-"""`shoal bot`: the reference bot, which pulls page jobs from a server and needs no database; a check of any server."""
+"""`shoal bot`: the reference bot, which pulls page jobs from a server without a database, and a conformance check for
+servers."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""Where a worker's child starts. Not a command: only a worker calls it, with its own pid and the child's role."""
+"""The entry point of a worker's child process. Not a command: only workers call it, with their pid and the child's
+role."""
 
 import os
 import sys
@@ -23,7 +24,7 @@ Pages = Callable[[App, Sequence[str]], PageJobHandler[Any]]
 
 
 def main(runs: Runs = RUNNERS, pages: Pages = page_job_runner) -> None:
-    """Serve the parent whose words come by stdin: as a child for runs, or as the one for pages, by its role."""
+    """Serve the parent's messages on stdin, as a child for runs or for page jobs, depending on the role."""
     parent, role, *words = sys.argv[1:]
     die_with_parent(int(parent))
     spare()
@@ -32,7 +33,7 @@ def main(runs: Runs = RUNNERS, pages: Pages = page_job_runner) -> None:
 
 @asynccontextmanager
 async def _begun() -> AsyncIterator[App]:
-    """The rooms that a child works in. What keeps it from beginning, such as a store that is away, is one line."""
+    """Open the application of a child. An error at start, such as an unavailable store, is reported in one line."""
     settings = load().settings
     signals, _ = watched(settings)
     try:

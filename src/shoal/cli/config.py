@@ -9,7 +9,7 @@ from shoal.cli.output import print_json, print_table
 from shoal.cli.root import CommandGroup
 from shoal.settings_loader import load
 
-LONGEST_SHOWN = 50  # characters of a value on a terminal; a pipe gets all of them
+LONGEST_SHOWN = 50  # characters of a value on a terminal; pipes get the full value
 
 
 @click.group(cls=CommandGroup)

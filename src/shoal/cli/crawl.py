@@ -1,4 +1,4 @@
-"""`shoal crawl`: a crawl here and now, in this process, on the same rows as anywhere."""
+"""`shoal crawl`: run a crawl in this process, stored like any other crawl."""
 
 import asyncio
 import os
@@ -105,7 +105,7 @@ def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> s
 
 
 class CrawlCommand:
-    """One crawl with a person in front of it: told how it goes, its outputs written, interrupted or not."""
+    """A crawl with a user at the terminal: shows progress, writes outputs, handles interrupts."""
 
     def __init__(self, app: App, crawl: Crawl, outputs: Outputs, how_to_go_on: str, *, as_json: bool) -> None:
         self._app = app
@@ -121,7 +121,7 @@ class CrawlCommand:
         self._began = app.clock.monotonic()
 
     async def run(self) -> int:
-        """Crawl, tell, and the exit code; some of them are told by raising."""
+        """Run the crawl and print its summary. Return the exit code, or raise the error that stands for it."""
         on_stop(self._interrupt)
         try:
             await self._walk()
@@ -164,7 +164,7 @@ class CrawlCommand:
         self._interrupts += 1
         if self._interrupts > 1:
             self._end_at_once()
-        if self._here is None:  # the crawl is not ours yet: nothing to pause
+        if self._here is None:  # the crawl is not leased yet: nothing to pause
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
@@ -178,7 +178,7 @@ class CrawlCommand:
             self._say(f"{error.message} Once more to end at once.")
 
     def _end_at_once(self) -> None:
-        """Now: no commit, no closing. The store is made for that, and whoever resumes takes over at once."""
+        """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed at once."""
         if self._screen is not None:
             self._screen.close()
         note(f"Exited at once; resume with `{self._how_to_go_on}`.")
@@ -190,7 +190,7 @@ class CrawlCommand:
     async def _tell(self, left_for: str | None = None) -> CrawlStatus:
         seen = await self._app.crawls.get(self._crawl.id)
         if left_for is not None and seen.crawl.state in WALKED:
-            # The store could not be told: nobody walks the crawl any more, and it can be resumed at once.
+            # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
             seen = replace(seen, crawl=replace(seen.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         told = summary(seen, self._app.clock.monotonic() - self._began)
         to_stdout = not self._outputs.to_stdout
@@ -201,7 +201,7 @@ class CrawlCommand:
         return seen
 
     async def _tell_broken_off(self, why: str) -> None:
-        """The summary of a crawl that could not go on, as far as there is one; why is said by the error itself."""
+        """Print the summary of an interrupted crawl, as far as possible; the error itself gives the reason."""
         try:
             await self._tell(left_for=why)
         except (ShoalError, OSError):

@@ -1,4 +1,4 @@
-"""`shoal crawls`: list and manage crawls, at a server or straight on the store."""
+"""`shoal crawls`: list and manage crawls, through a server or directly on the store."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.pages.response_counts import in_words as in_classes
 
-MOST = 1000  # of one list
+MOST = 1000  # per list
 LISTED = ["id", "state", "pages", "responses", "errors", "queued", "created", "seed"]
 CRAWLS = "/api/v1/crawls"
 CRAWL = f"{CRAWLS}/{{}}"

@@ -1,4 +1,5 @@
-"""`shoal crawls add`: a crawl for the workers, with the options of `shoal crawl` and what it is filed under."""
+"""`shoal crawls add`: start a crawl on the workers, with the options of `shoal crawl` plus project, labels and
+priority."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STANDARD = "-"
 NEXT = {CrawlState.PAUSED: "resume", CrawlState.PENDING: "start", CrawlState.FAILED: "retry"}
-"""The command with which a loaded crawl goes on, by its state; others have ended."""
+"""The command that continues a loaded crawl, by its state; crawls in other states have ended."""
 
 _store = click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -1,4 +1,4 @@
-"""`shoal crawls export`: the pages of a crawl as files, read from the store or, record by record, from a server."""
+"""`shoal crawls export`: write the pages of a crawl to files, from the store or from a server's records."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -59,7 +59,7 @@ async def _from_store(settings: Settings, crawl_id: str, outputs: Outputs, wante
 
 
 async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
-    await api.get(at(CRAWL, crawl_id))  # one that is not there leaves no file behind
+    await api.get(at(CRAWL, crawl_id))  # raise before a file is created
     await outputs.open(crawl_id, SystemClock().micros(), Limits())
     written = 0
     try:
@@ -74,10 +74,10 @@ async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: 
 
 
 async def _told(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
-    """The pages as the server lists them. One that is fetched again meanwhile comes twice in the list: the first is
-    taken."""
+    """Yield the pages as the server lists them. A page fetched again meanwhile is listed twice; only the
+    first is used."""
     path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)
-    known: set[bytes] = set()  # by 128 bits: a million URLs themselves would take a hundred megabytes
+    known: set[bytes] = set()  # 128-bit hashes: a million URLs would take a hundred megabytes
     more: str | None = None
     while True:
         listed = await api.get(path, limit=PAGE, cursor=more, **query)
@@ -91,7 +91,7 @@ async def _told(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIte
 
 
 def _query(wanted: ExportFilter) -> dict[str, str]:
-    """A server looks for one thing at a time; of several everything comes, and is looked through here."""
+    """Return the server-side filter. The API takes only one, so several are applied here to all pages."""
     match list(wanted.words):
         case [word]:
             return {"error": ANY_ERROR} if word == ERROR else {"status": word}

@@ -1,4 +1,4 @@
-"""`shoal crawls logs | watch | wait`: a crawl that somebody else walks, followed until it ends, and only looked at."""
+"""`shoal crawls logs | watch | wait`: follow a crawl that other processes run until it ends, without changing it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,10 +29,10 @@ from shoal.local.local_crawl import CrawlTally
 CRAWL = "/api/v1/crawls/{}"
 LIMITS = ("depth", "max_pages", "max_bytes", "max_seconds", "max_pages_per_host")
 LOOK_SECONDS = 0.5
-WORKER_SECONDS = 2.0  # in which a worker that there is takes a crawl
-AWAY_SECONDS = 60.0  # for which a server or a store that was there may be away
-INTERRUPTED = 130  # 128 + SIGINT: whoever only looks leaves nothing behind
-STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more unless somebody asks for it
+WORKER_SECONDS = 2.0  # time in which a running worker leases a crawl
+AWAY_SECONDS = 60.0  # tolerated outage of a server or store that responded before
+INTERRUPTED = 130  # 128 + SIGINT: following leaves nothing to clean up
+STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a user's request
 
 
 @click.command(epilog="Example: shoal crawls logs ID --follow")
@@ -99,7 +99,7 @@ def wait(crawl_id: str, timeout: str | None, reach: ApiTarget, as_json: bool) ->
 
 
 def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
-    """Wait for it, print what it came to; the exit code that says how."""
+    """Wait for the end of the crawl and print its summary; return the exit code."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
         try:
@@ -113,8 +113,8 @@ def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | 
 
 
 class Steady(ApiClient):
-    """Asks again and again, for a while, who answered before: a controller that is started anew, or a database, should
-    not end what somebody waits for."""
+    """Retries for a while if the API responded before, so that a restart of the controller or the database does not end
+    a command that waits."""
 
     def __init__(self, api: ApiClient, clock: Clock) -> None:
         self._api = api
@@ -141,7 +141,7 @@ class Steady(ApiClient):
 
 @dataclass(slots=True)
 class Watched:
-    """A crawl that is walked elsewhere, for the live line: all that is known of it is what we are told."""
+    """A crawl that runs elsewhere, for the progress line; everything known of it comes from the API."""
 
     api: ApiClient
     crawl: Crawl
@@ -160,7 +160,7 @@ class Watched:
 
 
 async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStatus:
-    """Its end. Whoever forgot the worker would wait for ever, and is told why."""
+    """Wait for the end of the crawl. Print a hint if no worker takes it, since it would wait for ever."""
     patience: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
         seen = await _seen(api, crawl_id)
@@ -173,7 +173,7 @@ async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStat
 
 
 async def _seen(api: ApiClient, crawl_id: str) -> CrawlStatus:
-    """A crawl as the API tells of it: what a summary and a live line need."""
+    """Return the crawl from the API, with what a summary and a progress line need."""
     told = await api.get(at(CRAWL, crawl_id))
     limits = {name: told["config"][name] for name in LIMITS}
     crawl = Crawl(
@@ -202,7 +202,7 @@ def _micros(moment: str | None) -> int | None:
 
 
 def _told(seen: CrawlStatus, as_json: bool) -> int:
-    """Print what a crawl came to; the exit code that says how."""
+    """Print the summary of a crawl; return the exit code."""
     told = summary(seen)
     if as_json:
         print_line(told, to_stdout=True)
@@ -212,7 +212,7 @@ def _told(seen: CrawlStatus, as_json: bool) -> int:
 
 
 def _looking(reach: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
-    """Look at crawls; Ctrl-C ends that, and nothing else."""
+    """Follow a crawl; Ctrl-C ends only this command."""
     clock = SystemClock()
     try:
         return run_on(reach, lambda api: look(Steady(api, clock), clock))

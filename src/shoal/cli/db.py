@@ -1,4 +1,4 @@
-"""`shoal db`: which schema the store has, and the migrations it lacks."""
+"""`shoal db`: show the schema version of the store, and apply missing migrations."""
 
 import asyncio
 

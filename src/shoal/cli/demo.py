@@ -1,4 +1,4 @@
-"""`shoal demo`: the whole platform on a store that vanishes, crawling a small site of its own while you watch."""
+"""`shoal demo`: the whole platform on a temporary store, crawling a small built-in site."""
 
 import asyncio
 import socket
@@ -62,7 +62,8 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
 
 
 def _door(listen: Address) -> socket.socket:
-    """The usual port, or a free one if somebody has it; listening at once, so that nobody else gets it."""
+    """Return a socket on the usual port, or on a free one if it is taken; listen at once, so that no other process gets
+    it."""
     try:
         door = open_socket(listen)
         door.listen()
@@ -82,7 +83,7 @@ def _say_address(door: socket.socket, *, as_json: bool) -> None:
 
 
 class DemoRun:
-    """The demo's crawl, from submission to its numbers, beside the controller that serves it."""
+    """The demo's crawl, from submission to summary, next to the controller that serves the console."""
 
     def __init__(self, app: App, controller: Controller, seed: str) -> None:
         self._app = app
@@ -103,7 +104,7 @@ class DemoRun:
             await asyncio.gather(serving, crawling, return_exceptions=True)
 
     async def _crawl(self, *, as_json: bool) -> CrawlStatus:
-        # The person who started the demo named this host and port by it; no other of loopback is open to the crawl.
+        # Starting the demo names this host and port; the crawl may request no other loopback address.
         config = CrawlConfig(seeds=[self._seed], speed="max", project="demo")
         crawl = await self._app.crawls.submit(config, named=[self._seed])
         note(f"Crawling a demo site on {self._seed}")
@@ -114,7 +115,7 @@ class DemoRun:
         return seen
 
     async def _ended(self, crawl_id: str) -> CrawlStatus:
-        """The crawl when it has ended; what it does until then is told whenever it changed."""
+        """Wait for the end of the crawl and return it; print its progress whenever it changes."""
         said = ""
         while True:
             seen = await self._app.crawls.get(crawl_id)

@@ -1,4 +1,4 @@
-"""What a crawl's end means for the command that waited for it: its exit code, or the error that is told."""
+"""The exit code, or the error, for the end of a crawl."""
 
 from shoal.base.errors import Interrupted, NothingCrawled
 from shoal.crawl.lifecycle.crawls import NO_PAGE, CrawlStatus
@@ -9,7 +9,8 @@ LIMITS = {"max_bytes": 14, "max_seconds": 15}  # exit codes of a crawl that a li
 
 
 def exit_code_of(seen: CrawlStatus, how_to_go_on: str) -> int:
-    """The exit code; some of them are told by raising. `how_to_go_on`: the command for a crawl that is paused."""
+    """Return the exit code, or raise the error that stands for it. `how_to_go_on`: the command that resumes a paused
+    crawl."""
     state, reason = seen.crawl.state, seen.crawl.state_reason
     if seen.failed_seeds or (state is CrawlState.FAILED and reason == NO_PAGE):
         raise NothingCrawled(seen.crawl.id, seen.why_no_seed or seen.error_message)

@@ -1,4 +1,4 @@
-"""`shoal explain`: why something is as it is, at a server or straight on the store."""
+"""`shoal explain`: explain the state of a URL or a job, through a server or directly on the store."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`shoal jobs add`, `results`, `groups`, `cancel-group`: single URLs made into page jobs, and what they gave."""
+"""`shoal jobs add`, `results`, `groups`, `cancel-group`: create page jobs from URLs, and read their results."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ from shoal.cli.output import note, print_json, print_table, to_the_second
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"
 LOOK_AGAIN = 0.5  # seconds
-MOST = 100_000  # results of one call
+MOST = 100_000  # results per call
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -162,7 +162,7 @@ async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | No
 
 
 def _lines_of(file: str) -> list[tuple[str, str]]:
-    """The URLs of a file, each with its place there; empty lines and those that begin with # are left out."""
+    """Return the URLs of a file, each with its line; skip empty lines and those that begin with #."""
     data = sys.stdin.buffer.read() if file == "-" else read_file(file, "one URL a line")
     try:
         lines = data.decode("utf-8-sig").splitlines()
@@ -203,7 +203,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _point_at(error: InvalidInput, given: list[tuple[str, str]]) -> None:
-    """Say where in a file the refused URL stands."""
+    """Print the line of the file that has the rejected URL."""
     place = re.fullmatch(r"urls\[(\d+)\]", str(error.facts.get("field")))
     if place is not None and given[int(place[1])][1]:
         note(f"{place[0]} is {given[int(place[1])][1]}.")

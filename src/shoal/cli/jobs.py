@@ -1,5 +1,5 @@
-"""`shoal jobs`: what machines work on: list, replay, cancel, purge, limit. Page jobs, one by one or in groups, are
-`groups.py`'s."""
+"""`shoal jobs`: list, replay, cancel and purge jobs, and set quotas. Page jobs and their groups are in
+`job_groups.py`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from shoal.cli.summary import print_rows
 from shoal.queue.states import TERMINAL, JobState
 
 JOBS, QUOTAS = "/api/v1/jobs", "/api/v1/quotas"
-MOST = 1000  # of one list
+MOST = 1000  # per list
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _state = click.option(

@@ -1,4 +1,5 @@
-"""Where a process listens: the socket, who may reach it, and how it is served. What it answers is its owner's."""
+"""The listening socket of a process, the exposure check, and the server settings. The application comes from the
+caller."""
 
 import socket
 
@@ -14,12 +15,13 @@ from shoal.settings import ServeSettings
 
 
 def address_of(door: socket.socket) -> str:
-    """Where a door really is, whatever port was asked for. Crawls must know it, to leave it alone."""
+    """Return the actual address of a socket, whatever port was requested. Crawls need it to avoid crawling this
+    process."""
     return str(Address(*door.getsockname()[:2]))
 
 
 def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
-    """The listening socket, opened before anything else so that a taken port is the first thing said."""
+    """Open the socket. Done before anything else, so that a taken port is the first error."""
     host = listen.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     door = socket.socket(family, socket.SOCK_STREAM)
@@ -37,7 +39,8 @@ def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
 
 
 async def check_exposure(app: App, settings: ServeSettings) -> None:
-    """Refuse to be reached from elsewhere before there is a token. Nothing is accepted yet: the door is only bound."""
+    """Raise if other machines could reach the server before a token exists. The socket is bound, but accepts nothing
+    yet."""
     if is_loopback(settings.listen.host):
         return
     if not await app.tokens().any_made():

@@ -1,4 +1,4 @@
-"""What every long-running command has: log lines and metrics from its signals, and a way to be told to stop."""
+"""Shared by long-running commands: logs and metrics from signals, and a stop handler."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def watched(settings: Settings) -> "tuple[Signals, Metrics]":
-    """A bus with logs and metrics listening."""
+    """Return a signal bus with logs and metrics attached."""
     from shoal.observe.metrics import Metrics
 
     logs = Logs(settings.log, SystemClock())
@@ -28,8 +28,8 @@ def watched(settings: Settings) -> "tuple[Signals, Metrics]":
 
 
 def quiet(settings: Settings) -> Signals:
-    """A bus for a command with a person in front of it: only warnings are logged, and not what becomes of its crawl,
-    which the command says by itself."""
+    """Return a signal bus for an interactive command: log only warnings, and no state changes of its crawl, which the
+    command prints itself."""
     silence()
     level = settings.log.but(level="warning")
     logs, signals = Logs(level, SystemClock()), Signals()

@@ -1,4 +1,4 @@
-"""Where `shoal` starts. Answers `--version` by itself, in no time; everything else is left to the frame."""
+"""The entry point of `shoal`. Handles `--version` itself, to be fast, and passes everything else to `root`."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shoal import __version__
 
-PIPE_CLOSED = 141  # 128 + SIGPIPE: what a shell sees of any program whose reader went away
+PIPE_CLOSED = 141  # 128 + SIGPIPE: the usual exit code after the reader of a pipe closed it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,13 +34,13 @@ def _command(words: list[str]) -> int:
 
 
 def _have_streams() -> None:
-    """Started with a stream closed, Python has None in its place; nobody below should have to think of it."""
+    """Replace closed standard streams, for which Python has None, so that other code need not check."""
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _unwritten(error: OSError, code: int) -> int:
-    # What is left in the buffer would make the interpreter complain at its exit.
+    # The interpreter would report the unwritten buffer at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return code or PIPE_CLOSED

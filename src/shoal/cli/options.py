@@ -1,6 +1,6 @@
-"""The options of a crawl as flags: what each is called, and how what a person writes becomes its value.
+"""The options of a crawl as command-line flags: their names, and how their text is parsed.
 
-Help, choices and defaults come from `CrawlConfig`, which also judges the values. To offer another field: one line.
+Help, choices and defaults come from `CrawlConfig`, which also validates the values. A new flag takes one line.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ def read_rules_file(path: str) -> dict[str, Any]:
 
 
 def read_hook(name: str) -> str:
-    """Looked for at once: a crawl that cannot run its hooks should not begin."""
+    """Check that the hook is installed, so that a crawl that cannot run it does not start."""
     from shoal.extract.hooks import find_hooks
 
     try:
@@ -63,7 +63,7 @@ def read_hook(name: str) -> str:
 
 
 def read_file(path: str, what: str) -> bytes:
-    """A file that a person named; refused in words if it cannot be read."""
+    """Read a file that the user named; raise a clear error if it cannot be read."""
     try:
         return Path(path).expanduser().read_bytes()
     except (OSError, RuntimeError) as error:
@@ -73,18 +73,18 @@ def read_file(path: str, what: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CrawlFlag:
-    """One option. `read` raises `ValueError` with the end of a sentence; without it the field judges the text."""
+    """A flag. `read` raises `ValueError` with the end of a sentence; without it, the field validates the text."""
 
     name: str
     field: str
     metavar: str | None = None
     read: Callable[[str], Any] | None = None
-    form: str | None = None  # how it is written, for a refusal
-    at_once: bool = False  # one value fills the field, though it is a list or a table
+    form: str | None = None  # the expected syntax, for error messages
+    at_once: bool = False  # one value sets the whole field, although it is a list or a table
 
     @property
     def kind(self) -> Any:
-        """The field's type, without the None of one that may be absent."""
+        """The field's type, without the None of an optional field."""
         return FIELDS[self.field].kind
 
     @property
@@ -110,7 +110,7 @@ class CrawlFlag:
         return option(command)
 
     def value(self, given: Any) -> Any:
-        """What was given, as the field takes it."""
+        """Convert the given text to the value of the field."""
         if self.read is None:
             return list(given) if self.repeated else given
         if not self.repeated:
@@ -167,7 +167,7 @@ CHANGES = {flag.field: flag for flag in (*PROMISED, PRIORITY) if flag.field in C
 ADDED = FLAGS | {
     flag.field: flag
     for flag in (
-        CrawlFlag("--hook", "hooks", "NAME"),  # looked for where the crawl is walked
+        CrawlFlag("--hook", "hooks", "NAME"),  # looked up where the crawl runs
         CrawlFlag("--workers", "workers", "N"),
         CrawlFlag("--project", "project", "NAME"),
         CrawlFlag("--label", "labels", "K=V", read_label, "it as name=value"),
@@ -178,21 +178,21 @@ NONE = "none"
 
 
 def crawl_flags(command: Command) -> Command:
-    """Declare all of them, in the order of the table."""
+    """Add all crawl flags, in the order of the table."""
     for flag in reversed(FLAGS.values()):
         command = flag.declared(command)
     return command
 
 
 def add_flags(command: Command) -> Command:
-    """Declare those of a crawl that workers walk."""
+    """Add the flags of a crawl that runs on workers."""
     for flag in reversed(ADDED.values()):
         command = flag.declared(command)
     return command
 
 
 def change_flags(command: Command) -> Command:
-    """Declare those that may change while a crawl lives."""
+    """Add the flags for options that can be changed while a crawl runs."""
     for flag in reversed(CHANGES.values()):
         again = "  Repeatable." if flag.repeated else ""
         about, metavar = CHANGEABLE[flag.field].description + again, flag.choices or flag.metavar
@@ -201,7 +201,7 @@ def change_flags(command: Command) -> Command:
 
 
 def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the flags that were given, by field; `none` is no limit, or no filter."""
+    """Return the values of the given flags by field; `none` removes a limit or a filter."""
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if not given:
         known = ", ".join(flag.name for flag in CHANGES.values())
@@ -219,12 +219,12 @@ def changed_flag_of(field: str) -> str:
 
 
 def flag_of(field: str) -> str:
-    """The name by which a person knows a field."""
+    """Return the flag of a field."""
     return _name(field, FLAGS)
 
 
 def added_flag_of(field: str) -> str:
-    """The same for a crawl that workers walk."""
+    """Return the flag of a field, for a crawl that runs on workers."""
     return _name(field, ADDED)
 
 
@@ -233,12 +233,12 @@ def _name(field: str, flags: Mapping[str, CrawlFlag]) -> str:
 
 
 def given_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the flags that were given, by field."""
+    """Return the values of the given flags by field."""
     return _values(options, FLAGS)
 
 
 def added_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for a crawl that workers walk."""
+    """Return the values of the given flags by field, for a crawl that runs on workers."""
     return _values(options, ADDED)
 
 

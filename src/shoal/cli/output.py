@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, progress on stderr; a terminal gets the head of a table in bold."""
+"""Output of commands: data on stdout, progress on stderr; table headers are bold on a terminal."""
 
 import json
 import os
@@ -16,7 +16,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line; on a terminal, without what could fool it or its reader."""
+    """Print a JSON document on one line; on a terminal, escape control and misleading characters."""
     text = json.dumps(value, ensure_ascii=False, default=_plain)
     if sys.stdout.isatty():
         text = escaped(text)
@@ -40,36 +40,36 @@ def _plain(value: Any) -> Any:
 
 
 def note(text: str) -> None:
-    """A line for the person who waits; never data."""
+    """Print a line for the user on stderr; never data."""
     print(as_called(clean(text)), file=sys.stderr, flush=True)
 
 
 def as_called(text: str) -> str:
-    """Advice with the name by which the launcher was called, so that it can be copied as it stands."""
+    """Return advice with the name under which the launcher was called, so that it can be copied."""
     command = os.environ.get("SHOAL_COMMAND", "shoal")
     return text if command == "shoal" else re.sub('(?<=[`"])shoal(?= )', lambda _: command, text)
 
 
 def to_the_second(time: str | None) -> str:
-    """A time of the API in a table: nobody reads microseconds."""
+    """Return an API time for a table, without microseconds."""
     return "" if time is None else f"{time[:19]}Z"
 
 
 def facts_of(values: Mapping[str, Any], *, without: Collection[str] = ()) -> list[tuple[str, str]]:
-    """What the API says of one thing, as rows for people; what there is nothing to tell of is left out."""
+    """Return the fields of an API object as rows for people, without empty ones."""
     rows = [(name.replace("_", " ").capitalize(), shown(values[name])) for name in values if name not in without]
     return [row for row in rows if row[1]]
 
 
 def shown(value: Any) -> str:
-    """A value of the API for people; empty if there is nothing to tell."""
+    """Format an API value for people; empty if there is nothing to show."""
     match value:
         case None:
             return ""
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value + 0:.3g}" if abs(value) < 100 else f"{value:,.0f}"  # no -0
+            return f"{value + 0:.3g}" if abs(value) < 100 else f"{value:,.0f}"  # avoid -0
         case str():
             return to_the_second(value) if TIME.fullmatch(value) else value
         case Mapping():
@@ -82,7 +82,7 @@ def shown(value: Any) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under their columns. Cells are kept whole, on a narrow terminal too: a folded id cannot be copied."""
+    """Print a table. Cells are never folded, even on a narrow terminal: a folded id cannot be copied."""
     cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
     lines = [[name.upper() for name in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
@@ -96,7 +96,7 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns that a text takes; some letters take two, and few tables have them."""
+    """Return the display width of a text; some characters take two columns, but are rare in tables."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -1,4 +1,4 @@
-"""`shoal policies`: what is to be crawled again and again."""
+"""`shoal policies`: manage recurring crawls."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ from shoal.export.part_file import PartFile
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
-MOST = 1000  # of one list
+MOST = 1000  # per list
 OWNER_ONLY = 0o600
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
@@ -34,7 +34,7 @@ def policies() -> None:
 
 
 def _fields(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say what a policy is."""
+    """Add the options for the fields of a policy."""
     options = (
         click.option("--frequency", metavar="D", help="Interval between runs, such as 6h, 24h or 7d."),
         click.option("--cron", metavar="EXPR", help='Or when, as cron has it: "30 6 * * 1-5".'),
@@ -177,7 +177,7 @@ def _result(one: dict[str, Any]) -> list[object]:
 
 
 def _found(result: dict[str, Any]) -> str:
-    """The data, or why there is none."""
+    """Return the data, or the error in its place."""
     error = result["meta"]["error"]
     return f"{error['code']}: {error['message']}" if error else _data(result["data"])
 
@@ -303,7 +303,7 @@ def _json_of(name: str, text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return text  # a word that nobody wants to put into quotes
+        return text  # plain text, so that users need not quote it
 
 
 def _kind_of(file: Path) -> str:
@@ -314,7 +314,7 @@ def _kind_of(file: Path) -> str:
 
 
 def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
-    """Judge every line here, with a bar to look at: what is wrong is told before anything is sent."""
+    """Validate every line locally, with a progress bar: errors are shown before anything is sent."""
     from io import StringIO
 
     from rich.console import Console
@@ -330,7 +330,7 @@ def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
 
 
 def _sign(word: str) -> AbstractContextManager[object]:
-    """Something that moves while we wait, on a terminal."""
+    """Show a spinner while waiting, on a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)

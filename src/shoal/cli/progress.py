@@ -1,6 +1,6 @@
-"""How a crawl is going, for the person who waits: a live line on a terminal, else a plain line a second. On stderr.
+"""The progress of a crawl on stderr: a live line on a terminal, else a plain line per second.
 
-The numbers were counted commit by commit; the store is asked once a second, for what waits in the frontier.
+The numbers are counted with each commit; the store is polled once a second for the size of the frontier.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from shoal.pages.response_counts import ResponseClass
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
-RATE_LOOKS = 10  # the rate is that of so many last seconds: what it was an hour ago says nothing
-STILL_LOOKS = 5  # without a page: held, or waiting to try again, and no estimate is worth its name
+RATE_LOOKS = 10  # the rate is averaged over this many seconds
+STILL_LOOKS = 5  # seconds without a page: hosts on hold or retries waiting, so no estimate
 REFUSALS: tuple[ResponseClass, ...] = ("4xx", "5xx")
-FEWEST_LOOKS = 3  # before an estimate is worth its name
+FEWEST_LOOKS = 3  # before there is an estimate
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSnapshot:
-    """Where a crawl stands at one moment."""
+    """The progress of a crawl at one moment."""
 
     pages: int
     errors: int
@@ -43,17 +43,17 @@ class ProgressSnapshot:
     rate: float
     elapsed: float
     seconds_left: float | None
-    again: int = 0  # of those that wait: tried before, without success
-    held: str | None = None  # the hosts for which everything waits
-    refusals: tuple[tuple[str, int], ...] = ()  # pages that ended with 4xx and 5xx, where there are any
+    again: int = 0  # waiting URLs that failed before
+    held: str | None = None  # hosts on hold, if everything waits for them
+    refusals: tuple[tuple[str, int], ...] = ()  # number of 4xx and 5xx pages, without zeros
 
     @property
     def news(self) -> tuple[object, ...]:
-        """What makes a line worth printing."""
+        """The values whose change makes a new line worth printing."""
         return self.pages, self.errors, self.waiting, self.held, self.refusals
 
     def words(self) -> list[str]:
-        """What matters most comes first: a narrow terminal cuts the rest."""
+        """Return the parts of the line, the most important first: a narrow terminal cuts the rest."""
         left = None if self.seconds_left is None else in_time(max(1, round(self.seconds_left)))
         return [
             plural(self.pages, "page"),
@@ -70,21 +70,21 @@ class ProgressSnapshot:
 
 
 class Screen(Protocol):
-    """Where the standing is shown."""
+    """The display of the progress."""
 
     period: float
 
     def show(self, standing: ProgressSnapshot) -> None: ...
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         ...
 
     def close(self) -> None: ...
 
 
 class Followed(Protocol):
-    """A crawl that is walked here or elsewhere, and what is known of it besides the store."""
+    """A crawl that runs here or elsewhere, with its counts."""
 
     @property
     def crawl(self) -> Crawl: ...
@@ -98,7 +98,7 @@ class Followed(Protocol):
 
 
 class Progress:
-    """Watches one crawl while the block runs. `before`: seconds that it was walked before."""
+    """Shows the progress of a crawl while the block runs. `before`: seconds that it ran before."""
 
     def __init__(self, here: Followed, clock: Clock, screen: Screen, *, before: float = 0.0) -> None:
         self._here = here
@@ -136,14 +136,14 @@ class Progress:
             self._screen.show(self.standing())
 
     async def _look(self) -> None:
-        with suppress(TimeError):  # the store is busy or away, and the walker deals with that
+        with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
             self._counts = (await self._here.seen()).counts
             self._held = held_words(await self._here.held()) if self._is_still() and self._counts.queued else None
         self._looks.append((self._clock.monotonic(), self._pages))
 
     @property
     def _pages(self) -> int:
-        """Of all walkers: what our own told since the store was asked, or what the store had then."""
+        """The pages of all walkers: our own count if it is newer, else the count last read from the store."""
         return max(self._here.tally.pages, self._counts.pages)
 
     def standing(self) -> ProgressSnapshot:
@@ -170,7 +170,7 @@ class Progress:
         return len(self._looks) > STILL_LOOKS and self._looks[-1][1] == self._looks[-1 - STILL_LOOKS][1]
 
     def _seconds_left(self, rate: float) -> float | None:
-        """An estimate for what is known and may still be crawled; what it will lead to, nobody knows."""
+        """Estimate the time for the known URLs; URLs not found yet cannot be estimated."""
         waiting, config = self._counts.queued, self._here.crawl.config
         if len(self._looks) <= FEWEST_LOOKS or not rate or not waiting or self._is_still():
             return None
@@ -183,7 +183,7 @@ class Progress:
 
 
 def held_words(hosts: list[HeldHost]) -> str | None:
-    """Until when nothing goes on because hosts asked us to wait: the first of them to take requests again."""
+    """Describe when the first of these hosts on hold accepts requests again."""
     if not hosts:
         return None
     first = min(hosts, key=lambda host: host.until)
@@ -192,7 +192,7 @@ def held_words(hosts: list[HeldHost]) -> str | None:
 
 
 class PlainLines:
-    """A line a second, when there is news."""
+    """Prints a line per second when something changed."""
 
     period = LOOK_SECONDS
 
@@ -212,7 +212,7 @@ class PlainLines:
 
 
 class LiveLine:
-    """One line at the bottom of a terminal that is always up to date, and gone at the end."""
+    """A line at the bottom of a terminal that is updated in place and removed at the end."""
 
     period = DRAW_SECONDS
 
@@ -241,7 +241,7 @@ class LiveLine:
 
 
 def screen() -> Screen:
-    """What suits whoever reads stderr."""
+    """Return a live line if stderr is a capable terminal, else plain lines."""
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveLine()
     return PlainLines()

@@ -1,4 +1,4 @@
-"""`shoal robots`: what the robots.txt of a host says about a URL, in words. Needs no store, no crawl."""
+"""`shoal robots`: show what the robots.txt of a host says about a URL. Needs neither a store nor a crawl."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MOST_SITEMAPS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class RobotsAnswer:
-    """What was asked and what came of it."""
+    """The checked URL and user agent, with the decision and the rules behind it."""
 
     url: Url
     agent: str
@@ -33,7 +33,7 @@ class RobotsAnswer:
 
     @property
     def reason(self) -> str:
-        """What decided, by a stable name."""
+        """The stable name of what decided."""
         if self.rules.state is not RobotsState.FOUND:
             return self.rules.state.value
         if self.rules.group is None:
@@ -103,7 +103,7 @@ def _agent(text: str) -> str:
 
 
 async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> RobotsAnswer:
-    # A person named the host on this machine's command line: it may be asked, wherever it is.
+    # The user named the host on this machine's command line, so a private address is allowed.
     rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
     egress = Egress(rule, Limits.of(settings.egress))
     try:
@@ -127,7 +127,7 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
 
 
 def facts(answer: RobotsAnswer) -> dict[str, Any]:
-    """The answer for programs."""
+    """Return the answer as a JSON object."""
     rules, rule = answer.rules, answer.decision.rule
     sitemaps = rules.sitemaps_at(origin(answer.url))
     return {

@@ -1,6 +1,6 @@
-"""The frame around every command: the table of commands, global flags, and how an error leaves the process.
+"""The root command: the table of commands, global flags and error reporting.
 
-A command is imported when it is called, not before. It raises a `ShoalError` or returns its exit code.
+A command is imported only when it is called. It raises a `ShoalError` or returns its exit code.
 """
 
 import errno
@@ -20,7 +20,7 @@ from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, Storage
 from shoal.base.text import clean, nearest, shorten
 
 INTERRUPTED = 130
-FLAG_OF = {  # settings that a flag may give
+FLAG_OF = {  # settings that have a flag
     "DATABASE_URL": "--store",
     "SHOAL_LISTEN": "--listen",
     "SHOAL_SERVER": "--server",
@@ -30,13 +30,13 @@ FLAG_OF = {  # settings that a flag may give
 
 
 HARMFUL = frozenset({"stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"})
-"""Commands that end, remove or invalidate something: never suggested for a word that may have meant anything."""
+"""Commands that end, remove or invalidate something: suggested only for an obvious typing mistake."""
 SHORTEST_SLIP, LONG_WORD = 6, 8  # letters
 
 
 @dataclass(frozen=True, slots=True)
 class LazyCommands:
-    """Where a command lives, and the line that `shoal --help` says about it."""
+    """The location of a command, and its line in `shoal --help`."""
 
     where: str
     description: str
@@ -69,7 +69,7 @@ COMMANDS: dict[str, LazyCommands] = {
 
 
 class CommandGroup(click.Group):
-    """A group that suggests the nearest command for one it does not know."""
+    """A group that suggests the nearest command for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -82,7 +82,7 @@ class CommandGroup(click.Group):
 
 
 class RootCommand(CommandGroup):
-    """The top group: its commands are in the table and stay unimported until they are called."""
+    """The top group: imports the commands of the table only when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -103,7 +103,7 @@ def shoal(debug: bool) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Carry out one command line. Never raises, except for a reader that went away."""
+    """Run one command line. Never raises, except when the reader of stdout has closed it."""
     words, debug = _without_debug(words)
     try:
         with shoal.make_context("shoal", words or ["--help"]) as context:
@@ -126,7 +126,7 @@ def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _by_flag(error: BaseException, words: Sequence[str]) -> BaseException:
-    """What is wrong with a setting that a flag gave, told by the flag's name."""
+    """Name the flag instead of the setting in an error, if a flag set it."""
     if isinstance(error, BackendUnavailable) and _is_given("--store", words):
         error.message = error.message.replace("DATABASE_URL", "--store")
     if not isinstance(error, BadConfig):
@@ -140,7 +140,7 @@ def _is_given(flag: str, words: Sequence[str]) -> bool:
 
 
 def _tell(error: BaseException, as_json: bool) -> int:
-    """Say what went wrong in one sentence on stderr, and answer with the exit code."""
+    """Print the error in one sentence on stderr; return the exit code."""
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return INTERRUPTED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -159,7 +159,7 @@ def _tell(error: BaseException, as_json: bool) -> int:
 
 
 def _known(error: BaseException) -> ShoalError | None:
-    """The error of ours behind what was raised: the first of a group; click's own in our words."""
+    """Return the ShoalError for an exception: the first of a group, or one made from click's."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(_known, error.exceptions)), None)
     if isinstance(error, click.ClickException):
@@ -201,7 +201,7 @@ def _cleaned(problem: dict[str, Any]) -> dict[str, Any]:
 def _to_stderr(text: str) -> None:
     try:
         print(text, file=sys.stderr)
-    except (OSError, ValueError):  # stderr is closed: the exit code has to do
+    except (OSError, ValueError):  # stderr is closed: there is only the exit code
         return
 
 
@@ -215,15 +215,15 @@ def _hint(name: str, path: str, known: Iterable[str]) -> str:
 
 
 def _is_slip(written: str, meant: str) -> bool:
-    """Return whether a word is a slip of the finger away from a command: one letter, in a long word two. Short words
-    have too many neighbours: `shop` need not mean `stop`."""
+    """Return whether a word is a typing mistake for a command: one letter off, or two in a long word. Short words have
+    too many neighbours: `shop` need not mean `stop`."""
     if len(meant) < SHORTEST_SLIP or abs(len(written) - len(meant)) > 2:
         return False
     return _distance(written, meant) <= (1 if len(meant) < LONG_WORD else 2)
 
 
 def _distance(one: str, other: str) -> int:
-    """Return how many letters must be added, left out, replaced or swapped with their neighbour."""
+    """Return the edit distance: insertions, deletions, substitutions and swaps of neighbouring letters."""
     rows = [list(range(len(other) + 1))]
     for i, letter in enumerate(one, 1):
         row = [i]

@@ -1,4 +1,4 @@
-"""`shoal rules`: a rule set tried on a page, fetched as a crawl would, or carried out on the kept bodies of a crawl."""
+"""`shoal rules`: test a rule set on a page fetched as in a crawl, or run it on the stored bodies of a crawl."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +95,7 @@ async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: Part
 
 
 async def _fetched(config: CrawlConfig) -> Page:
-    """The one page of a crawl in a store that nobody keeps."""
+    """Return the single page of a crawl in a temporary store."""
     with TemporaryDirectory(prefix="shoal-rules-") as folder:
         settings = load({"DATABASE_URL": f"sqlite:///{Path(folder) / 'rules.db'}"}).settings
         async with opened(settings) as app, LocalCrawl(app, await CrawlRequest(config).find(app)) as here:

@@ -1,4 +1,4 @@
-"""`shoal serve`: the controller. REST, console, janitor, and workers in the same process if asked for."""
+"""`shoal serve`: the controller, with REST API, console and chores, and optionally workers in the same process."""
 
 import asyncio
 import os
@@ -31,8 +31,8 @@ from shoal.serve.tls import LOOK_EVERY, Certificate, tls_of
 from shoal.settings_loader import load
 from shoal.work.worker import Worker
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before another worker takes the place of one that failed
-FILE_EVERY = timedelta(seconds=1)  # how long a line of a journal may wait for its file
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a failed worker is replaced
+FILE_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
 
 
 @click.command()
@@ -70,7 +70,7 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
 
 
 class Controller:
-    """Everything that one `shoal serve` runs, started and stopped together."""
+    """Everything `shoal serve` runs, started and stopped together."""
 
     def __init__(self, app: App, metrics: Metrics, door: socket.socket, workers: Sequence[Worker]) -> None:
         self._app = app
@@ -99,10 +99,10 @@ class Controller:
 
     async def run(self) -> None:
         on_stop(self.stop)
-        self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when what it announces gets lost
+        self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when its notifications get lost
         for chore in self._chores:
             chore.start()
-        self._announcing.nudge()  # at once: a worker may begin with a crawl that leads here
+        self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server
         working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
         try:
             await self._server.serve(sockets=[self._door])
@@ -114,8 +114,8 @@ class Controller:
                 await chore.stop()
 
     async def _work(self, place: int) -> None:
-        """Run a worker. One that fails is followed by another: nobody but us looks after it, and the API of a machine
-        should not go down with a worker."""
+        """Run a worker and replace it if it fails: nothing else supervises it, and the API should not go down
+        with it."""
         pause = FIRST_PAUSE
         while True:
             worker, began = self._workers[place], self._app.clock.monotonic()
@@ -138,7 +138,7 @@ class Controller:
             return False
 
     def stop(self) -> None:
-        """Once: in good order. Twice: without waiting for what is under way."""
+        """Shut down cleanly; on a second call, without waiting for work in progress."""
         if self._ending.is_set():
             self._server.force_exit = True
         self._ending.set()

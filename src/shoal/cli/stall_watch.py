@@ -1,7 +1,7 @@
-"""Tells the person who waits that a page blocks the crawl: `shoal crawl` has no parent that would kill it.
+"""Report a page that blocks the event loop: `shoal crawl` has no parent process that would kill it.
 
-A thread beside the loop, which nobody else could ask. Nothing is killed: the page may still end. A page whose parser
-keeps the interpreter to itself is told of when it lets go.
+A thread watches the loop, which cannot watch itself. Nothing is killed, since the page may still finish. A page whose
+parser does not release the interpreter lock is reported only when it does.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from typing import Final, Self
 
 from shoal.base.clock import Clock
 
-LOOKS: Final = 4  # in the time that a loop may be silent
+LOOKS: Final = 4  # checks per allowed silence of the loop
 NAMES: Final = ("task", "source", "outcome", "errand", "url")
-"""What those who read a page call it, or what it is part of."""
+"""Names of local variables that hold a page's URL, or an object with one."""
 
 
 class StallWatch:
-    """Watches the running loop while the block runs. `longest` is in seconds; `say` is called from the thread."""
+    """Watches the running event loop while the block runs. `longest` is in seconds; `say` is called from the thread."""
 
     def __init__(self, longest: float, how_to_go_on: str, clock: Clock, say: Callable[[str], None]) -> None:
         self._longest = longest
@@ -47,8 +47,8 @@ class StallWatch:
         self._thread.join()
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the loop has been silent for too long, and it was not said. A look that comes late itself proves
-        that the whole process was stopped, as by Ctrl-Z: then the time begins anew."""
+        """Return whether the loop has been silent for too long and this was not reported yet. A check that is itself
+        late means that the whole process was stopped, e.g. by Ctrl-Z; the time then starts again."""
         late = now - self._looked_at > self._longest / 2
         self._looked_at = now
         if late:
@@ -75,7 +75,7 @@ class StallWatch:
 
 
 def url_in(frame: FrameType | None) -> str | None:
-    """The URL that the innermost of these calls has to do with."""
+    """Return the URL that the innermost of these calls works on."""
     while frame is not None:
         for name in NAMES:
             value = frame.f_locals.get(name)

@@ -1,4 +1,4 @@
-"""What a crawl came to: one JSON object for programs, a table in words for people."""
+"""The summary of a crawl: a JSON object for programs, a table for people."""
 
 import json
 import sys
@@ -12,12 +12,13 @@ from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.pages.response_counts import in_words as in_classes
 
-SHORTEST_BREAK = 5.0  # seconds; less is how a crawl begins and ends
-BREAKS_BELOW = 0.9  # of its time: a crawl that was walked for more had none that matters
+SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
+BREAKS_BELOW = 0.9  # share of its time: a crawl that ran for more had no relevant pause
 
 
 def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
-    """The crawl in numbers. While it has no end of its own, its time is what it was walked, or what has `elapsed`."""
+    """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed` if that is
+    longer."""
     crawl, counts = seen.crawl, seen.counts
     seconds = max(elapsed or 0.0, counts.walked / 1e6)
     if crawl.finished_at is not None:
@@ -45,7 +46,7 @@ def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
 
 
 def rows_of(seen: CrawlStatus, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
-    """The summary for people."""
+    """Return the summary as table rows."""
     reason = seen.crawl.state_reason
     why = f" ({in_words(reason)})" if reason else ""
     rows = [
@@ -71,7 +72,7 @@ def rows_of(seen: CrawlStatus, told: dict[str, Any], outputs: Sequence[str]) -> 
 
 
 def cut_off(seen: CrawlStatus) -> list[str]:
-    """Say what each limit of the crawl kept it from, by the flag that sets it."""
+    """Describe what each limit cut off, with the flag that sets it."""
     config, counts, reason = seen.crawl.config, seen.counts, seen.crawl.state_reason
     deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
     said = []
@@ -96,7 +97,7 @@ def _lie(count: int) -> str:
 
 
 def _took(told: dict[str, Any], walked: float) -> str:
-    """The time and the pace; those of the walk are told apart from pauses that lie within."""
+    """Describe duration and rate; if there were pauses, show the working time separately."""
     seconds, pace = told["duration_seconds"], told["pages_per_second"]
     had_breaks = 0 < walked < seconds * BREAKS_BELOW and seconds - walked > SHORTEST_BREAK
     if had_breaks:
@@ -124,7 +125,7 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
 
 
 def in_bytes(count: int) -> str:
-    """`12.3 MB`; powers of 1000, as everywhere in Shoal."""
+    """Format a size, such as `12.3 MB`; powers of 1000, as everywhere in Shoal."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:
@@ -134,7 +135,7 @@ def in_bytes(count: int) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """`0.42 s`, `27 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    """Format a duration: `0.42 s`, `27 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
     if seconds < 9.95:
         return f"{seconds:.2g} s"
     whole = round(seconds)

@@ -1,4 +1,4 @@
-"""`shoal tokens`: make, list and revoke tokens, and see what was done with them."""
+"""`shoal tokens`: create, list and revoke tokens, and show the audit log."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 
 TOKENS = "/api/v1/tokens"
-MOST = 1000  # of one list
+MOST = 1000  # per list
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _limit = click.option(
@@ -46,7 +46,9 @@ def create(
     given = {field: value for field, value in wish.items() if value}
 
     async def work(api: ApiClient) -> tuple[dict[str, Any], bool]:
-        is_first = not (await api.get(TOKENS, limit=1))["items"]  # asked before: then the door closes
+        is_first = not (await api.get(TOKENS, limit=1))[
+            "items"
+        ]  # checked first: once a token exists, this request needs one
         return await api.post(TOKENS, given), is_first
 
     made, is_first = run_on(reach, work, existing=False)

@@ -1,4 +1,4 @@
-"""`shoal webhooks`: who is told of events, and what became of each telling."""
+"""`shoal webhooks`: manage the receivers of events and their deliveries."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`shoal worker`: a node that takes jobs from the store."""
+"""`shoal worker`: a node that leases jobs from the store."""
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -63,7 +63,7 @@ async def _work(flags: Mapping[str, str | None]) -> None:
 async def workers_of(
     app: App, loaded: Loaded, flags: Mapping[str, str | None], count: int, command: Sequence[str] = COMMAND
 ) -> AsyncIterator[list[Worker]]:
-    """So many workers of this process, each under a name that no other worker of this machine has."""
+    """Create `count` workers in this process, each with a name that is unique on this machine."""
     settings = app.settings
     name, given = settings.grpc.node_id, loaded.sources["GRPC_NODE_ID"] != "default"
     async with AsyncExitStack() as stack:
@@ -80,7 +80,7 @@ async def workers_of(
 
 
 def config_of(loaded: Loaded) -> str:
-    """What somebody set, and our version: kept with each job that the worker runs."""
+    """Return the non-default settings and our version, stored with each job the worker runs."""
     given = {row.env: row.value for row in loaded.shown() if row.source != "default"}
     return orjson.dumps({"version": __version__, **given}).decode()
 
@@ -94,7 +94,7 @@ def _worker(
     config: str,
     command: Sequence[str],
 ) -> Worker:
-    """A worker whose children come to the same settings as we did: by the environment, and what our flags changed."""
+    """Create a worker whose children get the same settings: through the environment, plus those set by flags."""
     environment = {**os.environ, **{name: value for name, value in flags.items() if value is not None}}
     context = WorkerContext(
         node_id=pidfile.node_id,

@@ -1,4 +1,4 @@
-"""What a worker answers over HTTP, if it is told where: `/healthz`, `/readyz` and `/metrics`, as a controller does."""
+"""The HTTP endpoints of a worker, if an address is set: `/healthz`, `/readyz` and `/metrics`, as on a controller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from shoal.serve.health import HealthApi
 
 
 class Server(BoundedServer):
-    """One that leaves signals to the worker."""
+    """A server that leaves signals to the worker."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -29,7 +29,7 @@ class Server(BoundedServer):
 async def probed(
     app: App, metrics: Metrics, listen: Address, full_storage: Callable[[], Mapping[str, str]] = dict
 ) -> AsyncIterator[str]:
-    """Answer while the block runs; where. Who may ask is who may ask a controller."""
+    """Serve while the block runs; yield the address. Access rules are those of a controller."""
     settings = app.settings.serve.but(listen=listen)
     await check_exposure(app, settings)
     door = open_socket(listen, "SHOAL_WORKER_LISTEN")

@@ -1,7 +1,7 @@
-"""Crawls of sites: lifecycle, frontier, scope, engine. Called, `shoal.crawl(…)` is the library's verb.
+"""Crawls of sites: lifecycle, frontier, scope, engine. The module itself is callable as `shoal.crawl(…)`.
 
-The package's public verb and this room have one name, and importing a room puts it into the package under its name. So
-the room can be called, and hands the call to `shoal.library`, which stands above it and is imported only then.
+The library function and this package share a name, and importing a subpackage sets it as an attribute of `shoal`. So
+the module is made callable; it forwards to `shoal.library`, which depends on it and is therefore imported only on call.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a crawl is: what a caller asks for, and what Shoal answers."""
+"""The crawl: the options a caller sends, and the row and counts that Shoal stores."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -49,7 +49,7 @@ def one_line(text: str | None) -> str | None:
 
 
 def plain_labels(labels: dict[str, str]) -> dict[str, str]:
-    """They are looked for as `name=value`."""
+    """Return the labels if they are valid. They are searched for as `name=value`, so a name must not contain `=`."""
     for name, value in labels.items():
         if "=" in name or not name.isprintable() or not value.isprintable():
             raise ValueError(f"has {shorten(name)!r}: names and values are one line of text each, a name without =")
@@ -57,7 +57,7 @@ def plain_labels(labels: dict[str, str]) -> dict[str, str]:
 
 
 def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
-    from shoal.extract.rules import read_rules  # what few crawls have is not worth everybody's start-up time
+    from shoal.extract.rules import read_rules  # few crawls have rules: keep this import out of start-up
 
     if rules is not None:
         read_rules(rules, "rules.")
@@ -65,7 +65,7 @@ def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller asks for."""
+    """The options of a crawl, as a caller sends them."""
 
     seeds: Annotated[list[Text], describe("URLs to start from.", min_length=1, max_length=10_000)]
     depth: Annotated[Depth, describe("Maximum number of links between a seed and a page.")] = 3
@@ -130,7 +130,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     start: Annotated[bool, describe("Set to false to store the crawl without starting it.")] = True
 
     unquoted = SECRET_FIELDS
-    raw = frozenset({"seeds"})  # judged one by one, by their places
+    raw = frozenset({"seeds"})  # validated one by one; errors name the index
     checks = {
         "include": check_patterns,
         "exclude": check_patterns,
@@ -154,7 +154,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return any(limit is not None for limit in self.budgets)
 
     def url_rules(self, max_length: int = DEFAULT_RULES.max_length) -> UrlRules:
-        """What counts as the same page in this crawl."""
+        """Return the rules that decide which URLs are the same page in this crawl."""
         return UrlRules(
             max_length=max_length,
             tracking=TRACKING if self.tracking_params is None else tuple(self.tracking_params),
@@ -167,18 +167,18 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a crawl has done so far: the sum over its walkers."""
+    """Counters of a crawl, summed over its walkers."""
 
     opened: int = 0
     settled: int = 0
     pages: int = 0
     errors: int = 0
-    responses: dict[ResponseClass, int] = field(default_factory=lambda: count_responses(()))  # every class is there
+    responses: dict[ResponseClass, int] = field(default_factory=lambda: count_responses(()))  # always has every class
     bytes: int = 0
-    not_modified: int = 0  # pages that were not sent again
-    bytes_saved: int = 0  # by that
+    not_modified: int = 0  # answered 304
+    bytes_saved: int = 0  # by those 304 answers
     depth_reached: int = 0
-    walked: int = 0  # microseconds of work by the clock: time that several walkers share counts once
+    walked: int = 0  # wall-clock microseconds of work: time shared by several walkers counts once
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -192,10 +192,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """A crawl as its row says."""
+    """A crawl as stored in its row."""
 
     number: int
-    key_seed: int  # of the hashes of its URLs: a secret of the crawl, so that no site can make up collisions
+    key_seed: int  # seeds the hashes of its URLs; secret, so that no site can construct collisions
     id: CrawlId
     state: CrawlState
     state_reason: str | None
@@ -206,16 +206,17 @@ class Crawl:
     created_at: int
     started_at: int | None
     finished_at: int | None
-    changed_at: int = 0  # when its options were changed last; 0: they are those that it began with
+    changed_at: int = 0  # when its options were last changed; 0: never
 
     @property
     def bodies(self) -> str:
-        """What its kept bodies are filed under. Ids are used again, and by other stores: the id alone will not do."""
+        """Return the name under which its bodies are stored. Ids are reused, also by other stores, so the id alone is
+        not unique."""
         return f"{self.id}-{xxhash.xxh3_64_hexdigest(self.key_seed.to_bytes(8))}"
 
     @property
     def took_seconds(self) -> float | None:
-        """From its start to its end; None without both."""
+        """Return the seconds from start to end; None unless both are known."""
         if self.started_at is None or self.finished_at is None:
             return None
         return (self.finished_at - self.started_at) / 1e6

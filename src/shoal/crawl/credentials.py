@@ -1,4 +1,4 @@
-"""The headers, cookies and proxy that somebody gives to a crawl: judged in clear words, hidden wherever shown."""
+"""The headers, cookies and proxy a caller gives to a crawl: validated on input, masked in every output."""
 
 import re
 from typing import Annotated, Any, Final
@@ -16,13 +16,13 @@ from shoal.egress.custom_headers import hidden_headers
 from shoal.fetch.cookies import LONGEST, Cookie, is_public_suffix
 
 SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})
-"""Options whose values are not quoted back, neither in answers nor in refusals."""
+"""Options whose values appear neither in responses nor in error messages."""
 
 _COOKIE_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f;\ud800-\udfff]")
 
 
 class GivenCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cookie that the crawl begins with. Without a domain it is for the hosts of the seeds alone."""
+    """A cookie the crawl starts with. Without a domain it is sent only to the hosts of the seeds."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     value: Annotated[str, Meta(max_length=LONGEST)] = ""
@@ -52,7 +52,7 @@ def _domain(written: str) -> str:
 
 
 def check_proxy(text: str | None) -> str | None:
-    """Refuse what is neither a proxy's address nor the label of one."""
+    """Raise ValueError unless the text is a proxy URL or a proxy label."""
     if text is None or is_label(text):
         return text
     if not text.isprintable() or " " in text:
@@ -67,12 +67,13 @@ def check_proxy(text: str | None) -> str | None:
 
 
 def is_label(proxy: str) -> bool:
-    """Whether a crawl's proxy is one that the operator set up, named by its label."""
+    """Return whether the proxy is the label of one that the operator configured."""
     return re.match(PROXY_LABEL, proxy) is not None
 
 
 def cookies_for(given: list[GivenCookie], seeds: list[Url]) -> list[Cookie]:
-    """The cookies as a jar keeps them. One without a domain is for each seed's host, encrypted if the seed is."""
+    """Return the cookies in the form of a cookie jar. One without a domain is set for each seed's host, secure if the
+    seed uses https."""
     kept = []
     for one in given:
         if one.domain is not None:
@@ -85,7 +86,7 @@ def cookies_for(given: list[GivenCookie], seeds: list[Url]) -> list[Cookie]:
 
 
 def hidden(config: dict[str, Any]) -> dict[str, Any]:
-    """A crawl's options as anybody may see them."""
+    """Return the options of a crawl with secrets masked."""
     shown = dict(config)
     if shown.get("headers"):
         shown["headers"] = hidden_headers(shown["headers"])
@@ -97,6 +98,6 @@ def hidden(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def hides(config: dict[str, Any]) -> bool:
-    """Whether some of the options are not the real ones, but what was shown in their place."""
+    """Return whether some values are masks instead of real values."""
     values = [*config.get("headers", {}).values(), *(cookie["value"] for cookie in config.get("cookies", []))]
     return HIDDEN in values or f":{HIDDEN}@" in (config.get("proxy") or "")

@@ -1,4 +1,4 @@
-"""The crawl machine: what a person sees and waits for. A retry or a worker's death changes nothing here."""
+"""The state machine of a crawl, as users see it. Retries and worker crashes do not change this state."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,7 +37,7 @@ MOVES: dict[CrawlState, frozenset[CrawlState]] = {
     CrawlState.PAUSED: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
     CrawlState.STOPPING: frozenset({CrawlState.STOPPED}),
     CrawlState.STOPPED: frozenset(),
-    CrawlState.COMPLETED: frozenset({CrawlState.QUEUED}),  # some of its URLs are to be fetched again
+    CrawlState.COMPLETED: frozenset({CrawlState.QUEUED}),  # when URLs are retried
     CrawlState.FAILED: frozenset({CrawlState.QUEUED}),
 }
 TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})
@@ -47,7 +47,7 @@ WALKED = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING}
 
 @dataclass(frozen=True, slots=True)
 class CrawlMove:
-    """One change of a crawl, applied by compare-and-set on the states it may come from."""
+    """A state change of a crawl, applied by compare-and-set on the states it is allowed from."""
 
     to: CrawlState
     reason: str | None = None

@@ -28,7 +28,7 @@ from shoal.hosts.rate import HeldHost, HostStanding
 from shoal.queue.job import Fence
 
 OUTSIDE = ""
-"""The counter of what did not come from a walker."""
+"""The counter for changes that no walker made."""
 
 
 class CrawlFilter(Struct, frozen=True):
@@ -81,8 +81,8 @@ class CrawlStore(Protocol):
         ...
 
     async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
-        """Return those of these URLs (given with their keys, in this order) that ended in 4xx, 5xx or no answer, or
-        were skipped. The others gave a page, or are still open."""
+        """Return those of these URLs (given with their keys, in this order) that ended in 4xx, 5xx or an error, or were
+        skipped. The others returned a page, or are still open."""
         ...
 
     async def now(self, tx: Tx) -> int:
@@ -90,7 +90,7 @@ class CrawlStore(Protocol):
         ...
 
     async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
-        """Return what walkers go by: the crawl's state, and when its options were last changed."""
+        """Return what walkers poll: the crawl's state, and when its options were last changed."""
         ...
 
     async def add_counts(self, tx: Tx, number: int, counter: str, counts: Counts) -> None:
@@ -111,7 +111,7 @@ class CrawlStore(Protocol):
         ...
 
     async def failed_after(self, tx: Tx, number: int, after: int, limit: int) -> list[FailedPage]:
-        """Return pages that gave no good answer, in the order in which they were stored, after the page `after`."""
+        """Return failed pages after the page `after`, in the order in which they were stored."""
         ...
 
     async def drop_failed(self, tx: Tx, number: int, pages: list[FailedPage]) -> list[DroppedPage]:
@@ -124,25 +124,25 @@ class CrawlStore(Protocol):
 
 
 class HostRate(Struct, frozen=True):
-    """The rate limit of requests to one host. A delay that the host itself asks for, and its holds, come first."""
+    """The rate limit for one host. A delay that the host itself requests, and its holds, take precedence."""
 
     delay: timedelta
-    probe: bool = False  # give one URL to a host whose robots.txt was never read
-    per_host: int | None = None  # the most pages of one host
-    walkers: int = 1  # walkers that share the hosts
-    ease: float = 0.0  # seconds of delay for each second that a slow host takes to answer
+    probe: bool = False  # take one URL from a host whose robots.txt is not known yet
+    per_host: int | None = None  # maximum pages per host
+    walkers: int = 1  # number of walkers that share the hosts
+    ease: float = 0.0  # seconds of delay per second of response time of a slow host
     longest_ease: timedelta = timedelta(0)
 
     def delay_at(self, standing: HostStanding) -> float:
-        """Seconds between two requests to a host."""
+        """Return the seconds between two requests to a host."""
         return standing.delay(self.delay.total_seconds(), self.ease, self.longest_ease.total_seconds())
 
 
 class Admission(Protocol):
-    """What a walker knows about URLs before it fetches them."""
+    """The checks a walker makes on URLs before it fetches them."""
 
     def verdict(self, task: FrontierTask) -> Fate | None:
-        """Return the fate of a URL that is not to be fetched; None if it is to be fetched."""
+        """Return the fate of a URL that must not be fetched; None if it may be."""
         ...
 
     def knows(self, origin: str) -> bool:
@@ -151,14 +151,14 @@ class Admission(Protocol):
 
 
 class FrontierStore(Protocol):
-    """The URLs of crawls: which are known, which wait, and which walker has them.
+    """The URLs of crawls: which are known, which wait, and which walker has taken them.
 
     It stores neither pages nor the crawl's counters: calls return what they changed, and the caller stores the rest in
-    the same transaction. A walker's calls happen under its fence. Batches, never single URLs.
+    the same transaction. A walker's calls run under its fence. All calls take batches.
     """
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
-        """Record URLs that were not known. Those with an OPEN fate wait. Repeating it changes nothing."""
+        """Add URLs that are not known yet. Those with the fate OPEN wait. Idempotent."""
         ...
 
     async def take(
@@ -172,18 +172,19 @@ class FrontierStore(Protocol):
         admission: Admission | None = None,
     ) -> Taken:
         """Take up to `want` URLs: from the hosts that waited longest, shallow URLs first, none before it is due. An
-        empty answer does not mean that the frontier is empty. URLs with a verdict come on top and use no slot."""
+        empty result does not mean that the frontier is empty. URLs with a verdict are returned in addition and use no
+        slot."""
         ...
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
-        """Close the batch's taken URLs, or put them back to wait, and add the URLs they led to. URLs that are not (or
-        no longer) this walker's are left as they are and are not in the settlement. `leaves`: the same commit will put
-        back everything else that this walker has. A redirect goes on, and nobody else fetches its target from then on;
-        or it ends, and has its page (see `Onward`)."""
+        """Settle the URLs of the batch, or return them to the frontier, and add the URLs found on them. URLs that this
+        walker does not hold (any more) are ignored and are not in the settlement. `leaves`: the same commit will return
+        everything else this walker holds. A redirect either continues, and its target is then reserved for it, or ends
+        with its page (see `Onward`)."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
-        """Put these patterns into quarantine, each with a sample URL, unless they are known already."""
+        """Quarantine these patterns, each with a sample URL, unless they are already known."""
         ...
 
     async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
@@ -191,46 +192,46 @@ class FrontierStore(Protocol):
         ...
 
     async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
-        """Return those of these patterns that a person released. No other one is released before this commit ends."""
+        """Return those of these patterns that a user released. No other one can be released before this transaction
+        ends."""
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
-        """Release a pattern, so that its URLs wait again; return how many were opened. None if it is not in
+        """Release a pattern so that its URLs wait again; return how many were opened, or None if it is not in
         quarantine."""
         ...
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
-        """Let closed URLs wait as if they had never been tried. `answered`: the URLs that gave pages, which no longer
-        count against the page limits of their hosts. Call under the crawl's lock."""
+        """Reopen closed URLs as if they had never been tried. `answered`: the URLs that returned pages, which no longer
+        count towards the page limits of their hosts. Call under the crawl's lock."""
         ...
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
-        """Put back everything that this walker still has; return how many URLs."""
+        """Put everything this walker still holds back into the frontier; return the number of URLs."""
         ...
 
     async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
-        """Return whether this walker has URLs that it has neither settled nor put back. Exact only under its job's
-        lock."""
+        """Return whether this walker holds URLs that are not settled. Exact only under the lock of its job."""
         ...
 
     async def taken(self, tx: Tx, crawl: int) -> int:
-        """Count the URLs that walkers have. Exact only under the crawl's lock."""
+        """Count the URLs that walkers hold. Exact only under the crawl's lock."""
         ...
 
     async def recover(self, tx: Tx, crawl: int) -> int:
-        """Put back what walkers that lost their job had taken; return how many URLs."""
+        """Put the URLs of walkers that lost their lease back into the frontier; return the number of URLs."""
         ...
 
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
-        """Return up to `most` hosts that are held although URLs wait there, the longest held first."""
+        """Return up to `most` hosts that are on hold while URLs wait for them, the longest hold first."""
         ...
 
     async def shallowest(self, tx: Tx, crawl: int) -> int | None:
-        """Return the depth of the shallowest URL that is open and not in quarantine; None if there is none. It looks at
-        every host of the crawl."""
+        """Return the depth of the shallowest URL that is open and not in quarantine; None if there is none. Reads every
+        host of the crawl."""
         ...
 
     async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
-        """Return the seconds until a waiting URL becomes due; None if none waits. With a job, only hosts count that its
-        walker or nobody has claimed."""
+        """Return the seconds until a waiting URL becomes due; None if none waits. With a job, count only hosts that are
+        unclaimed or claimed by its walker."""
         ...

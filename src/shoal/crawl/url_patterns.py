@@ -1,7 +1,7 @@
-"""The patterns of `include` and `exclude`: regular expressions that take linear time, whatever the URL.
+"""The patterns of `include` and `exclude`: regular expressions that match in linear time for every URL.
 
-They run in RE2, which has no look-around and no back-references; what it cannot run is refused with the pattern and the
-fix. Most patterns are plain text, such as `/private/` or `\\.pdf$`: a few of those are compared without any engine.
+They run in RE2, which has no look-around and no back-references; an unsupported pattern is rejected with the fix. Most
+patterns are plain text, such as `/private/` or `\\.pdf$`: a few of those are compared without a regex engine.
 """
 
 import re
@@ -14,13 +14,13 @@ from shoal.base.text import shorten
 if TYPE_CHECKING:
     from re2 import Options
 
-MOST_CHARACTERS: Final = 100_000  # of all patterns of a field
-MOST_WORK: Final = 10_000  # of all its patterns that are not plain text: see `_work`
-MOST_COMPARED: Final = 8  # plain texts; for more of them RE2 is faster
+MOST_CHARACTERS: Final = 100_000  # total for the patterns of a field
+MOST_WORK: Final = 10_000  # total for its patterns that are not plain text: see `_work`
+MOST_COMPARED: Final = 8  # plain-text patterns; RE2 is faster for more
 
-_CHECK_MEMORY: Final = 1 << 20  # for one pattern that is looked at: about 16,000 instructions
-_MEMORY: Final = 1 << 24  # for all of them, with the states that are kept between URLs
-_CLASS_WORK: Final = 100  # a Unicode class costs that many instructions to read, also where it leaves none
+_CHECK_MEMORY: Final = 1 << 20  # to check one pattern: about 16,000 instructions
+_MEMORY: Final = 1 << 24  # for all of them, with the states cached between URLs
+_CLASS_WORK: Final = 100  # cost of parsing a Unicode class, even if it compiles to nothing
 _PLAIN: Final = re.compile(r"(\^?)((?:[\w /:=&,;~%@#!'\"<>-]|\\[^\w\s])++)(\$?)", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(.)")
 _LOOK_AROUND: Final = "leave out look-around, and put what must not match into exclude"
@@ -39,7 +39,7 @@ _FIXES: Final = (
 
 
 class UrlPatterns:
-    """Patterns of which one is enough. All of them are searched for at once."""
+    """A set of patterns that matches if any of them does. All of them are searched at once."""
 
     __slots__ = ("_ends", "_search", "_starts", "_texts", "_whole")
 
@@ -56,7 +56,7 @@ class UrlPatterns:
         self._search = _searcher("|".join(f"(?:{pattern})" for pattern in rest)) if rest else None
 
     def match(self, url: str) -> bool:
-        """Whether one of the patterns is found in the URL."""
+        """Return whether one of the patterns is found in the URL."""
         for text in self._texts:
             if text in url:
                 return True
@@ -71,12 +71,13 @@ class UrlPatterns:
 
 
 def matching(patterns: Sequence[str], url: str) -> list[str]:
-    """Those of the patterns that are found in the URL."""
+    """Return the patterns that are found in the URL."""
     return [pattern for pattern in patterns if UrlPatterns([pattern]).match(url)]
 
 
 def check_patterns(patterns: list[str]) -> list[str]:
-    """The patterns. `ValueError` says which one is refused and why, and after a semicolon what to do."""
+    """Return the patterns if they are valid. The `ValueError` names the rejected one and the reason and, after a
+    semicolon, the fix."""
     if sum(map(len, patterns)) > MOST_CHARACTERS:
         raise ValueError(f"has more than {MOST_CHARACTERS:,} characters in all; leave out patterns or shorten them")
     work = 0
@@ -92,14 +93,14 @@ def check_patterns(patterns: list[str]) -> list[str]:
 
 
 def _work(pattern: str) -> int:
-    """What a pattern costs, at most, for each character of a URL: the instructions that it compiles to. What it takes
-    to read the pattern is added, since repeated zero times it compiles to nothing."""
+    """Return the maximum cost of a pattern per character of a URL: its compiled instructions. Add the cost of parsing
+    it, since a pattern that is repeated zero times compiles to nothing."""
     size: int = _compiled(pattern, _CHECK_MEMORY).ProgramSize()
     return size + len(pattern) + _CLASS_WORK * pattern.lower().count(r"\p")
 
 
 def _searcher(pattern: str) -> Callable[[bytes, int, int], list[tuple[int, int]]]:
-    from re2 import _re2  # what the public wrapper adds to a search takes longer than the search
+    from re2 import _re2  # the public wrapper takes longer than the search itself
 
     return partial(_compiled(pattern, _MEMORY).Match, _re2.RE2.Anchor.UNANCHORED)
 

@@ -1,1 +1,1 @@
-"""Crawls in this very process, for the command line and the library: what was asked for, the walk, its pages."""
+"""Crawls in this process, for the command line and the library: the request, the crawl, its pages."""

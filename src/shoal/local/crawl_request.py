@@ -1,4 +1,4 @@
-"""What a person or a program on this machine asks for: a new crawl, or an old one to go on with."""
+"""A request for a local crawl: a new crawl, or an existing one to resume."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,12 +12,12 @@ from shoal.base.text import shorten
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.scope.seeds import seeds_of
 
-ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path that leads elsewhere
+ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}")  # no path traversal
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlRequest:
-    """A crawl that is wanted here. `trusted`: whoever asks named the seeds, so that private ones are open to it."""
+    """A request for a local crawl. `trusted`: the user named the seeds, so private addresses among them are allowed."""
 
     config: CrawlConfig | None = None
     crawl_id: CrawlId | None = None
@@ -25,7 +25,7 @@ class CrawlRequest:
     trusted: bool = True
 
     async def find(self, app: App) -> Crawl:
-        """The crawl: stored now, or found by its id."""
+        """Store the new crawl, or look up the one to resume."""
         if self.config is None:
             return (await app.crawls.get(self.resume or "")).crawl
         named = list(seeds_of(self.config)) if self.trusted else None
@@ -39,7 +39,7 @@ def read_id(text: str, called: str) -> CrawlId:
 
 
 def read_config(values: Mapping[str, Any], called: Callable[[str], str] = str) -> CrawlConfig:
-    """The options of a crawl; the first that cannot be taken is refused by the name that the caller knows it by."""
+    """Return the options of a crawl. Raise for the first invalid one, named as the caller calls it."""
     config = CrawlConfig.read(values, strict=False, called=called)
     seeds_of(config, called)
     return config

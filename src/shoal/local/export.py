@@ -1,4 +1,4 @@
-"""An export: what the store has of a crawl, written to outputs, whether the crawl has ended or not."""
+"""Export the stored pages of a crawl to outputs, whether or not the crawl has ended."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -12,7 +12,7 @@ PAGES_AT_ONCE = 500
 
 
 async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Page], bool]) -> int:
-    """Write the pages that are wanted; how many. A crawl that goes on meanwhile is written as far as it is read."""
+    """Write the wanted pages; return how many. Of a crawl that is still running, write the pages stored so far."""
     crawl = (await app.crawls.get(crawl_id)).crawl
     outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
     await outputs.open(crawl.id, app.clock.micros(), Limits.of(app.settings.egress))
@@ -29,7 +29,7 @@ async def export(app: App, crawl_id: str, outputs: Outputs, wanted: Callable[[Pa
 
 
 async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
-    """The pages that are there now. What is fetched again meanwhile is stored behind them, and is not read twice."""
+    """Yield the pages stored now. Pages fetched again meanwhile are stored after them and are not read twice."""
     last, upto = 0, await app.database.read(lambda tx: app.crawls.store.last_page(tx, crawl))
 
     async def look(tx: Tx) -> list[tuple[int, Page]]:

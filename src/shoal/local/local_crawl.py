@@ -1,6 +1,6 @@
-"""A crawl that is walked in this process, here and now; its pages come out in batches, each exactly once.
+"""A crawl that runs in this process and returns its pages in batches, each page exactly once.
 
-The rows are the same as anywhere: who leaves early leaves a paused crawl, who is killed one that can be taken over.
+It is stored like any other: leaving early pauses the crawl, and after a kill another process can take it over.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from shoal.runners import extra_walkers, make_walker, storage_of
 from shoal.work.lease_renewer import LeaseRenewer
 from shoal.work.local_lease import LocalLease
 
-PAGES_AT_ONCE = 500  # of one read from the store
+PAGES_AT_ONCE = 500  # pages per read from the store
 
 
 @dataclass(slots=True)
 class CrawlTally:
-    """What a crawl has done so far, counted commit by commit."""
+    """The counts of a crawl so far, updated with each commit."""
 
     pages: int = 0
     errors: int = 0
     bytes: int = 0
     depth: int = 0
-    hosts: set[int] = field(default_factory=set)  # that this process asked
-    again: int = 0  # pages that failed here and wait to be tried again
+    hosts: set[int] = field(default_factory=set)  # hosts this process sent requests to
+    again: int = 0  # pages that failed here and wait for a retry
 
     @classmethod
     def of(cls, counts: Counts) -> Self:
@@ -56,37 +56,37 @@ class CrawlTally:
                 self.depth = page.depth
 
     def count_try(self, done: Settled) -> None:
-        """One that failed before is tried now; one that failed now is tried again."""
+        """Count a retry as done, and a new failure as waiting for a retry."""
         failed_before = done.task.attempts > 0
         if failed_before or done.page is None:
             tried = done.fate is Fate.OPEN and not done.untried
             self.again = max(0, self.again + tried - (failed_before and not done.untried))
 
     def covers(self, counts: Counts) -> bool:
-        """Whether every stored page was counted: each has a status, or an error, or both."""
+        """Return whether every stored page was counted: each has a status, an error, or both."""
         return (self.pages, self.errors) == (counts.pages, counts.errors)
 
 
 class LocalCrawl:
-    """One crawl, ours while the block runs. Leaving the block before the crawl has ended pauses it."""
+    """A crawl leased by this process while the block runs. Leaving the block before the crawl has ended pauses it."""
 
     def __init__(self, app: App, crawl: Crawl) -> None:
         self.crawl = crawl
         self.tally = CrawlTally()
         self._app = app
         self._stream = PageStream(self._caught_up)
-        self._told = array("q")  # the hashes of the URLs that the walker told: eight bytes a page
-        self._last_read = 0  # the number of the last page that was read from the store
+        self._told = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
+        self._last_read = 0  # number of the last page read from the store
         self._lease: Lease | None = None
         self._vigil: LeaseRenewer | None = None
-        self._watched = AsyncExitStack()  # ends the vigil
+        self._watched = AsyncExitStack()  # ends the lease renewal
         self._walker: Walker | None = None
         self._pausing: str | None = None
         self._working: asyncio.Task[None] | None = None
-        self._raised = False  # whoever reads was told how it ended
+        self._raised = False  # the reader has received the exception
 
     async def __aenter__(self) -> Self:
-        """Get hold of the crawl; refused if another process has it. A completed one is only read."""
+        """Lease the crawl; raise if another process has it. A completed crawl is only read."""
         work = self._walk_all if await self._take() else self._read_all
         try:
             self.tally = CrawlTally.of((await self.seen()).counts)
@@ -110,13 +110,13 @@ class LocalCrawl:
             self._working.result()
 
     async def _take(self) -> bool:
-        """Whether there is anything to walk; then it is ours."""
+        """Lease the crawl; return False if it is completed and there is nothing to crawl."""
         taking = LocalLease(self._app.database, self._app.queue, self._app.crawls, self._app.clock)
         lease = None
         while lease is None:
             if self.crawl.state is CrawlState.COMPLETED:
                 return False
-            if not self.crawl.named:  # taken over from a fleet: this process must be allowed to reach it, too
+            if not self.crawl.named:  # taken over from workers: this process must be allowed to reach its hosts, too
                 self._app.crawls.check(self.crawl.config)
             await taking.reopen(self.crawl)
             try:
@@ -128,15 +128,15 @@ class LocalCrawl:
         return True
 
     async def _look_again(self) -> None:
-        """The crawl had no job to take. If it has moved on, say to paused because whoever had it died while pausing,
-        that is the way to go on."""
+        """Reload a crawl that had no job to lease. Continue if its state has changed, e.g. to paused because its
+        process died while pausing; otherwise raise."""
         before, self.crawl = self.crawl, (await self.seen()).crawl
         if self.crawl.state is before.state:
             raise StateConflict("crawl", self.crawl.id, self.crawl.state, "be resumed", "try again in a moment")
 
     async def next(self) -> list[Page]:
-        """The next pages; none at the end. Every page of the crawl comes exactly once: those that the store had, in its
-        order, then each as it is committed. Raises what ended the crawl, if anything did."""
+        """Return the next pages; empty at the end. Every page comes exactly once: first the stored pages in their
+        order, then each page as it is committed. Raise the error that ended the crawl, if any."""
         assert self._working is not None
         pages = await self._stream.next()
         if not pages:
@@ -149,15 +149,15 @@ class LocalCrawl:
         return await self._app.crawls.get(self.crawl.id)
 
     async def held(self) -> list[HeldHost]:
-        """Hosts that asked us to wait, and at which something of the crawl waits."""
+        """Return hosts on hold for which URLs of the crawl wait."""
         return await self._app.crawls.held_hosts(self.crawl.id)
 
     async def pause(self, reason: str) -> None:
-        """Ask for an end that can be resumed; the batches end when it is there. A crawl that has ended stays so."""
+        """Request a pause; the batches end once the crawl is paused. A crawl that has ended stays so."""
         self._pausing = reason
         self._stream.unbind()
         if self._walker is None:
-            return  # still reading: the walker will hear it before it takes anything
+            return  # still reading: the walker checks this before it takes anything
         try:
             await self._app.crawls.pause(self.crawl.id, reason)
             self._walker.nudge()
@@ -198,7 +198,7 @@ class LocalCrawl:
 
     @asynccontextmanager
     async def _company(self) -> AsyncIterator[None]:
-        """The crawl's other walkers, each in a child of ours, while we walk ourselves."""
+        """Run the crawl's other walkers, each in a child process, while this process runs one itself."""
         others = self.crawl.config.workers - 1
         if not others:
             yield
@@ -235,7 +235,8 @@ class LocalCrawl:
                 return
 
     async def _read_missed(self) -> None:
-        """What the store has and the walker did not tell: of a commit whose answer was lost, or of other walkers."""
+        """Deliver stored pages that the walker did not: those of a commit whose response was lost, or of
+        other walkers."""
         if self.tally.covers((await self.seen()).counts):
             return
         told = set(self._told)
@@ -246,7 +247,7 @@ class LocalCrawl:
             self._stream.add(missed)
 
     async def _stored(self) -> AsyncIterator[list[Page]]:
-        """Pages from the store, in its order, after those that were read before."""
+        """Yield stored pages in their order, after those already read."""
         while rows := await self._app.database.read(self._rows_after):
             self._last_read = rows[-1][0]
             yield [page for _, page in rows]
@@ -256,17 +257,17 @@ class LocalCrawl:
         return await self._app.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
 
     async def _make_sure_of_pause(self, reason: str) -> None:
-        """Our walker has left; if that did not end or pause the crawl, nobody holds it now and one commit does."""
+        """Pause the crawl in one commit if it is neither ended nor paused: our walker has left, so nobody holds it."""
         with suppress(StateConflict):
             await self._app.crawls.pause(self.crawl.id, reason)
 
     async def _leave_clean(self) -> None:
-        """After a walker that was cut off: put back what it held, and pause."""
+        """Clean up after a walker that was cut off: return its URLs to the frontier and pause the crawl."""
         assert self._working is not None
         failure = None if self._working.cancelled() else self._working.exception()
         if self._lease is None or not (self._working.cancelled() or isinstance(failure, OperatorError)):
             return
         self._pausing = failure.code if isinstance(failure, OperatorError) else "interrupted"
-        with suppress(OperatorError, LeaseLost):  # then the next one takes the crawl over as it is
+        with suppress(OperatorError, LeaseLost):  # then the next process takes the crawl over as it is
             await self._walk()
             await self._make_sure_of_pause(self._pausing)

@@ -1,15 +1,15 @@
-"""Pages between whoever walks and whoever reads, with a bound on how far the walker may run ahead."""
+"""A stream of pages from a walker to a reader, with back-pressure."""
 
 import asyncio
 from collections.abc import Callable
 
 from shoal.pages.page import Page
 
-MOST_WAITING = 500  # pages that nobody has read yet; then the walker takes no more
+MOST_WAITING = 500  # unread pages at which the walker stops taking more
 
 
 class PageStream:
-    """Pages on their way to a reader who may be slower than the walker."""
+    """A bounded buffer of pages for a reader that may be slower than the walker."""
 
     def __init__(self, caught_up: Callable[[], None] = lambda: None, most: int = MOST_WAITING) -> None:
         self._caught_up = caught_up
@@ -23,7 +23,7 @@ class PageStream:
         self._room.set()
 
     def add(self, pages: list[Page]) -> None:
-        """Never refuses: what was committed cannot be taken back. Who adds asks for room before the next commit."""
+        """Add pages. Never blocks, since they are already committed; await `room` before the next commit."""
         if not pages or self._abandoned:
             return
         self._pages += pages
@@ -36,11 +36,11 @@ class PageStream:
         return self._room.is_set()
 
     async def room(self) -> None:
-        """Until the reader has caught up."""
+        """Wait until the reader has caught up."""
         await self._room.wait()
 
     async def next(self) -> list[Page]:
-        """What came since the last call; nothing more at the end."""
+        """Return the pages since the last call; empty at the end."""
         while not self._pages and not self._ended:
             self._news.clear()
             await self._news.wait()
@@ -55,12 +55,12 @@ class PageStream:
         self._news.set()
 
     def unbind(self) -> None:
-        """The end is near: let whoever adds bring what is left without waiting."""
+        """Remove the bound, so that the rest is added without waiting."""
         self._bounded = False
         self._room.set()
 
     def abandon(self) -> None:
-        """Nobody reads any more: nothing is kept, nobody waits."""
+        """Discard all pages, now and later, since the reader has left; wake everybody who waits."""
         self._abandoned = True
         self._pages = []
         self.unbind()

@@ -1,4 +1,4 @@
-"""A rule set carried out on the kept bodies of a crawl: what it would have taken, without asking any server again."""
+"""Run a rule set on the stored bodies of a crawl, without requests to any server."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PAGES_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPage:
-    """What a rule set took from one page; `message` says what was wrong with it."""
+    """The data a rule set extracted from one page; `message` is the error, if any."""
 
     url: str
     data: dict[str, Any]
@@ -28,15 +28,15 @@ class ReplayedPage:
 
 @dataclass(slots=True)
 class ReplayTally:
-    """What became of the pages so far."""
+    """Counts of the pages so far, by outcome."""
 
     read: int = 0
-    left_out: int = 0  # no page of HTML with a 2xx status, or not one that the rule set is for
+    left_out: int = 0  # not HTML with a 2xx status, or not matched by the rule set
     without_body: int = 0
 
 
 class RuleReplay:
-    """Goes through the pages of one crawl."""
+    """Runs a rule set on the pages of one crawl."""
 
     def __init__(self, app: App, rules: RuleSet) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class RuleReplay:
         self.tally = ReplayTally()
 
     async def read(self, crawl: Crawl) -> AsyncIterator[ReplayedPage]:
-        """The data of each page that the rule set is for, in the order in which the pages were stored."""
+        """Yield the data of each page the rule set matches, in the order in which the pages were stored."""
         last = 0
         while rows := await self._after(crawl, last):
             last = rows[-1][0]
@@ -77,5 +77,5 @@ class RuleReplay:
 
 
 def _has_content(status: int | None) -> bool:
-    """Whether a page was sent: now, or earlier and has not changed since."""
+    """Return whether there is content: sent now, or sent earlier and unchanged since (304)."""
     return status is not None and (200 <= status < 300 or status == NOT_MODIFIED)

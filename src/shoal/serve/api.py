@@ -1,4 +1,4 @@
-"""Every group of endpoints that the OpenAPI document and the reference tell of. Who makes them is `app.py`."""
+"""All endpoint groups of the OpenAPI document and the reference. `app.py` creates them."""
 
 from shoal.serve.analyses import AnalysisApi
 from shoal.serve.bots import BotApi

@@ -1,7 +1,7 @@
-"""Who is let in: requests are asked for their host, their origin and their token, before any route sees them.
+"""Authentication: check the host, origin and token of each request before it reaches a route.
 
-Without tokens only this machine may ask, and a web page open in its browser is not this machine. Once there was a
-token, everybody needs one. What a caller may do then is the scope of the endpoint.
+Until the first token is created, only requests from this machine are allowed, and not those of other sites' pages in
+its browser. From then on every request needs a token. Endpoints declare the token scope they require.
 """
 
 import re
@@ -25,14 +25,16 @@ from shoal.settings import ServeSettings
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
 COOKIE = "shoal_token"
-_BROWSERS = frozenset({b"origin", b"sec-fetch-site", b"cookie"})  # without all of them it is nobody's page that asks
+_BROWSERS = frozenset(
+    {b"origin", b"sec-fetch-site", b"cookie"}
+)  # a request with none of these does not come from a web page
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
 _TOKEN_SHAPED = re.compile(rb"shl_[0-9a-z]{10}_[0-9a-z]{20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerRefused(Signal):
-    """A credential was wrong. Told until the place is made to wait, so that nobody fills the log."""
+    """A credential was invalid. Not emitted once the address is throttled, so that nobody can flood the log."""
 
     address: str
     waits: bool
@@ -40,12 +42,12 @@ class CallerRefused(Signal):
 
 class Authenticator(Protocol):
     async def admit(self, request: Request, needed: TokenScope | None) -> Caller | None:
-        """Who this is, if it may come in with what it needs; None for what is open to everybody. Raises otherwise."""
+        """Return the caller if it has the needed token scope; None for open endpoints. Raise otherwise."""
         ...
 
 
 class InProcessAuthenticator:
-    """For requests that never left this process: they are the caller's who sits at it."""
+    """Authenticates in-process requests, which act as the local user."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -57,7 +59,7 @@ class InProcessAuthenticator:
 
 
 class LoopbackAuthenticator:
-    """For requests that came over the network, where there are no tokens: only this machine is let in."""
+    """Authenticates network requests without tokens: only this machine is allowed."""
 
     def __init__(self, listen: str = "127.0.0.1", public_url: str = "") -> None:
         self._public_host = urlsplit(public_url).hostname
@@ -76,7 +78,7 @@ class LoopbackAuthenticator:
         return caller
 
     async def _caller(self, request: Request) -> Caller:
-        """Who works at this machine."""
+        """Return the local user of this machine."""
         address = address_of(request)
         if not is_loopback(address):
             raise Unauthenticated
@@ -88,7 +90,7 @@ class LoopbackAuthenticator:
         return local_caller(address)
 
     def _check_host(self, request: Request) -> None:
-        """A name that somebody else may point at us is not ours (DNS rebinding)."""
+        """Reject host names that are not ours, since others may point theirs at us (DNS rebinding)."""
         host = _host_of(request)
         ours = {self._public_host, (request.scope.get("server") or ("",))[0]}
         if is_loopback(host) or host in ours:
@@ -99,24 +101,24 @@ class LoopbackAuthenticator:
             raise NotAllowed("this server does not answer to that host name", fix)
 
     def _check_site(self, request: Request) -> None:
-        """Nothing that another site's page sends is taken, but for following a link to us."""
+        """Reject cross-site requests (CSRF), except for following a link to us."""
         if _BROWSERS.isdisjoint(name for name, _ in request.scope["headers"]):
             return
         fetched_from = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
         foreign = fetched_from not in (None, "none", "same-origin")
         ours = origin is None or origin.partition("//")[2] == request.headers.get("host")
-        foreign |= not ours and origin != self._public_origin  # which a proxy may have put another host in place of
+        foreign |= not ours and origin != self._public_origin  # a proxy may have replaced the Host header
         visit = request.method in SAFE_METHODS and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if foreign and not (visit and origin is None):
             raise NotAllowed("this request comes from another site", "send it from this server's own pages")
-        # A browser always says where a write comes from; what brings only its cookie may be led.
+        # Browsers send the origin of every write, so a write with only a cookie may be forged.
         if request.method not in SAFE_METHODS and origin is None and fetched_from is None and _cookie(request):
             raise NotAllowed("this request does not say which page it comes from", "send the token in a header")
 
 
 class TokenAuthenticator(LoopbackAuthenticator):
-    """For requests that came over the network: they show a token, once there was one."""
+    """Authenticates network requests by token, once a token has been created."""
 
     def __init__(self, tokens: Tokens, failures: AuthThrottle, settings: ServeSettings, signals: Signals) -> None:
         super().__init__(settings.listen.host or "127.0.0.1", settings.public_url)
@@ -125,7 +127,8 @@ class TokenAuthenticator(LoopbackAuthenticator):
         self._signals = signals
 
     async def identify(self, text: str, address: str) -> Token:
-        """The token that a text is. A place that gave too many wrong ones waits, unless this one was right before."""
+        """Return the token for this text. An address that sent too many wrong ones is throttled, unless this token was
+        valid before."""
         if not self._tokens.remembers(text):
             self._failures.check(address)
         token = await self._tokens.verify(text)
@@ -147,7 +150,7 @@ class TokenAuthenticator(LoopbackAuthenticator):
 
 
 def caller_of(request: Request) -> Caller:
-    """Who was let in with this request."""
+    """Return the authenticated caller of this request."""
     caller = request.state.caller
     assert isinstance(caller, Caller), "open endpoints have no caller"
     return caller
@@ -158,7 +161,7 @@ def address_of(request: Request) -> str:
 
 
 def cookie_name(request: Request) -> str:
-    """Under TLS browsers keep this prefix for cookies that only this very host can have set."""
+    """Return the cookie name. With TLS it has a prefix that browsers accept only for cookies set by this very host."""
     return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
 
 
@@ -168,7 +171,7 @@ def is_secure(request: Request) -> bool:
 
 @lru_cache(maxsize=1000)
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
+    """Return whether a host name or address can only mean this machine."""
     name = host.strip("[]").lower()
     if name == "localhost":
         return True
@@ -191,7 +194,7 @@ def _cookie(request: Request) -> str | None:
 
 
 def _token_in(request: Request) -> str | None:
-    """What a request shows: one header, or else the cookie of the console. Never a part of its address."""
+    """Return the token of a request, from its header or else from the console's cookie. Reject tokens in the URL."""
     if _TOKEN_SHAPED.search(request.scope["query_string"]):
         fix = "revoke that token, and send another as `Authorization: Bearer …`"
         raise InvalidInput("the address", "has a token in it, and addresses are kept in logs and histories", fix)

@@ -1,7 +1,7 @@
 """Connections of the HTTP server: how many may be open, and how long a client may take to send a request.
 
-A connection is *proven* once a request on it showed a valid credential. Others are cut when they are slow or too many,
-the longest-waiting first, so that a client with a credential always gets in. What requests may do is not decided here.
+A connection is *proven* once a request on it had a valid credential. Others are closed when they are slow or too many,
+the longest-waiting first, so that a client with a credential always gets in. Authorization is done elsewhere.
 """
 
 import asyncio
@@ -25,56 +25,56 @@ from shoal.base.signals import Signal, Signals
 from shoal.serve.tls import tls_of
 from shoal.settings import ServeSettings
 
-EXTENSION = "shoal.proven"  # in the scope of a request: what to call when its credential was valid
-MOST_HEAD_BYTES = 64_000  # of a request line and its headers
-SLOWEST_BODY = 1_000  # bytes a second
+EXTENSION = "shoal.proven"  # in the ASGI scope: the callback for a valid credential
+MOST_HEAD_BYTES = 64_000  # request line and headers
+SLOWEST_BODY = 1_000  # bytes per second
 WARN_EVERY_SECONDS = 60.0
 ACCEPT_AGAIN_SECONDS = 0.1
-LOOKED_AT = 100  # connections, from the oldest on, among which one to cut is looked for
+LOOKED_AT = 100  # oldest connections that are searched for one to close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsCut(Signal):
-    """Connections without a credential were too many. Told once a minute at most."""
+    """There were too many connections without a credential. Emitted at most once a minute."""
 
-    cut: int  # since this was told last
+    cut: int  # since the last signal
     open: int
-    peer: str  # where the last one came from
+    peer: str  # address of the last one
 
 
 class Connection(Protocol):
-    """What is counted, and cut."""
+    """A connection that is counted and may be closed."""
 
     peer: str
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is open and answers nothing: it may be cut."""
+        """Whether it is open without a response in progress, so that it may be closed."""
         ...
 
     def cut(self) -> None:
-        """Close it at once; it leaves by itself."""
+        """Close it at once; it then calls `leave` itself."""
         ...
 
 
 class ConnectionLimits:
-    """The open connections of one server, and which of them have to go when there are too many."""
+    """The open connections of a server, and which of them to close when there are too many."""
 
     def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals) -> None:
         self._most = settings.max_connections
-        self._most_unproven = max(1, self._most * 3 // 4)  # the rest is kept for callers with a credential
+        self._most_unproven = max(1, self._most * 3 // 4)  # the rest is reserved for callers with a credential
         self._most_of_peer = settings.max_peer_connections
         self._proxies = settings.trusted_proxies
         self.clock = clock
         self._signals = signals
         self._open = 0
-        self._unproven: dict[Connection, None] = {}  # in the order in which they came
-        self._by_peer: dict[str, dict[Connection, None]] = {}  # the same ones
+        self._unproven: dict[Connection, None] = {}  # in order of arrival
+        self._by_peer: dict[str, dict[Connection, None]] = {}  # the same connections by peer
         self._cut = 0
         self._warned_at = -WARN_EVERY_SECONDS
 
     def enter(self, connection: Connection) -> bool:
-        """Count a new connection, cutting an older one if there is no room; False if there is none to cut."""
+        """Count a new connection, closing an older one at the limit; return False if none can be closed."""
         peers = self._by_peer.get(connection.peer, {})
         if len(peers) >= self._most_of_peer and not self._is_proxy(connection.peer):
             fits = self._cut_one(connection.peer, peers)
@@ -89,7 +89,7 @@ class ConnectionLimits:
         return fits
 
     def prove(self, connection: Connection) -> None:
-        """Note that a request on this connection showed a valid credential."""
+        """Mark this connection as proven: a request on it had a valid credential."""
         if connection in self._unproven:
             del self._unproven[connection]
             peers = self._by_peer[connection.peer]
@@ -110,7 +110,8 @@ class ConnectionLimits:
         return found is not None
 
     def _is_proxy(self, peer: str) -> bool:
-        """A trusted proxy brings everybody's connections, and limits them itself."""
+        """Return whether the peer is a trusted proxy. It forwards the connections of many clients and limits them
+        itself."""
         try:
             address = ip_address(peer.partition("/")[0])
         except ValueError:
@@ -125,7 +126,7 @@ class ConnectionLimits:
 
 
 class Reading(Enum):
-    """Which part of a request a connection reads."""
+    """The part of a request that a connection is reading."""
 
     NOTHING = auto()  # between two requests, or before the first
     HEAD = auto()
@@ -133,7 +134,7 @@ class Reading(Enum):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 as uvicorn speaks it, with deadlines for the parts of a request and a place among all connections."""
+    """uvicorn's HTTP/1.1 protocol, with deadlines for the parts of a request and connection limits."""
 
     def __init__(
         self, *args: Any, connections: ConnectionLimits, head_seconds: float, body_seconds: float, **kwargs: Any
@@ -155,7 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        cycle = cast(RequestResponseCycle | None, self.cycle)  # there is none before the first request
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # None before the first request
         return cycle is not None and not cycle.response_complete
 
     def cut(self) -> None:
@@ -188,7 +189,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._timer is None and self._reading is Reading.BODY:
             self._set_timer(self._body_seconds, self._body_may_be_late)
         elif self._timer is None and (self._reading is Reading.HEAD or not self._is_answering):
-            # Empty lines between two requests begin none, and yet have stopped uvicorn's keep-alive timer.
+            # Empty lines between requests do not start one, but do stop uvicorn's keep-alive timer.
             self._set_timer(self._head_seconds, self._head_is_late)
 
     def on_message_begin(self) -> None:
@@ -221,13 +222,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._timer = None
-        if self._is_answering:  # the start of a next request, which the client does not finish: it gets this answer
+        if self._is_answering:  # an unfinished next request: send the current response first
             self.cycle.keep_alive = False
         else:
             self._refuse(408, "the headers of the request took too long", "send them at once")
 
     def _body_may_be_late(self) -> None:
-        """Expect a minimum rate, but for the time in which the server itself does not read."""
+        """Enforce a minimum rate, except while the server itself does not read."""
         self._timer = None
         asks = self.cycle.waiting_for_100_continue
         if not self.flow.read_paused and not asks and self._body_bytes < SLOWEST_BODY * self._body_seconds:
@@ -237,7 +238,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._set_timer(self._body_seconds, self._body_may_be_late)
 
     def _refuse(self, status: int, problem: str, fix: str) -> None:
-        """Answer, unless an answer has begun, and close."""
+        """Send an error response, unless a response has begun, and close."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -268,7 +269,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Handshake:
-    """A connection before TLS. It is counted like any other."""
+    """A connection during the TLS handshake. It is counted like any other."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -285,13 +286,13 @@ class Handshake:
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn, over bounded connections. With TLS it accepts them itself: uvicorn would leave handshakes to the event
-    loop, which counts none and waits a minute for each."""
+    """A uvicorn server with connection limits. With TLS it accepts connections itself: uvicorn leaves handshakes to the
+    event loop, which does not count them and waits a minute for each."""
 
     def __init__(self, config: uvicorn.Config, connections: ConnectionLimits, settings: ServeSettings) -> None:
         self._seconds = settings.header_timeout.total_seconds()
         config.http = cast(
-            type[asyncio.Protocol],  # it is only called
+            type[asyncio.Protocol],  # uvicorn only calls it
             partial(
                 BoundedProtocol,
                 connections=connections,
@@ -326,7 +327,7 @@ class BoundedServer(uvicorn.Server):
             while True:
                 try:
                     accepted, address = await loop.sock_accept(door)
-                except OSError:  # it went before it was accepted, or there is no file descriptor left
+                except OSError:  # the client left before the accept, or no file descriptor is left
                     await self._clock.sleep(ACCEPT_AGAIN_SECONDS)
                     continue
                 handshake = Handshake(client_network(str(address[0])))
@@ -345,12 +346,14 @@ class BoundedServer(uvicorn.Server):
                 task.cancel()
 
     def _shook(self, handshake: Handshake, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
-        """End a handshake, also one that was cut before it began."""
+        """Finish a handshake, including one that was cancelled before it began."""
         self._bounds.leave(handshake)
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             accepted.close()
-        if error is not None and not isinstance(error, OSError):  # which says that it is slow, gone, or no TLS
+        if error is not None and not isinstance(
+            error, OSError
+        ):  # OSError: the client is slow, gone, or does not speak TLS
             raise error
 
     def _protocol(self) -> asyncio.Protocol:

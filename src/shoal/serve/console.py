@@ -1,6 +1,6 @@
-"""The console: one page that lists crawls and keeps itself fresh.
+"""The console: a page that lists crawls and refreshes itself.
 
-Every cell is worded here, once, for the page and for the script that refreshes it; both only put text in its place.
+The text of every cell is made here, both for the page and for the script that refreshes it; they only display it.
 """
 
 from dataclasses import asdict, dataclass
@@ -48,13 +48,13 @@ BADGES = {
     CrawlState.COMPLETED: "Completed",
     CrawlState.FAILED: "Failed",
 }
-PLAIN_REASONS = frozenset({None, "asked", "drained"})  # what the badge says already
+PLAIN_REASONS = frozenset({None, "asked", "drained"})  # the badge already says so
 NOTHING = "\N{EN DASH}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlRow:
-    """One crawl as the console shows it. Text only, but for `link`: an address that is safe to follow, or None."""
+    """A crawl as the console shows it. All fields are text, except `link`: a URL that is safe to follow, or None."""
 
     id: str = ""
     state: str = ""
@@ -79,13 +79,13 @@ BLANK = CrawlRow()
 
 
 class ConsoleFeedQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a page of rows begins."""
+    """The query for a page of rows."""
 
     after: Annotated[Number | None, describe("The number of the last crawl of the page before.")] = None
 
 
 class ConsoleApi:
-    """`/`, and the rows that its script asks for."""
+    """`/`, and the rows that its script fetches."""
 
     def __init__(self, crawls: Crawls, clock: Clock | None = None) -> None:
         self._crawls = crawls
@@ -113,7 +113,7 @@ class ConsoleApi:
         return Json(answer, headers=FRESH)
 
     async def _rows(self, after: int | None) -> tuple[list[CrawlRow], int | None]:
-        """A page of rows, and where the next page begins if there is one."""
+        """Return a page of rows, and where the next one begins if there is one."""
         found = await self._crawls.newest(after=after, limit=ROWS + 1)
         now = self._clock.micros()
         older = found[ROWS - 1].crawl.number if len(found) > ROWS else None
@@ -147,13 +147,13 @@ def row_of(seen: CrawlStatus, now: int) -> CrawlRow:
 
 
 def summary(rows: list[CrawlRow]) -> str:
-    """How many crawls are in which state: the one line that a screen reader is told about when it changes."""
+    """Return the number of crawls by state: the line that screen readers announce when it changes."""
     badges = [row.badge for row in rows]
     return ", ".join(f"{badges.count(word)} {word.lower()}" for word in BADGES.values() if word in badges)
 
 
 def _seconds_of(seen: CrawlStatus, now: int) -> float | None:
-    """How long it has been crawled, where that is known: a paused crawl does not say how much of it was pause."""
+    """Return how long the crawl has run; None if unknown, since the time a paused crawl was paused is not stored."""
     crawl = seen.crawl
     if crawl.started_at is None or crawl.state in (CrawlState.PAUSED, CrawlState.QUEUED):
         return None
@@ -180,7 +180,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Coarse on purpose: a cell that changes every second draws the eye."""
+    """Return a coarse age: a cell that changes every second is distracting."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= length:
             return f"{int(seconds // length)} {unit} ago"
@@ -211,10 +211,10 @@ def templates() -> Environment:
 
 
 def files() -> Mount:
-    """The console's own files."""
+    """Return the mount of the console's static files."""
     return Mount("/static", StaticFiles(directory=STATIC))
 
 
 def asset(name: str) -> str:
-    """The address of a file of ours; it changes with the content, so that no browser keeps an old one."""
+    """Return the URL of a static file; it changes with the content, so that browsers do not use an old copy."""
     return f"/static/{name}?v={crc32((STATIC / name).read_bytes()):08x}"

@@ -1,4 +1,4 @@
-"""Crawls live: what becomes of one, told to whoever watches. However many watch, the store is asked once."""
+"""Live feeds of crawls for viewers (SSE). The store is polled once per crawl, however many watch it."""
 
 import asyncio
 import weakref
@@ -16,17 +16,17 @@ from shoal.crawl.journal.journal import Written
 from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.states import TERMINAL
 
-EVERY_SECONDS = 1.0  # between two looks at the store
+EVERY_SECONDS = 1.0  # between two polls of the store
 HEARTBEAT_SECONDS = 15.0
-RETRY_MILLISECONDS = 2000  # how long a viewer that lost its connection waits
-KEPT_LINES = 1000  # of the journal, for those who come later or are slow
-FIRST_LINES = 100  # for those who did not say where they were
-MOST_VIEWERS = 500  # of this process
+RETRY_MILLISECONDS = 2000  # reconnection delay of a viewer
+KEPT_LINES = 1000  # journal entries kept for late or slow viewers
+FIRST_LINES = 100  # journal entries for viewers that gave no position
+MOST_VIEWERS = 500  # per process
 
 
 @dataclass(slots=True)
 class CrawlFeed:
-    """One crawl as it is now, and the last lines of its journal."""
+    """The current status of a crawl, and the last entries of its journal."""
 
     seen: CrawlStatus
     lines: deque[Written] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -37,17 +37,18 @@ class CrawlFeed:
 
     @property
     def last(self) -> int:
-        """The number of the last line."""
+        """The number of the last entry."""
         return self.lines[-1].number if self.lines else 0
 
     def turn(self) -> None:
-        """Wake everybody who waits for something new."""
+        """Wake all viewers that wait for a change."""
         before, self.changed = self.changed, asyncio.Event()
         before.set()
 
 
 class Viewing:
-    """The stream of one viewer. Its place is free again when it ends, is closed, or is dropped before it began."""
+    """The stream of one viewer. It stops counting as a viewer when it ends, is closed, or is dropped before
+    it began."""
 
     def __init__(self, parts: AsyncGenerator[bytes, None], leave: Callable[[], object]) -> None:
         self._parts = parts
@@ -80,11 +81,12 @@ class CrawlFeeds:
         self._closed = False
 
     async def watch(self, crawl_id: str, after: int | None) -> Viewing:
-        """The stream of one viewer, from after the line with a number, or from some of the last ones; it ends with the
-        crawl. There is none of a crawl that does not exist. The door ends it with the viewer's right to watch."""
+        """Return the stream of one viewer, from after the entry with this number, or with some of the last ones; it
+        ends with the crawl. Raise if the crawl does not exist. The gateway ends it when the viewer's token becomes
+        invalid."""
         if self._viewers >= MOST_VIEWERS:
             raise RateLimited(f"{MOST_VIEWERS} watch already", HEARTBEAT_SECONDS)
-        self._viewers += 1  # before anything is waited for: many may come at once
+        self._viewers += 1  # before the first await: many may connect at once
         viewing = Viewing(self._stream(crawl_id, after), self._left)
         try:
             await self._crawls.get(crawl_id)
@@ -97,14 +99,14 @@ class CrawlFeeds:
         self._viewers -= 1
 
     def close(self) -> None:
-        """End every stream: this process stops."""
+        """End every stream, because this process stops."""
         self._closed = True
         for feed in self._feeds.values():
             feed.turn()
 
     async def _stream(self, crawl_id: str, after: int | None) -> AsyncGenerator[bytes, None]:
         yield b"retry: %d\n\n" % RETRY_MILLISECONDS
-        with suppress(ShoalError):  # the crawl is gone, or the store is away: the viewer will come again
+        with suppress(ShoalError):  # the crawl is gone or the store unavailable: the viewer will reconnect
             feed = self._feeds.get(crawl_id) or self._feeds.setdefault(crawl_id, await self._open(crawl_id))
             with self._viewer(crawl_id, feed):
                 place = feed.last - FIRST_LINES if after is None else after
@@ -143,14 +145,14 @@ class CrawlFeeds:
         return True
 
     async def _lines(self, crawl_id: str, feed: CrawlFeed, after: int) -> list[Written]:
-        """Lines after a number: those at hand, or for who was away for long, from the store."""
+        """Return the entries after a number, from the store if they are no longer in memory."""
         if feed.lines and after < feed.lines[0].number - 1:
             return await self._crawls.journal.lines(crawl_id, max(after, 0), KEPT_LINES)
         return [line for line in feed.lines if line.number > after]
 
     @contextmanager
     def _viewer(self, crawl_id: str, feed: CrawlFeed) -> Iterator[None]:
-        """While somebody watches, somebody looks."""
+        """Count a viewer, and poll the store while there is one."""
         feed.viewers += 1
         if feed.looking is None and not feed.ended:
             feed.looking = asyncio.create_task(self._look(crawl_id, feed))
@@ -171,7 +173,7 @@ class CrawlFeeds:
                 lines = await self._crawls.journal.lines(crawl_id, feed.last, KEPT_LINES)
             except NotFound:
                 feed.ended = True
-            except ShoalError:  # the store is away: the viewers wait with us, and hear our heartbeat
+            except ShoalError:  # the store is unavailable: the viewers wait and receive heartbeats
                 continue
             else:
                 feed.ended = seen.crawl.state in TERMINAL and len(lines) < KEPT_LINES

@@ -1,4 +1,4 @@
-"""The door of the console: a page that takes a token and keeps it in a cookie that only this server gets to see."""
+"""The login page of the console: it takes a token and stores it in a cookie that is sent only to this server."""
 
 from urllib.parse import parse_qs
 

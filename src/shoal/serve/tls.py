@@ -1,4 +1,4 @@
-"""The certificate that the controller shows: checked before it serves, and read again when its file was replaced."""
+"""The TLS certificate of the controller: validated at start, and reloaded when its file was replaced."""
 
 import ssl
 from datetime import timedelta
@@ -13,7 +13,7 @@ LOOK_EVERY = timedelta(seconds=10)
 
 
 def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
-    """TLS 1.2 or newer with the certificate that the settings name; None without one."""
+    """Return a context for TLS 1.2 or newer with the configured certificate; None if there is none."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     if "BEGIN CERTIFICATE" not in _text(CERT, settings.tls_cert):
@@ -38,8 +38,8 @@ def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
 
 
 class Certificate:
-    """A chore: certificates end after a while and are replaced under the same name. Connections that are open keep what
-    they have, and a pair that cannot be used is told of and leaves the old one in its place."""
+    """A chore that reloads a replaced certificate. Open connections keep the old one. An invalid pair is reported, and
+    the old one stays in use."""
 
     name = "certificate"
 
@@ -53,14 +53,14 @@ class Certificate:
         if found == self._known:
             return PassResult()
         cert, key = self._settings.tls_cert, self._settings.tls_key
-        tls_of(self._settings)  # raises what is wrong: a context that was given half a pair has none
+        tls_of(self._settings)  # validate first: loading half a pair would leave the context without a certificate
         if cert is not None:
             self._context.load_cert_chain(cert, key)
         self._known = found
         return PassResult("was read again")
 
     def _look(self) -> list[tuple[int, int, int]]:
-        """By what a replaced file is known."""
+        """Return the file attributes that change when a file is replaced."""
         files = [path.stat() for path in (self._settings.tls_cert, self._settings.tls_key) if path is not None]
         return [(file.st_mtime_ns, file.st_ino, file.st_size) for file in files]
 

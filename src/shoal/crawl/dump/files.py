@@ -1,4 +1,4 @@
-"""Dump files: written for their owner alone, renamed once they are complete, compressed if the name ends in `.gz`."""
+"""Dump files: readable by their owner only, renamed once complete, compressed if the name ends in `.gz`."""
 
 import gzip
 import os
@@ -22,7 +22,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 class DumpFile:
-    """A dump on its way to a file. It has the name FILE.part until it is complete; without `complete` it is removed."""
+    """A dump that is being written. It is called FILE.part until it is complete; without `complete` it is removed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class DumpFile:
             raise unusable(name, "it is not a regular file")
 
     def open(self) -> None:
-        """Create the file with mode 600: a dump may hold credentials, and page data is nobody else's business."""
+        """Create the file with mode 600: a dump may hold credentials and private page data."""
         try:
             self._part.unlink(missing_ok=True)  # an older one may be readable by others
             descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -53,7 +53,7 @@ class DumpFile:
             raise translated(str(self._part), error) from error
 
     def complete(self) -> None:
-        """Write everything to the disk, then give the file its name."""
+        """Flush everything to disk, then rename the file."""
         assert self._file is not None
         assert self._lines is not None
         try:
@@ -69,10 +69,10 @@ class DumpFile:
         self._file = None
 
     def close(self) -> None:
-        """Remove a file that is not complete; does nothing to one that is."""
+        """Remove the file unless it is complete."""
         if self._file is None:
             return
-        with suppress(OSError):  # a full disk also fails the last flush; why was said by `write`
+        with suppress(OSError):  # on a full disk the last flush fails, too; `write` has already raised the reason
             self._file.close()
         with suppress(OSError):
             self._part.unlink()
@@ -80,7 +80,7 @@ class DumpFile:
 
 
 class DumpToStdout:
-    """Standard output in the place of a file."""
+    """Standard output instead of a file."""
 
     name = STANDARD
 

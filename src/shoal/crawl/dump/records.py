@@ -9,7 +9,7 @@
     {"page": {…}}                                                            each page
     {"end": {"urls": 3, "keys": 10, "traps": 0, "sitemaps": 1, "pages": 9}}  last: how many lines there were
 
-Of most URLs the store has only the hash, so the dump carries the seed of the hashes and the keys stay the same.
+The store has only the hash of most URLs, so the dump includes the hash seed and the keys stay the same.
 """
 
 from base64 import b64encode

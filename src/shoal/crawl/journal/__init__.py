@@ -1,1 +1,1 @@
-"""The journal of a crawl: entries that people read, and the files they are copied to."""
+"""The journal of a crawl: entries for people, and the files they are copied to."""

@@ -1,4 +1,4 @@
-"""A line of a crawl's journal."""
+"""An entry of a crawl's journal."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +13,7 @@ class JournalLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Something to say: what happened, in a word for programs and in words for people."""
+    """A journal entry: the name of the event for programs, and a message for people."""
 
     event: str
     message: str

@@ -1,4 +1,4 @@
-"""The filer: brings the lines of journals from the store to the log files of their projects."""
+"""Copy journal entries from the store to the log files of their projects."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,8 +14,9 @@ LINES_AT_ONCE = 500
 
 
 class JournalFiles:
-    """Several may run, on one machine or on many: each line goes to the files of one of them. Who dies between its
-    claim and its write leaves those lines out of the file; the store has them."""
+    """A chore that copies journal entries to files. Several may run, on one machine or many: each entry is written by
+    one of them. If one dies between its claim and its write, those entries are missing in the file; the store has them.
+    """
 
     name = "filer"
 
@@ -45,7 +46,8 @@ class JournalFiles:
         return len(lines)
 
     async def _claimed(self, tx: Tx, journal: Unfiled) -> list[Written]:
-        """The next lines, ours to file; none if somebody else was first. Those that are gone already need no file."""
+        """Claim and return the next entries; empty if another process was first. Entries that were already pruned are
+        skipped."""
         lines = await self._store.after(tx, journal.crawl, journal.filed, LINES_AT_ONCE)
         upto = lines[-1].number if lines else journal.upto
         return lines if await self._store.claim(tx, journal.crawl, journal.filed, upto) else []

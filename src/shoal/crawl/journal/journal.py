@@ -1,6 +1,6 @@
-"""The journal of a crawl: what a person would want to read of its way, a line each, in the commits that cause them.
+"""The journal of a crawl: a log for people, each entry written in the commit that causes it.
 
-Whoever reports something makes a `JournalEntry`. The log lines of a process are made in `observe`.
+Other modules create the `JournalEntry`. The log lines of a process are made in `observe`.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,16 @@ MOST_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A line of a journal. Numbers rise by one in the order of the commits; the first lines of a long journal go."""
+    """A stored journal entry. Numbers increase by one in commit order; the oldest entries of a long journal are
+    dropped."""
 
     number: int
     at: int
     line: JournalEntry
 
     def record(self, crawl_id: str) -> dict[str, Any]:
-        """The line as API, files and command line show it: the promised fields of every log line come first."""
+        """Return the entry as the API, files and the command line show it; the fields common to every log line come
+        first."""
         return {
             "timestamp": moment(self.at),
             "level": self.line.level.value,
@@ -41,40 +43,40 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Unfiled:
-    """A crawl whose journal has lines that are in no file yet."""
+    """A crawl whose journal has entries that are not in a file yet."""
 
     crawl: int
     crawl_id: str
     project: str
-    filed: int  # the number of the last line that is in a file
-    upto: int  # of the last line
+    filed: int  # number of the last entry that is in a file
+    upto: int  # number of the last entry
 
 
 class JournalStore(Protocol):
     async def append(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry], most: int) -> None:
-        """Add lines, and drop the first ones of more than `most`. Whoever adds holds the end of that journal until its
-        commit is through, so call it last: then a reader that goes by numbers misses none."""
+        """Append entries, and drop the oldest beyond `most`. This locks the end of the journal until the commit, so
+        call it last; a reader that follows the numbers then misses none."""
         ...
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Written]:
-        """Lines after the one with that number, in order. An empty answer does not mean that no more will come."""
+        """Return the entries after this number, in order. An empty result does not mean that no more will come."""
         ...
 
     async def last(self, tx: Tx, crawl: int, count: int) -> list[Written]:
-        """The last lines, in order."""
+        """Return the last entries, in order."""
         ...
 
     async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> int | None:
-        """Remember that everything up to this depth is settled; the depth that was known before, None if it was this
-        one or a deeper one."""
+        """Store that everything up to this depth is settled; return the depth stored before, or None if it was not
+        lower."""
         ...
 
     async def unfiled(self, tx: Tx, limit: int) -> list[Unfiled]:
-        """Crawls that have lines in no file."""
+        """Return crawls with entries that are not in a file yet."""
         ...
 
     async def claim(self, tx: Tx, crawl: int, filed: int, upto: int) -> bool:
-        """Let lines up to a number count as filed; False if somebody else was first."""
+        """Mark entries up to a number as filed; return False if another process was first."""
         ...
 
 
@@ -88,17 +90,17 @@ class Journal:
         self._most = most
 
     async def write(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry]) -> None:
-        """Add lines to the commit that caused them, as its last statements."""
+        """Append entries to the commit that caused them. Call it last in the commit."""
         if lines:
             await self.store.append(tx, crawl, [_cleaned(line) for line in lines], self._most)
 
     async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> list[JournalEntry]:
-        """Everything up to a depth is settled: the lines that say so, unless somebody has said it."""
+        """Return the entries for depths that are now settled, without those already reported."""
         before = await self.store.finish_depth(tx, crawl, depth)
         return [] if before is None else messages.depths_finished(before, depth)
 
     async def lines(self, crawl_id: str, after: int | None = None, limit: int = MOST_AT_ONCE) -> list[Written]:
-        """Lines after a number, in order; without a number, the last ones."""
+        """Return the entries after a number, in order; without a number, the last ones."""
 
         async def look(tx: Tx) -> list[Written]:
             crawl = await self._crawls.get(tx, crawl_id)

@@ -1,4 +1,4 @@
-"""The words of a crawl's journal. Pure: something that happened goes in, a line comes out."""
+"""The messages of a crawl's journal. Pure functions from something that happened to an entry."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from shoal.hosts.throttle import HostNews
 from shoal.pages import response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
 
-MOST_DEPTHS = 50  # that one line each is written for, at once
+MOST_DEPTHS = 50  # depths reported at once, one entry each
 REASONS = {
     "drained": "everything in reach was crawled",
     "max_pages": "the page limit was reached",
@@ -34,7 +34,7 @@ REASONS = {
     "store_away": "the store was out of reach",
     "changed": "it was changed meanwhile",
 }
-"""Why a crawl is in its state, or a walker left it, in words."""
+"""Texts for the reason of a crawl's state, or why a walker left."""
 
 
 def in_words(reason: str | None) -> str:
@@ -49,7 +49,7 @@ def submitted(crawl: Crawl, *, here: bool) -> JournalEntry:
 
 
 def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
-    """A change of the crawl's state; counts are told at its end."""
+    """Report a change of the crawl's state; its end is reported with counts."""
     facts: dict[str, Any] = {} if move.reason is None else {"reason": move.reason}
     message = _moved(crawl, move)
     if counts is not None:
@@ -62,7 +62,7 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
 
 
 def told(counts: Counts) -> str:
-    """Pages and errors; what servers answered, unless all of it was 2xx."""
+    """Describe pages and errors, with the response classes unless all were 2xx."""
     answers = response_counts.in_words(counts.responses)
     shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""
     return f"{plural(counts.pages, 'page')}{shown}, {plural(counts.errors, 'error')}"
@@ -107,13 +107,13 @@ def reopened(count: int) -> JournalEntry:
 
 
 def limit_reached(move: Move) -> JournalEntry:
-    """A walker found a budget spent, and others have not left yet."""
+    """Report that a walker found a budget spent while others are still running."""
     words = f"{in_words(move.reason).capitalize()}; other workers settle what they have"
     return JournalEntry("limit_reached", words, facts={"job_id": move.job_id, "reason": move.reason})
 
 
 def walker_moved(move: Move) -> JournalEntry | None:
-    """What became of one of the crawl's jobs, if that is worth a line."""
+    """Report what became of one of the crawl's jobs; None if it is not worth an entry."""
     facts: dict[str, Any] = {"job_id": move.job_id, "reason": move.reason}
     if move.grant_end is GrantEnd.DONE:
         return None
@@ -147,7 +147,7 @@ def found(urls: int) -> JournalEntry:
 
 
 def depths_finished(before: int, upto: int) -> list[JournalEntry]:
-    """Everything up to a depth is settled; what was said before is not said again."""
+    """Report the depths that are now settled, without those already reported."""
     return [
         JournalEntry("depth_finished", f"Depth {depth} finished", facts={"depth": depth})
         for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)

@@ -1,4 +1,4 @@
-"""What one walker has to tell of its way, for the journal. Seldom: most commits have nothing to say and pay nothing."""
+"""Collect journal entries from the commits of one walker. Most commits have none, and cost nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.hosts.throttle import HostNews
 
-EVERY = 60.0  # seconds between two lines about the same
-FIRST_LOOK = 1.0  # seconds until it is asked again whether a depth is finished; twice as many each time
-MOST_HOSTS = 1000  # of which it is known when they were told of
+EVERY = 60.0  # seconds between two entries on the same subject
+FIRST_LOOK = 1.0  # seconds until the next check whether a depth is finished; doubled each time
+MOST_HOSTS = 1000  # hosts whose last report is remembered
 
 
 @dataclass(frozen=True, slots=True)
 class JournalNews:
-    """What a commit adds to the journal: lines, how many URLs were found, and, if everything of a depth is settled by
-    then, that it is."""
+    """What a commit adds to the journal: entries, whether to report the number of URLs found, and the depth to report
+    if everything up to it is settled."""
 
     lines: list[JournalEntry] = field(default_factory=list)
     found: bool = False
@@ -25,20 +25,20 @@ class JournalNews:
 
 
 class JournalReporter:
-    """Listens to the commits of one walker, and says what is worth a line."""
+    """Decides which events in the commits of one walker are worth an entry."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: list[JournalEntry] = []  # for the next commit
-        self._found = False  # more URLs than were told of
+        self._found = False  # URLs were found since the last report
         self._tell_at = 0.0
-        self._depth = 0  # that is not known to be finished
-        self._seen = 0  # the depth of what was taken last
+        self._depth = 0  # the lowest depth not known to be finished
+        self._seen = 0  # lowest depth of the URLs taken last
         self._look_at, self._patience = 0.0, FIRST_LOOK
-        self._hosts: dict[str, float] = {}  # that are held, and when that was told
+        self._hosts: dict[str, float] = {}  # hosts on hold, and when each was reported
 
     def news(self, report: WalkerBatch) -> JournalNews | None:
-        """What the commit of this report has to tell."""
+        """Return the journal news for the commit of this batch."""
         self._found = self._found or bool(report.found)
         for pattern, sample in report.traps.items():
             self._waiting.append(messages.trapped(pattern, sample))
@@ -48,7 +48,7 @@ class JournalReporter:
         return JournalNews(self._waiting, found, depth) if found or self._waiting or depth is not None else None
 
     def learn(self, news: JournalNews | None, turn: Turn) -> None:
-        """How that commit went."""
+        """Update the state from the result of that commit."""
         if turn.work:
             self._seen = min([task.depth for task in turn.work])
         if news is None or not turn.is_told:
@@ -64,7 +64,7 @@ class JournalReporter:
             self._patience = min(2 * self._patience, EVERY)
 
     def held(self, news: Mapping[int, HostNews], holds: Mapping[int, float]) -> None:
-        """Hosts asked us to wait."""
+        """Report hosts that were put on hold."""
         now = self._clock.monotonic()
         if len(self._hosts) > MOST_HOSTS:
             self._hosts.clear()

@@ -1,1 +1,1 @@
-"""The life of a crawl: submit, pause, resume, stop, change, retry."""
+"""The lifecycle of a crawl: submit, pause, resume, stop, change, retry."""

@@ -1,4 +1,4 @@
-"""What of a crawl may be changed while it lives: its limits, its filters, and how hard it asks."""
+"""The options that can be changed while a crawl runs: limits, filters and request rate."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -23,7 +23,7 @@ from shoal.settings import Speed
 
 
 class CrawlChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What shall be different from now on; what is not named stays. `null` takes a limit away."""
+    """Changed options of a crawl; options that are not given stay as they are. `null` removes a limit."""
 
     depth: Annotated[Depth | UnsetType, describe("Maximum number of links between a seed and a page.")] = UNSET
     max_pages: Annotated[Count | UnsetType | None, describe("Complete after this many pages.")] = UNSET

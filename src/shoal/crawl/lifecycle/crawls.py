@@ -1,4 +1,5 @@
-"""The life of a crawl: submit, look, pause, resume, stop; and what becomes of it when one of its jobs moves."""
+"""The lifecycle of crawls: submit, show, pause, resume, stop, and the state changes that follow from those of their
+jobs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +43,9 @@ from shoal.settings import CrawlSettings
 KIND = "crawl"
 NO_PAGE = "no_seed_gave_a_page"
 LEFT = "process_gone"
-SEEDS_AT_ONCE = 100  # that are looked up, in one statement
-MOST_HELD = 100  # held hosts that are told
-REOPENED_AT_ONCE = 500  # failed URLs, in one commit
+SEEDS_AT_ONCE = 100  # seeds looked up per statement
+MOST_HELD = 100  # hosts on hold that are reported
+REOPENED_AT_ONCE = 500  # failed URLs per commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
 QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
 
@@ -61,7 +62,7 @@ class CrawlMoved(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlEnded(Signal):
-    """A crawl ended in a child of this process: what metrics need of it."""
+    """A crawl ended in a child of this process, for metrics."""
 
     state: str
     seconds: float | None
@@ -69,7 +70,7 @@ class CrawlEnded(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlChanged(Signal):
-    """A crawl was given other options."""
+    """The options of a crawl were changed."""
 
     crawl_id: str
     changes: dict[str, Any]
@@ -77,22 +78,22 @@ class CrawlChanged(Signal):
 
 @dataclass(frozen=True, slots=True)
 class CrawlStatus:
-    """A crawl with what it has done so far, read together; who walks it now, and if it failed, why."""
+    """A crawl with its counts, read in one transaction, the nodes that crawl it now, and the error if it failed."""
 
     crawl: Crawl
     counts: Counts
     node_ids: tuple[str, ...] = ()
     error_message: str = ""
-    failed_seeds: tuple[FailedSeed, ...] = ()  # all of them, if the crawl has ended and none gave a page; else none
+    failed_seeds: tuple[FailedSeed, ...] = ()  # all seeds if the crawl has ended and none returned a page; else empty
 
     @property
     def why_no_seed(self) -> str:
-        """Why no seed gave a page, in words; empty if one did, or the crawl has not ended."""
+        """Return why no seed returned a page; empty if one did, or if the crawl has not ended."""
         return in_words(self.failed_seeds)
 
 
 class Crawls:
-    """The verbs on crawls, and the keeper of their runs."""
+    """Operations on crawls, and the state of a crawl as its jobs change."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Crawls:
         self._sequel: Callable[[], OnCompleted] | None = None
 
     def followed_by(self, sequel: Callable[[], OnCompleted]) -> None:
-        """Name who is told of crawls that complete and want to be analysed."""
+        """Set the hook that is called for completed crawls that ask for an analysis."""
         self._sequel = sequel
 
     async def submit(
@@ -131,8 +132,8 @@ class Crawls:
         named: Sequence[str] | None = None,
         here: bool = False,
     ) -> Crawl:
-        """Store a crawl with its seeds and its jobs. `named`: hosts that a person named on this machine's command
-        line; `here`: its job waits in a lane that no worker takes from."""
+        """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
+        `here`: put its job into a local lane, which workers do not lease from."""
         config = self._with_lists(config)
         seeds = seeds_of(config)
         check_label(self._proxies, config)
@@ -156,13 +157,14 @@ class Crawls:
         return await self._database.run(commit)
 
     def check(self, config: CrawlConfig) -> None:
-        """Refuse addresses that will never be reached; names are judged when they are."""
+        """Raise if a seed or the proxy has a blocked address, or its label is unknown; host names are checked on
+        resolution."""
         check_addresses(self._rule, seeds_of(config))
         check_label(self._proxies, config)
         check_proxy(self._rule, config)
 
     async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
-        """The key seed of the crawl that a new one follows, so that pages are found by the same keys."""
+        """Return the key seed of the crawl that this one repeats, so that a URL has the same key in both."""
         earlier_id = config.recrawl_of
         if earlier_id is None:
             return None
@@ -201,7 +203,7 @@ class Crawls:
         return await self._database.read(look)
 
     async def count(self) -> dict[str, int]:
-        """How many crawls there are by state."""
+        """Count the crawls by state."""
         return await self._database.read(self.store.count)
 
     async def _look_at(self, tx: Tx, crawl: Crawl) -> CrawlStatus:
@@ -216,8 +218,8 @@ class Crawls:
         return CrawlStatus(crawl, counts, tuple(nodes), why)
 
     async def _failed_seeds(self, tx: Tx, seen: CrawlStatus) -> tuple[FailedSeed, ...]:
-        """The seeds of a crawl that has ended, if none of them gave a page. Most crawls have one that did, among the
-        first that are looked at."""
+        """Return the seeds of a crawl that has ended if none of them returned a page. For most crawls the first batch
+        of lookups finds one that did."""
         crawl, failed = seen.crawl, list[FailedSeed]()
         if crawl.state not in states.TERMINAL:
             return ()
@@ -230,7 +232,7 @@ class Crawls:
         return tuple(failed)
 
     async def _is_left(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
-        """Whether the process that walked a crawl by itself is gone, and could not say so: no worker takes over."""
+        """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""
         live = [job for job in jobs if job.finished_at is None]
         if any(job.lane != local_lane(crawl.id) for job in live):
             return False
@@ -238,7 +240,7 @@ class Crawls:
         return not any(job.lease_until is not None and job.lease_until > now for job in live)
 
     async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
-        """Why a crawl failed: what became of its seeds, in the words of the first that failed, or of its jobs."""
+        """Return why a crawl failed: the error of the first failed page, or that of its jobs."""
         if crawl.state_reason != NO_PAGE:
             return next((job.error for job in reversed(jobs) if job.error), crawl.state_reason or "unknown")
         page = await self.store.first_failure(tx, crawl.number)
@@ -249,14 +251,14 @@ class Crawls:
         return "the options leave no seed" if counts.skipped else "no seed was answered"
 
     async def start(self, crawl_id: str) -> CrawlState:
-        """Submit a crawl that was only stored."""
+        """Start a crawl that was stored without being submitted."""
         return await self._enqueue(crawl_id, {CrawlState.PENDING}, "be started")
 
     async def resume(self, crawl_id: str, *, here: bool = False) -> CrawlState:
         return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", here=here)
 
     async def retry(self, crawl_id: str) -> CrawlState:
-        """Let a failed crawl go on with what it still has; if that is nothing, with what failed."""
+        """Resume a failed crawl with its open URLs; if there are none, retry its failed URLs."""
         seen = await self.get(crawl_id)
         if seen.crawl.state is CrawlState.FAILED and seen.counts.drained:
             if not await self.retry_these(crawl_id, FailedUrls()):
@@ -267,8 +269,8 @@ class Crawls:
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
 
     async def retry_these(self, crawl_id: str, which: FailedUrls) -> int:
-        """Let failed URLs be fetched again, in batches; how many. The last batch queues a crawl that had ended. What
-        fails again meanwhile is left alone."""
+        """Retry failed URLs, in batches; return how many. The last batch queues a crawl that had ended. URLs that fail
+        again in the meantime are left alone."""
         number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
         upto = await self._database.read(lambda tx: self.store.last_page(tx, number))
         while True:
@@ -291,8 +293,8 @@ class Crawls:
         return added.new
 
     async def reopen(self, tx: Tx, number: int, pages: list[FailedPage]) -> int:
-        """Let the URLs of failed pages wait as if they had never been tried; return how many. Their records go, and
-        what they counted is taken back. Pages that somebody else reopened are left out. Call under the crawl's lock."""
+        """Reopen the URLs of failed pages as if they had never been tried; return how many. Remove their records and
+        subtract their counts. Pages that somebody else reopened are left out. Call under the crawl's lock."""
         dropped = await self.store.drop_failed(tx, number, pages)
         answered = [page.final_url for page in dropped if page.status is not None]
         change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
@@ -304,7 +306,7 @@ class Crawls:
         return await self._database.read(lambda tx: self.store.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
 
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
-        """One batch. `before`: it is the last one, after so many URLs of others."""
+        """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id)
@@ -326,16 +328,16 @@ class Crawls:
             raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "start a new one")
         jobs = await self._queue.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
-            # Whoever walks it has told these pages already, and would tell them twice.
+            # The process that crawls it has already output these pages, and would output them twice.
             raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "pause it where it runs first")
 
     async def _was_broken_off(self, tx: Tx, crawl: Crawl) -> bool:
-        """Whether somebody who reopened URLs did not come to their last batch."""
+        """Return whether a retry was interrupted before its last batch."""
         return crawl.state_reason not in BUDGETS and not (await self.store.counts(tx, crawl.number)).drained
 
     async def change(self, crawl_id: str, change: CrawlChange) -> CrawlStatus:
-        """Give a crawl other limits, filters or pace; its walkers go by them from their next commit on. Walkers that
-        left for a limit that has been changed come back."""
+        """Change limits, filters or rate of a crawl; its walkers apply them from their next commit on. Walkers that
+        left because of a limit that has now changed are replaced."""
 
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
@@ -357,7 +359,7 @@ class Crawls:
         return await self.get(crawl_id)
 
     async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
-        """Replace the walkers that left for a budget which has changed, each in the lane of the one before it."""
+        """Replace the walkers that left because of a budget which has changed, each in its own lane."""
         if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
             await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane) for job in left])
 
@@ -367,23 +369,23 @@ class Crawls:
     async def stop(
         self, crawl_id: str, reason: str = "asked", *, force: bool = False, noting: AuditHook = no_audit
     ) -> CrawlState:
-        """End a crawl for good. By force: a walker that has not left after a grace is killed by its worker; also one
-        that was asked before."""
+        """End a crawl permanently. `force`: workers kill walkers that have not left after a grace period, even if they
+        were asked to leave before."""
         ask, now = states.ask_to_stop(reason), states.stop(reason)
         return await self._quiet(crawl_id, "be stopped", ask, now, force=force, noting=noting)
 
     async def traps(self, crawl_id: str) -> list[Trap]:
-        """Every pattern that was ever quarantined, with how many URLs it held and one of them."""
+        """Return every pattern that was ever quarantined, with its number of URLs and a sample URL."""
         number = (await self.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._frontier.traps(tx, number))
 
     async def held_hosts(self, crawl_id: str) -> list[HeldHost]:
-        """Hosts that asked us to wait, and at which something of the crawl waits; those held longest, if many are."""
+        """Return hosts on hold for which URLs of the crawl wait, the longest hold first, at most `MOST_HELD`."""
         number = (await self.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._frontier.held_hosts(tx, number, MOST_HELD))
 
     async def release(self, crawl_id: str, pattern: str) -> int:
-        """Let the URLs of a quarantined pattern wait again; how many. It is not quarantined a second time."""
+        """Release a pattern from quarantine; return how many of its URLs wait again. It is not quarantined again."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id)
@@ -399,8 +401,8 @@ class Crawls:
         return await self._database.run(commit)
 
     async def started(self, tx: Tx, crawl_id: str, job_id: str) -> list[JournalEntry]:
-        """The first grant of a queued crawl makes it running; later ones change nothing. What there is to tell of it,
-        for the end of the commit."""
+        """Set a queued crawl to running on its first grant; later grants change nothing. Return the journal entries,
+        which the caller writes at the end of the commit."""
         crawl = await self._locked(tx, crawl_id)
         if crawl.state is not CrawlState.QUEUED:
             return [messages.taken_up(job_id)]
@@ -412,7 +414,7 @@ class Crawls:
         await self.store.lock(tx, run_id)
 
     async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """Decide, in the commit that moved one of its jobs, what becomes of the run. The run is locked."""
+        """Update the crawl in the commit that moved one of its jobs. Locks the crawl."""
         crawl = await self.store.lock(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
             return
@@ -430,14 +432,15 @@ class Crawls:
             await self._queue.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
     async def _put_back(self, tx: Tx, crawl: Crawl, holder: Fence) -> None:
-        """What a walker still had that was handed back for it, say because the store was away or full, waits again. It
-        was in flight in no crash, so nothing is held against it."""
+        """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
+        the frontier. They were not in flight during a crash, so they do not become suspects."""
         if await self._frontier.holds(tx, crawl.number, holder):
             await self._frontier.release(tx, crawl.number, holder)
 
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
-        """A walker that had taken no URL only waited. The exception is one that died while it loaded hooks, before its
-        first URL: `attach` marks its grant when they are loaded, and a hook that kills must not do so for ever."""
+        """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
+        died while loading hooks, before its first URL: `attach` marks its grant once they are loaded, and a hook that
+        crashes its process must not do so for ever."""
         crawl = await self.store.get(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
             return False
@@ -446,7 +449,7 @@ class Crawls:
         return lost.settled or not crawl.config.hooks
 
     async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
-        """What comes after a completed crawl is for workers: one that a process walks by itself has none."""
+        """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
         if self._sequel is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
             return
         job = await self._queue.job(tx, job_id)
@@ -457,7 +460,7 @@ class Crawls:
         if crawl.state not in LIVE:
             return None
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
-            # What waits goes first, as in `_quiet`: a walker leased while we count would be left on a quiet crawl.
+            # Cancel waiting jobs first, as in `_quiet`: a walker leased while we count would run on a paused crawl.
             await self._queue.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
         pending, locked = await self._queue.live_of_run(tx, crawl.id)
         counts = await self.store.counts(tx, crawl.number)
@@ -471,17 +474,17 @@ class Crawls:
         return states.fail(move.reason or "walker_lost") if not pending and not locked else None
 
     async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
-        """The budget that one of the crawl's walkers left for. The last one to leave completes the crawl: nothing comes
-        after its end."""
+        """Return the budget because of which a walker left. The last walker to leave completes the crawl, so that
+        nothing is committed after its end."""
         left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
         return left[0].state_reason if left else None
 
     async def _is_first_to_leave(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
-        """Whether nobody left for a spent budget before."""
+        """Return whether this walker is the first to leave because of a spent budget."""
         return move.reason in BUDGETS and len(await self._left_for_a_budget(tx, crawl)) == 1
 
     async def _left_for_a_budget(self, tx: Tx, crawl: Crawl) -> list[Job]:
-        """The walkers that found a budget spent, by the options that the crawl has now."""
+        """Return the walkers that found a budget spent under the crawl's current options."""
         jobs = await self._queue.jobs_of_run(tx, crawl.id)
         return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
 
@@ -495,7 +498,7 @@ class Crawls:
         force: bool = False,
         noting: AuditHook = no_audit,
     ) -> CrawlState:
-        """Pause or stop: at once if nobody walks the crawl, else by asking its walkers."""
+        """Pause or stop: at once if the crawl has no walker, else by asking its walkers."""
 
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
@@ -505,11 +508,11 @@ class Crawls:
             await noting(tx, crawl_id)
             if crawl.state in (ask.to, now.to):
                 return
-            # What waits goes first: only then can no worker lease it while we count those that walk.
+            # Cancel waiting jobs first, so that no worker can lease one while we count the walkers.
             await self._queue.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
-                await self._set_state(tx, crawl_id, states.run())  # leased, not yet begun: it has a walker to be asked
+                await self._set_state(tx, crawl_id, states.run())  # leased but not started: it has a walker to ask
             if not await self._move(tx, crawl, ask if locked else now):
                 raise _conflict(crawl, wish)
 
@@ -549,7 +552,7 @@ class Crawls:
         return True
 
     async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, is_told: bool = True) -> bool:
-        """Change the state, with its event unless that is not to be told: a crawl starts once."""
+        """Change the state and append its event, unless `is_told` is False: a crawl has one start event."""
         moved = await self.store.move(tx, crawl_id, move)
         if moved and is_told and move.to in EVENTS:
             await self._outbox.append(
@@ -558,7 +561,7 @@ class Crawls:
         return moved
 
     def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
-        """The operator's lists of parameters go into the crawl: who walks it later may have other settings."""
+        """Copy the operator's parameter lists into the crawl: the process that runs it may have other settings."""
         settings = self._settings
         lists = {"tracking_params": settings.tracking_params, "session_params": settings.session_params}
         built_in = {"tracking_params": TRACKING, "session_params": SESSION}
@@ -608,7 +611,7 @@ INSTEAD = {
     CrawlState.COMPLETED: "it has ended; `shoal crawls retry --all` fetches again what failed",
     CrawlState.FAILED: "it has ended; `shoal crawls retry` lets it go on",
 }
-"""What can be done with a crawl in this state, when what was asked for cannot."""
+"""What a user can do with a crawl in this state instead of the rejected action."""
 
 
 EARLIER = "recrawl_of (--since)"

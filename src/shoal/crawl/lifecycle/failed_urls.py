@@ -1,4 +1,4 @@
-"""Which of a crawl's URLs failed, in the words of whoever wants them fetched again."""
+"""Filters for the failed URLs of a crawl, for retries, and the failures of its seeds."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from shoal.pages.response_counts import count_responses
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
-MOST_TOLD = 3  # seeds, in one sentence
+MOST_TOLD = 3  # seeds named in an error message
 _STATUS = re.compile(r"[45](\d\d|xx)|error")
 
 
 @dataclass(frozen=True, slots=True)
 class FailedPage:
-    """A page that gave no good answer: an error, or a status of 400 and more."""
+    """A failed page: an error, or a status of 400 or more."""
 
     number: int
     url: Url
@@ -44,7 +44,7 @@ class DroppedPage:
 
     @staticmethod
     def taken_back(dropped: Sequence["DroppedPage"]) -> Counts:
-        """Return what these pages no longer count for, as negative numbers."""
+        """Return the counts of these pages as negative numbers."""
         responses = count_responses(page.status for page in dropped)
         return Counts(
             pages=-sum(page.status is not None for page in dropped),
@@ -56,7 +56,7 @@ class DroppedPage:
 
 @dataclass(frozen=True, slots=True)
 class FailedSeed:
-    """A seed that gave no page, and why: its status, its error, or the reason why it was skipped."""
+    """A seed that returned no page, and why: its status, its error, or why it was skipped."""
 
     url: str
     status: int | None = None
@@ -65,7 +65,7 @@ class FailedSeed:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """Return the seed that the API told of."""
+        """Parse the seed from an API response."""
         error = told["error"] or {"code": None, "message": None}
         return cls(told["url"], told["status"], error["code"], error["message"])
 
@@ -78,7 +78,7 @@ class FailedSeed:
 
 
 def in_words(failed: Sequence[FailedSeed]) -> str:
-    """Say why no seed gave a page: the first few, and how many more there are."""
+    """Describe why no seed returned a page: the first few, and how many more there are."""
     said = [seed.words() for seed in failed[:MOST_TOLD]]
     more = len(failed) - len(said)
     return "; ".join([*said, *([f"and {more:,} more"] if more else [])])
@@ -99,7 +99,7 @@ def known_errors(words: list[str]) -> list[str]:
 
 
 def one_that_is_quick(pattern: str | None) -> str | None:
-    """A controller looks at each failed URL with it: nobody must be able to keep it busy with one."""
+    """Return the pattern; raise if it could run for long, since a controller matches it against every failed URL."""
     if pattern is not None:
         from shoal.extract.selectors import check_regex  # few crawls are retried by a pattern
 
@@ -108,7 +108,7 @@ def one_that_is_quick(pattern: str | None) -> str | None:
 
 
 class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Failed URLs: those that every given field fits. None given: all of them."""
+    """A filter for failed URLs: a URL must match every field that is set; without any, all match."""
 
     status: Annotated[Words, describe("Statuses such as 503 or 5xx; `error`: no answer at all.")] = field(
         default_factory=list
@@ -142,5 +142,5 @@ def _is_one_of(status: int | None, words: list[str]) -> bool:
 
 
 def _names(word: str, code: str) -> bool:
-    """Whether the word is the code, or one of the words that it is made of."""
+    """Return whether the word is the code or one of its parts."""
     return word == code or word in code.split("_")

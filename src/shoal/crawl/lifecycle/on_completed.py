@@ -1,4 +1,4 @@
-"""What comes after a crawl that asked for it. Who answers is not this room's business."""
+"""The hook that is called when a crawl completes. Its implementation is in another package."""
 
 from typing import Protocol
 
@@ -7,5 +7,5 @@ from shoal.base.database import Tx
 
 class OnCompleted(Protocol):
     async def begin(self, tx: Tx, crawl: int, crawl_id: str, project: str, priority: int) -> None:
-        """The crawl completes in this very commit: write down what has to be done next."""
+        """Record the follow-up work in the commit that completes the crawl."""
         ...

@@ -1,4 +1,4 @@
-"""Crawls that somebody else plans: looked at, begun and stopped by an id that the planner chose."""
+"""Crawls of policies: looked up, started and stopped under an id that the scheduler chose."""
 
 from contextlib import suppress
 from typing import Any
@@ -9,11 +9,13 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
 
-OWN = frozenset({"seeds", "project", "labels", "priority", "start"})  # what a planner's caller says beside the options
+OWN = frozenset(
+    {"seeds", "project", "labels", "priority", "start"}
+)  # set by the policy itself, not by its crawl options
 
 
 class PolicyCrawls:
-    """Answers `plan.site_scheduler.Crawling`."""
+    """Implements `plan.site_scheduler.Crawling`."""
 
     def __init__(self, crawls: Crawls) -> None:
         self._crawls = crawls
@@ -32,7 +34,7 @@ class PolicyCrawls:
             await self._crawls.submit(_config(options), crawl_id=CrawlId(crawl_id))
 
     async def stop(self, crawl_id: str) -> None:
-        with suppress(StateConflict, NotFound):  # it has just ended by itself, or somebody removed it
+        with suppress(StateConflict, NotFound):  # it has just ended, or was removed
             await self._crawls.stop(crawl_id, "replaced")
 
 

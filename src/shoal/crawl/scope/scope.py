@@ -1,4 +1,4 @@
-"""What belongs to a crawl. Pure: a URL and its depth go in, a fate comes out."""
+"""Which URLs belong to a crawl. Pure: a URL and its depth go in, a fate comes out."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ MAX_REPEATS = 3
 
 
 class CrawlScope:
-    """The border of one crawl. It widens only by where its seeds redirect."""
+    """The scope of one crawl. Only redirects of its seeds widen it."""
 
     def __init__(self, config: CrawlConfig, seeds: list[Url]) -> None:
         self._kind = config.scope
@@ -23,26 +23,26 @@ class CrawlScope:
             self.widen(seed)
 
     def change(self, config: CrawlConfig) -> None:
-        """Go by another depth and other filters; the border stays."""
+        """Apply a new depth and new filters; the scope itself does not change."""
         self._depth = config.depth
         self._include = UrlPatterns(config.include) if config.include else None
         self._exclude = UrlPatterns(config.exclude) if config.exclude else None
 
     def widen(self, url: Url) -> None:
-        """Let in what belongs to this URL as if it were a seed."""
+        """Widen the scope as if this URL were a seed."""
         if self._kind == "domain":
             self._domains.add(registrable_domain(hostname(url)))
         else:
             self._starts = tuple(dict.fromkeys((*self._starts, _border(url, self._kind))))
 
     def inside(self, url: Url) -> bool:
-        """Whether the URL is within the border, its depth and filters aside."""
+        """Return whether the URL is in scope, regardless of depth and filters."""
         if self._kind == "domain":
             return registrable_domain(hostname(url)) in self._domains
         return url.startswith(self._starts)
 
     def insides(self, urls: Iterable[Url]) -> list[bool]:
-        """Of each URL, whether it is inside; a page has sixty, so without a call for each."""
+        """Return for each URL whether it is in scope. Batched because a page has about sixty links."""
         if self._kind == "domain":
             return [self.inside(url) for url in urls]
         starts = self._starts
@@ -52,11 +52,11 @@ class CrawlScope:
         return depth <= self._depth
 
     def judge(self, url: Url, depth: int) -> Fate:
-        """The fate of a URL that was just found: OPEN if it is to be fetched, else why not."""
+        """Return the fate of a URL that was just found: OPEN if it is to be fetched, else why not."""
         return self.judge_inside(url, depth) if self.inside(url) else Fate.SKIPPED_SCOPE
 
     def judge_inside(self, url: Url, depth: int) -> Fate:
-        """The same for one that is known to be inside."""
+        """Return the fate of a URL that is known to be in scope."""
         if not self.deep_enough(depth):
             return Fate.SKIPPED_DEPTH
         if self._exclude is not None and self._exclude.match(url):
@@ -67,7 +67,7 @@ class CrawlScope:
 
 
 def _border(url: Url, kind: str) -> str:
-    """What every URL of the scope begins with."""
+    """Return the prefix of every URL in scope."""
     match kind:
         case "any":
             return "http"
@@ -80,7 +80,7 @@ def _border(url: Url, kind: str) -> str:
 
 
 def _trap(url: Url) -> Fate:
-    """Paths that a site makes up for ever: one segment again and again, or segments without end."""
+    """Detect endlessly generated paths: one segment repeated too often, or too many segments."""
     path = url.partition("?")[0]
     if path.count("/") < MAX_REPEATS + 4:
         return Fate.OPEN

@@ -1,4 +1,4 @@
-"""Where a crawl begins: its seeds in their canonical form, and whether they and its proxy may be reached at all."""
+"""The seeds of a crawl: their canonical form, and whether they and its proxy are allowed addresses."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ SEED_FIX = "write it as http://host/path or https://host/path"
 
 
 def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Url]:
-    """The seeds in their canonical form; the first that cannot be crawled is refused, by what the caller calls it."""
+    """Return the seeds in canonical form. Raise for the first that cannot be crawled, named as the caller calls it."""
     found, rules = [], config.url_rules()
     for place, seed in enumerate(config.seeds):
         url = canonical(seed, rules)
@@ -32,13 +32,13 @@ def seeds_of(config: CrawlConfig, called: Callable[[str], str] = str) -> list[Ur
 
 
 def first_urls(seeds: list[Url], key_seed: int, config: CrawlConfig) -> list[NewUrl]:
-    """What a frontier begins with: the seeds, and where their hosts may have sitemaps."""
+    """Return the first URLs of the frontier: the seeds, and the default sitemaps of their hosts."""
     found = [NewUrl(*key_of(url, key_seed), url, 0, Fate.OPEN) for url in seeds]
     return found + guesses(seeds, key_seed) if wants_sitemaps(config) else found
 
 
 def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:
-    """Refuse addresses that will never be fetched; names are judged when they are."""
+    """Raise if a seed has a blocked address; host names are checked when they are resolved."""
     for place, seed in enumerate(seeds):
         refusal = rule.judge_url(seed)
         if refusal is not None:
@@ -53,7 +53,7 @@ def check_label(proxies: Proxies, config: CrawlConfig) -> None:
 
 
 def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
-    """Refuse the address of a proxy that will never be reached; one with a label is where the operator put it."""
+    """Raise if the proxy has a blocked address; a proxy label was set up by the operator and is allowed."""
     if config.proxy is None or is_label(config.proxy):
         return
     proxy = Proxy.parse(config.proxy, rule)

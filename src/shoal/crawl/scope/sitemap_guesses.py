@@ -1,8 +1,8 @@
-"""Where the sitemaps of a crawl are looked for. What they list is read by `sitemap_reader`.
+"""Where to look for the sitemaps of a crawl. `sitemap_reader` reads them.
 
-Each host of a seed, and each that a seed redirects to, is asked for `/sitemap.xml`; with it come those that its
-robots.txt names. They are URLs of the frontier as pages are, of another kind, so that a kill loses none of them. Those
-of an index wait behind the pages that are known already, so that a large one is read as far as the crawl gets.
+Each host of a seed, and each host a seed redirects to, is asked for `/sitemap.xml` and for those its robots.txt names.
+Sitemaps are URLs of the frontier, of their own kind, so a crash loses none of them. Those of an index wait behind the
+pages already known, so a large index is read only as far as the crawl gets.
 """
 
 from collections.abc import Iterable
@@ -13,22 +13,22 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, UrlKind, key_of
 
 GUESS = "/sitemap.xml"
-FIRST_DEPTH = 1  # of a sitemap: after the seeds
-PAGE_DEPTH = 1  # of what sitemaps list: less than that of the sitemaps of an index
+FIRST_DEPTH = 1  # depth of a sitemap: after the seeds
+PAGE_DEPTH = 1  # depth of listed pages: lower than that of the sitemaps in an index
 
 
 def wants_sitemaps(config: CrawlConfig) -> bool:
-    """Whether anything that a sitemap lists could be fetched."""
+    """Return whether any URL a sitemap lists could be fetched."""
     return config.sitemap != "off" and config.depth >= PAGE_DEPTH and config.scope != "page"
 
 
 def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:
-    """Where the hosts of these URLs have their sitemaps if nobody says otherwise."""
+    """Return the default sitemap URLs of the hosts of these URLs."""
     return [new_sitemap(Url(home + GUESS), FIRST_DEPTH, key_seed) for home in dict.fromkeys(map(origin, urls))]
 
 
 def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:
-    """Whether it is where we look for the sitemap of a host, whoever else may name it."""
+    """Return whether this is the default sitemap of a host, even if something else names it too."""
     return sitemap.depth == FIRST_DEPTH and sitemap.url == origin(sitemap.url) + GUESS
 
 
