@@ -242,9 +242,7 @@ class App:
         from shoal.store.sql.hourly_stats import SqlHourlyStats
 
         return [
-            BotApi(
-                self.bots(room), self.clock, self.settings.bots.max_result_bytes
-            ),  # requested most often, so matched first
+            BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),  # most requested: matched first
             CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
             PageApi(self.crawls, Pages(self.database, self.pages)),
             JournalApi(self.crawls, live or CrawlFeeds(self.crawls, self.clock)),

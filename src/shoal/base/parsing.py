@@ -106,7 +106,7 @@ def read_patience(value: object) -> timedelta:
 
 
 def read_milliseconds(value: object) -> timedelta:
-    """Parse a bare number of milliseconds, as the seeds write it."""
+    """Parse a bare number of milliseconds, as the seed projects write it."""
     return value if isinstance(value, timedelta) else timedelta(milliseconds=read_whole(value))
 
 
