@@ -1,4 +1,4 @@
-"""The composition root: the only place that names a driver. Runners of jobs are made in `shoal.runners`."""
+"""The composition root: the only module that names drivers. Job runners are created in `shoal.runners`."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.pages import SqlPageStore
 from shoal.store.sql.sqlite import SqliteDatabase
 
-# What most commands never need is imported where it is used: a crawl of a small site should not wait for it.
+# Modules that most commands never need are imported where they are used, to keep the start of small crawls fast.
 if TYPE_CHECKING:
     import asyncpg
 
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """The rooms of one process, on one store."""
+    """The wired packages of one process, on one store."""
 
     settings: Settings
     clock: Clock
@@ -85,14 +85,14 @@ class App:
     pages: PageStore
     bodies: BodyStore
     wake: Wake
-    listeners: ControllerAddresses  # where controllers are, as far as this process learned of them
+    listeners: ControllerAddresses  # the controllers that this process knows of
 
     def janitor(self) -> Janitor:
         return Janitor(self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
 
     def clock_watch(self) -> "Chore | None":
-        """The chore that checks the store's clock, for processes without a janitor. None for an embedded store: it runs
-        by the uptime of the machine, and a controller alone follows the wall clock."""
+        """Return the chore that checks the store's clock, for processes without a janitor. None for an embedded store:
+        its clock follows the machine's uptime, and only a controller adjusts it to the wall clock."""
         return None if isinstance(self.database, SqliteDatabase) else self.queue.clock_watch(self.clock)
 
     @property
@@ -103,11 +103,11 @@ class App:
         return JobAdmin(self.database, self.queue, SqlJobAdmin(self.settings.queue.ageing))
 
     def announcer(self) -> "Chore":
-        """The chore that tells workers where this controller listens."""
+        """Return the chore that announces to workers where this controller listens."""
         return AddressAnnouncer(self.database, SqlListeners(), self.settings.serve.listen)
 
     def pruner(self, holder: str) -> "Chore":
-        """The chore that removes what is old, on one controller at a time."""
+        """Return the chore that enforces retention, on one controller at a time."""
         from shoal.base.leader import LeaderOnly
         from shoal.events.retention import EventRetention
         from shoal.observe.hourly_stats import HourlyStatsRetention
@@ -168,7 +168,7 @@ class App:
         return Ingest(self.database, self.queue, SqlResultStore(), SqlOutbox(), self.groups, self.signals)
 
     def hour_keeper(self) -> "Chore":
-        """The chore that adds up what happened in each hour; from now on it hears the signals of this process."""
+        """Return the chore that writes hourly statistics, subscribed to the signals of this process."""
         from shoal.observe.hourly_stats import HourlyStatsWriter
         from shoal.store.sql.hourly_stats import SqlHourlyStats
 
@@ -191,7 +191,7 @@ class App:
         return AuditLog(self.database, SqlAuditLogStore())
 
     def tokens(self) -> "Tokens":
-        """The verbs of tokens. Whoever verifies and whoever revokes share one, so that a revoke holds at once."""
+        """Return the token service. Share one instance for verifying and revoking, so that revocation is immediate."""
         from shoal.access.tokens import Tokens
         from shoal.store.sql.tokens import SqlTokenStore
 
@@ -203,7 +203,7 @@ class App:
         return LongPoll(self.wake, self.clock, self.settings.queue.poll_every)
 
     def bots(self, room: "LongPoll[PageTask] | None" = None) -> "Bots":
-        """The verbs of bots. Those who wait for jobs wait in `room`."""
+        """Return the bot service. `room` holds the long polls of bots that wait for jobs."""
         from shoal.hosts.rate_limiter import RateLimiter
         from shoal.page_jobs.bots import Bots
         from shoal.page_jobs.leasing import PageLeases
@@ -220,8 +220,8 @@ class App:
         live: "CrawlFeeds | None" = None,
         room: "LongPoll[PageTask] | None" = None,
     ) -> list[object]:
-        """The groups of REST endpoints over these rooms. Who stops serving closes `live` and `room`, which ends what
-        goes on and on."""
+        """Return the groups of REST endpoints. On shutdown, the server must close `live` and `room` to end event
+        streams and long polls."""
         from shoal.observe.hourly_stats import HourlyStatsReader
         from shoal.pages.pages import Pages
         from shoal.serve.analyses import AnalysisApi
@@ -242,7 +242,7 @@ class App:
         from shoal.store.sql.hourly_stats import SqlHourlyStats
 
         return [
-            BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),  # asked most often: found first
+            BotApi(self.bots(room), self.clock, self.settings.bots.max_result_bytes),  # most requested: matched first
             CrawlApi(self.crawls, self.archivist(), self.once(), self.settings.crawl.max_url_length),
             PageApi(self.crawls, Pages(self.database, self.pages)),
             JournalApi(self.crawls, live or CrawlFeeds(self.crawls, self.clock)),
@@ -304,7 +304,7 @@ class App:
         return PolicyImporter(self.database, SqlPolicies(), self.policies())
 
     def planners(self) -> "list[Chore]":
-        """The chores that make the jobs and crawls of policies, and note how they went."""
+        """Return the chores that create the jobs and crawls of policies, and record their outcomes."""
         from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
         from shoal.plan.run_recorder import RunRecorder
         from shoal.plan.scheduler import Scheduler
@@ -320,7 +320,7 @@ class App:
         ]
 
     def messengers(self, holder: str) -> "list[Chore]":
-        """The chores that number events and bring them to whoever wants them."""
+        """Return the chores that number events and deliver them to webhooks and the event file."""
         from shoal.base.leader import LeaderOnly
         from shoal.events.courier import Courier
         from shoal.events.event_file import EventFile
@@ -341,7 +341,7 @@ class App:
 
     @property
     def privacy_warning(self) -> str | None:
-        """What an operator should know of files with secrets in them, if every user of this machine may read them."""
+        """A warning for the operator if every user of this machine may read files that can contain secrets."""
         files = []
         if isinstance(self.database, SqliteDatabase):
             files = [Path(f"{self.database.path}{ending}") for ending in ("", "-wal", "-shm")]
@@ -371,7 +371,7 @@ class App:
         return JournalFiles(self.database, self.crawls.journal.store, files.append)
 
     async def check_store(self) -> None:
-        """Raise unless the store can be read and written: one that is full still answers what it is asked."""
+        """Raise unless the store can be read and written: a full store still answers queries, so a write is tried."""
 
         async def write(tx: Tx) -> None:
             await tx.execute("feel_pulse", name="ready")
@@ -379,13 +379,13 @@ class App:
         await self.database.run(write)
 
     async def check_room(self) -> None:
-        """Raise unless the store takes what is written, and has room for more."""
+        """Raise unless the store accepts writes and has free space."""
         await self.check_store()
         await self.database.check_room()
 
 
 def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
-    """The driver that the store's address names."""
+    """Return the database driver for the store's URL."""
     url = settings.url
     if url.startswith("sqlite:///"):
         return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
@@ -397,7 +397,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
 
 
 def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
-    """The driver that carries hints between the processes on this store."""
+    """Return the driver that carries wake-up hints between the processes on this store."""
     if isinstance(database, SqliteDatabase):
         from shoal.store.sql.sqlite_wake import SqliteWake
 
@@ -408,7 +408,7 @@ def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
 
 
 def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
-    """The driver that the place of kept bodies names; by default a folder beside a SQLite store."""
+    """Return the body store for the configured location; by default a folder next to a SQLite store."""
     place = settings.bodies.place
     if place.startswith("s3://"):
         from shoal.store.bodies.s3 import S3Bodies
@@ -420,7 +420,7 @@ def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
 
 
 def _beside_the_store(settings: DatabaseSettings) -> Path:
-    """Where files go that belong to a store: beside a SQLite file, else into the data folder."""
+    """Return the folder for files that belong to a store: that of the SQLite file, else the data folder."""
     if not settings.url.startswith("sqlite"):
         return settings.data_dir
     return Path(settings.url.removeprefix("sqlite:///")).expanduser().absolute().parent
@@ -428,8 +428,8 @@ def _beside_the_store(settings: DatabaseSettings) -> Path:
 
 @asynccontextmanager
 async def apart(app: App) -> AsyncIterator[Queue]:
-    """The queue on a connection of its own, for extending leases and nothing else: heartbeats must not wait behind
-    other work of the process, and a slow network should cost them one round trip."""
+    """Yield the queue on a separate connection, only for lease renewal: heartbeats must not wait behind other work of
+    the process, and on a slow network they should take a single round trip."""
     settings = app.settings
     database: SqlDatabase = app.database
     if isinstance(database, SqliteDatabase):
@@ -441,7 +441,7 @@ async def apart(app: App) -> AsyncIterator[Queue]:
     await database.open()
     try:
         heart = app.queue.on(database)
-        await heart.extend([Fence(JobId("none"), 0)])  # the statement is prepared before a lease depends on it
+        await heart.extend([Fence(JobId("none"), 0)])  # prepares the statement before a lease depends on it
         yield heart
     finally:
         await database.close()
@@ -451,8 +451,8 @@ async def apart(app: App) -> AsyncIterator[Queue]:
 async def opened(
     settings: Settings, signals: Signals | None = None, *, upgrade: bool = False, existing: bool = False
 ) -> AsyncIterator[App]:
-    """The wired rooms on an open store; it is closed at the end. An embedded store always upgrades itself, and is made
-    if there is none, unless it is to be an `existing` one."""
+    """Open the store, yield the app, and close the store at the end. An embedded store is always upgraded, and created
+    if it does not exist, unless `existing` is true."""
     clock = SystemClock()
     signals = signals or Signals()
     database = database_of(settings.database, clock)
@@ -475,12 +475,12 @@ async def opened(
 
 
 def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
-    """Refuse to make what a slip of the finger named: only the default store comes into being with its folder."""
+    """Refuse to create a store at a mistyped path: only the default store is created together with its folder."""
     if store.parent == data_dir:
         return
     try:
         has_folder, is_there = store.parent.is_dir(), store.exists()
-    except OSError:  # the driver knows how to say it
+    except OSError:  # the driver reports this error
         return
     if not has_folder:
         fix = "make the folder, or name a file in another one"
@@ -490,7 +490,7 @@ def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
 
 
 class _Later:
-    """The keeper of a kind of runs that most processes never meet: made when the first of its jobs moves."""
+    """A listener for a kind of run that most processes never see: created when a job of that kind changes state."""
 
     def __init__(self, make: Callable[[], RunListener]) -> None:
         self._make = make
@@ -506,7 +506,7 @@ class _Later:
 
 
 class _LastWords:
-    """Who tells of page jobs that are dead letters: made when there is one."""
+    """The dead-letter listener of page jobs, which records an event: created when there is a dead letter."""
 
     async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
         from shoal.page_jobs.dead_letter_event import DeadLetterEvents
@@ -550,13 +550,13 @@ def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlData
 
 
 def on_database(settings: Settings, database: "SqlDatabase") -> App:
-    """The wired rooms on a store that somebody else opened, and closes."""
+    """Return the app on an open store; the caller closes the store."""
     return _wire(settings, SystemClock(), Signals(), database)
 
 
 async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> App:
-    """The wired rooms on an open database of ours, or on the PostgreSQL behind somebody else's pool; an empty one is
-    initialised."""
+    """Return the app on an open database of ours, or on the PostgreSQL database of a caller's pool; an empty database
+    is initialised."""
     from shoal.store.sql.borrowed_pool import BorrowedPoolPostgres
     from shoal.store.sql.postgres import PostgresDatabase
 
@@ -568,15 +568,15 @@ async def on_given(settings: Settings, given: "asyncpg.Pool | SqlDatabase") -> A
 
 
 def ease_of(pace: SpeedProfile) -> float:
-    """Seconds of delay for each second that a slow host takes to answer."""
+    """Return the seconds of delay per second that a slow host takes to respond."""
     return 2 / pace.connections if pace.delay else 0.0
 
 
 def rule_of(
     settings: Settings, named: frozenset[Endpoint] = frozenset(), listeners: ControllerAddresses | None = None
 ) -> AddressRule:
-    """What crawls may reach: never a controller or a worker that runs with these settings, unless a person at this
-    machine named it; then something else may be listening there. Nor one of the `listeners`."""
+    """Return the SSRF rules of crawls. They block controllers and workers with these settings, and the `listeners`,
+    unless a person at this machine named the address, since something else may be listening there."""
     doors = [door for door in (settings.serve.listen, settings.work.listen) if door is not None]
     own = listening([door for door in doors if not _is_named(door, named)])
     allow = settings.egress.allow_networks

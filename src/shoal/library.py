@@ -1,4 +1,4 @@
-"""The library: `async for page in shoal.crawl("https://…")`. The same crawl as `shoal crawl`, on the same store."""
+"""The Python API: `async for page in shoal.crawl("https://…")`. The same crawl as `shoal crawl`, on the same store."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,17 +20,17 @@ def crawl(
     *seeds: str,
     store: str | None = None,
     resume: str | None = None,
-    id: str | None = None,  # noqa: A002 - the word that every other face of Shoal uses
+    id: str | None = None,  # noqa: A002 - the name in Shoal's other interfaces
     trust_seeds: bool = True,
     **options: Any,
 ) -> "CrawlRun":
-    """Crawl from these seeds, in this process; gives the pages as they are committed.
+    """Crawl from these seeds, in this process, and yield the pages as they are committed.
 
     `options` are the fields of a crawl: `depth`, `max_pages`, `scope`, `include`, `speed`, and so on.
-    `store` is an address as in `DATABASE_URL`; the default is the store of the command line, so that either can go on
-    with what the other began.
-    `resume` is the id of a crawl to go on with: its stored pages come first, then the new ones.
-    `trust_seeds`: the seeds were named by you, which opens private addresses too; False crawls only public ones.
+    `store` is a URL as in `DATABASE_URL`; the default is the store of the command line, so that each can resume the
+    crawls of the other.
+    `resume` is the id of a crawl to resume: its stored pages come first, then the new ones.
+    `trust_seeds` allows seeds at private addresses; pass False to crawl public addresses only.
     """
     if resume is not None:
         if seeds or options or id is not None:
@@ -43,10 +43,11 @@ def crawl(
 
 
 class CrawlRun:
-    """A crawl under way in this process: an asynchronous iterator over its pages.
+    """A crawl running in this process: an asynchronous iterator over its pages.
 
-    The crawl runs ahead of the loop by a bounded number of pages, then waits for it. Breaking out of the loop pauses
-    the crawl; `async with` and `aclose` also wait until it is paused. If something else ends it, that is raised.
+    Back-pressure: the crawl runs ahead of the loop by a bounded number of pages, then waits. Breaking out of the loop
+    pauses the crawl; `async with` and `aclose` also wait until it is paused. If the crawl fails or is paused by
+    something else, the iterator raises an error.
     """
 
     def __init__(self, wish: CrawlRequest, store: str | None) -> None:
@@ -55,17 +56,17 @@ class CrawlRun:
 
     @property
     def id(self) -> str | None:
-        """The crawl's id, once it has begun: with it `resume` goes on."""
+        """The crawl's id, for `resume`; None until the crawl has started."""
         return self._keeper.here.crawl.id if self._keeper.here else None
 
     @property
     def state(self) -> str | None:
-        """How it ended; None as long as it has not."""
+        """The final state; None until the crawl has ended."""
         return self._keeper.seen.crawl.state.value if self._keeper.seen else None
 
     @property
     def counts(self) -> Counts | None:
-        """What it did in all; None as long as it has not ended."""
+        """The final counts; None until the crawl has ended."""
         return self._keeper.seen.counts if self._keeper.seen else None
 
     def __aiter__(self) -> Self:
@@ -92,7 +93,7 @@ class CrawlRun:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Leave: a crawl that has not ended is paused, and can be resumed."""
+        """Stop iterating; a crawl that has not ended is paused and can be resumed."""
         self._pages = iter(())
         await self._keeper.end()
 
@@ -101,8 +102,8 @@ class CrawlRun:
 
 
 class _Keeper:
-    """Holds the crawl in a task of its own, which knows nothing of the iterator: however that goes away, by `break`, by
-    an error, or with the whole event loop, the crawl is paused."""
+    """Runs the crawl in a task of its own without a reference to the iterator, so that the crawl is paused however the
+    iterator goes away: by `break`, by an error, or with the whole event loop."""
 
     def __init__(self, wish: CrawlRequest, store: str | None) -> None:
         self._wish = wish
@@ -115,7 +116,7 @@ class _Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def begin(self) -> LocalCrawl:
-        """The crawl, ours; raises what kept it from beginning."""
+        """Start the crawl if needed and return it; raise the error that prevented it from starting."""
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.create_task(self._keep())
@@ -136,14 +137,14 @@ class _Keeper:
             raise
 
     async def end(self) -> CrawlStatus | None:
-        """Leave the crawl, paused if it has not ended; what it came to. None if it never began."""
+        """Stop the crawl, paused if it has not ended, and return its status; None if it never started."""
         self._left.set()
         if self._task is not None and self.here is not None:
             self.seen = await asyncio.shield(self._task)
         return self.seen
 
     def let_go(self) -> None:
-        """Leave without waiting, from wherever the iterator was collected."""
+        """Stop the crawl without waiting, from any thread in which the iterator is garbage-collected."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._left.set)
 
@@ -159,11 +160,11 @@ class _Keeper:
             self._begun.set()
 
 
-_KEPT: set[asyncio.Task[CrawlStatus]] = set()  # asyncio itself holds its tasks only weakly
+_KEPT: set[asyncio.Task[CrawlStatus]] = set()  # asyncio keeps only weak references to tasks
 
 
 def _check(seen: CrawlStatus | None) -> None:
-    """Raise unless the crawl came to its own end."""
+    """Raise an error if the crawl failed or was paused."""
     if seen is not None and seen.crawl.state is CrawlState.FAILED:
         raise NothingCrawled(seen.crawl.id, seen.error_message)
     if seen is not None and seen.crawl.state is CrawlState.PAUSED:

@@ -1,1 +1,1 @@
-"""Ground that every room stands on: clock, ids, errors, service shell, signals, ports. Knows nobody."""
+"""The foundation of every package: clock, ids, errors, chore loop, signals, contracts. Imports no other package."""

@@ -1,4 +1,4 @@
-"""The only clock. Everything that asks for the time or waits for it goes through here; a lint rule keeps it so."""
+"""The only clock. All code that reads the time or sleeps uses it; a lint rule enforces this."""
 
 import asyncio
 import heapq
@@ -12,29 +12,29 @@ from typing import Protocol
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Counts the time that the machine was asleep, too; where there is no such clock, the monotonic one does.
+# Includes the time during which the machine was suspended; systems without such a clock use the monotonic one.
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What time it is, and a way to wait. `now` and `micros` follow the machine's clock, which may be set at any time;
+    """Reads the time and sleeps. `now` and `micros` follow the machine's clock, which may be set at any time;
     `monotonic` and `uptime` never step."""
 
     @property
     def boot(self) -> str:
-        """Which run of which machine `uptime` counts from."""
+        """The id of the boot from which `uptime` counts."""
         ...
 
     def now(self) -> datetime: ...
 
     def micros(self) -> int:
-        """UTC microseconds since the epoch: the form in which times are stored."""
+        """Return UTC microseconds since the epoch, the form in which times are stored."""
         ...
 
     def monotonic(self) -> float: ...
 
     def uptime(self) -> int:
-        """Microseconds since the machine started, sleep included: the same for all of its processes."""
+        """Return microseconds since the machine booted, including suspended time; the same for all its processes."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -67,8 +67,8 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move. Sleepers wake in the order of their deadlines. Each is a
-    machine of its own."""
+    """A clock that moves only when a test moves it. Sleepers wake in the order of their deadlines. Each instance counts
+    as a machine of its own."""
 
     _boots = itertools.count(1)
 
@@ -102,7 +102,7 @@ class FakeClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Jump, waking every sleeper whose time has come, each at its own moment."""
+        """Advance the time and wake every sleeper that becomes due, each at its own deadline."""
         target = self._micros + round(seconds * 1e6)
         while self._sleepers and self._sleepers[0][0] <= target:
             due, _, future = heapq.heappop(self._sleepers)
@@ -114,15 +114,15 @@ class FakeClock:
         await self._settle()
 
     def jump(self, seconds: float) -> None:
-        """Let time pass without waking anybody: for code that only reads the clock."""
+        """Advance the time without waking sleepers, for code that only reads the clock."""
         self._micros += round(seconds * 1e6)
 
     def step(self, seconds: float) -> None:
-        """Set the clock forward or back: no time passes."""
+        """Set the wall clock forward or back; no time passes."""
         self._stepped += round(seconds * 1e6)
 
     async def _settle(self) -> None:
-        # A woken sleeper runs on the next turns of the loop; a few turns let it reach its next wait.
+        # A woken sleeper runs in the next iterations of the loop; a few iterations let it reach its next wait.
         for _ in range(10):
             await asyncio.sleep(0)
 
@@ -136,10 +136,10 @@ def from_micros(micros: int) -> datetime:
 
 
 def moment(micros: int | None) -> datetime | None:
-    """A stored time as people and APIs see it."""
+    """Convert a stored time to the form that people and APIs see."""
     return None if micros is None else from_micros(micros)
 
 
 def span(duration: timedelta) -> int:
-    """A duration in stored units."""
+    """Convert a duration to stored units."""
     return duration // MICROSECOND

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
-"""The rows of a batch: tuples in the order that their query names, or dictionaries where speed does not matter."""
+"""The rows of a batch: tuples in the parameter order of the query, or dictionaries where speed does not matter."""
 
 Callback = Callable[[], None]
 
@@ -52,10 +52,11 @@ class Tx(Protocol):
         ...
 
     def afterwards(self, work: "Work[Any]") -> None:
-        """Run a further unit of work after this one, in a transaction of its own where others may wait for its locks.
+        """Run a further unit of work after this one; on stores with several writers, in a separate transaction, so that
+        others need not wait for its locks.
 
-        It is tried once: if the process dies or the store goes away in between, it is lost. For changes of the store
-        that a periodic sweep repeats. To call a function after the commit, use `on_commit`.
+        It is tried once: if the process dies or the store fails in between, it is lost. Use it for changes that a
+        periodic sweep repeats. To call a function after the commit, use `on_commit`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Durable and private files: what must survive a power cut, who may read it, and whether the disk has room."""
+"""Durable and private files: fsync, file permissions, and a check for free disk space."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ PROBE_BYTES = 1_000_000
 
 
 def try_room(folder: Path, size: int = PROBE_BYTES) -> None:
-    """Raise OSError unless a file of this size can be written here. It is really written: only that shows a quota."""
+    """Raise OSError unless a file of this size can be written here. It is actually written, to detect disk quotas."""
     make_private(folder)
     probe = folder / f".room-{secrets.token_hex(8)}"
     try:
@@ -30,7 +30,7 @@ def try_room(folder: Path, size: int = PROBE_BYTES) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in this folder outlive a power cut: that of a new file, or the last one of a renamed file."""
+    """Sync a folder, so that new and renamed files in it keep their names after a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -39,7 +39,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its missing parents for their owner only; one that exists stays as it is."""
+    """Create a folder and its missing parents, accessible only to the owner; existing folders are left unchanged."""
     try:
         folder.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
     except FileNotFoundError:
@@ -48,17 +48,17 @@ def make_private(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file, which nobody but its owner may read if it is made now: an `opener` for `open`."""
+    """Open a file, and create it readable by its owner only. For use as the `opener` of `open`."""
     return os.open(path, flags, OWNER_ONLY)
 
 
 def readable_by_others(paths: Iterable[Path]) -> list[Path]:
-    """Return those that every user of this machine may read: the path is open to them, and so is its folder."""
+    """Return the paths that every user of this machine may read: both the path and its folder are open to others."""
     found = []
     for path in paths:
         try:
             is_open = path.stat().st_mode & _OTHERS and path.parent.stat().st_mode & _OTHERS
-        except OSError:  # it is not there
+        except OSError:  # it does not exist
             continue
         if is_open:
             found.append(path)

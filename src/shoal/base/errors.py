@@ -1,32 +1,32 @@
-"""Every error that Shoal raises on purpose. Page failures are values, not exceptions, and are not here.
+"""Every error that Shoal raises on purpose. Page failures are values, not exceptions, and are not defined here.
 
     ShoalError
     ├── CallerError               the caller must change something
-    │   ├── InvalidInput          a field cannot be taken as it is
-    │   ├── UsageError            the command's words are off
-    │   ├── NotFound              no such thing
-    │   ├── AlreadyExists         the id is taken
-    │   ├── StateConflict         the thing is in a state that does not allow this
-    │   ├── NotAllowed            this caller may not
+    │   ├── InvalidInput          a field is invalid
+    │   ├── UsageError            invalid command line
+    │   ├── NotFound              the object does not exist
+    │   ├── AlreadyExists         the id is already in use
+    │   ├── StateConflict         the object's state does not allow this
+    │   ├── NotAllowed            the caller lacks permission
     │   ├── Unauthenticated       no valid credential
-    │   ├── TooLarge              more than is taken at once
-    │   └── WrongMediaType        the body is of a kind that is not read
-    ├── LostError                 nobody must act: somebody else was first
-    │   └── LeaseLost             the job is no longer ours
-    ├── TimeError                 time helps: try again
-    │   ├── BackendUnavailable    a store or service does not answer
-    │   ├── WaitTimedOut          it did not happen in the time given
-    │   ├── RateLimited           too many, too fast
+    │   ├── TooLarge              the request exceeds a size limit
+    │   └── WrongMediaType        unsupported media type
+    ├── LostError                 a race was lost: no action is needed
+    │   └── LeaseLost             this process no longer holds the lease
+    ├── TimeError                 temporary: try again later
+    │   ├── BackendUnavailable    a store or service does not respond
+    │   ├── WaitTimedOut          a wait exceeded its timeout
+    │   ├── RateLimited           too many requests
     │   └── Interrupted           stopped by a signal; can be resumed
-    └── OperatorError             whoever runs Shoal must act
+    └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
-        ├── SchemaMismatch        the store has another version
-        ├── StorageFull           no room to write
-        ├── BodiesUnavailable     the store of kept bodies does not do what it is asked
-        └── NothingCrawled        no seed gave a page
+        ├── SchemaMismatch        the store has a different schema version
+        ├── StorageFull           no space left to write
+        ├── BodiesUnavailable     the body store fails persistently
+        └── NothingCrawled        no seed yielded a page
 
-A class takes facts, words its own message (*thing + what is so + what to do*) and has a stable `code`. `RESPONSES` at
-the end maps each to its HTTP status, exit code and gRPC status; a test holds that none is missing.
+A class takes facts, builds its message from them (*object + problem + fix*) and has a stable `code`. `RESPONSES` at
+the end maps each class to its HTTP status, exit code and gRPC status; a test checks that none is missing.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ from typing import Any
 
 
 class ShoalError(Exception):
-    """Base of everything raised on purpose."""
+    """Base class of every error that Shoal raises on purpose."""
 
     code = "error"
 
@@ -46,7 +46,7 @@ class ShoalError(Exception):
 
     @classmethod
     def again(cls, message: str, facts: dict[str, Any]) -> "ShoalError":
-        """An error that somebody else worded."""
+        """Create an error with a given message instead of building one."""
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         error.message, error.facts = message, facts
@@ -57,7 +57,7 @@ class ShoalError(Exception):
         return RESPONSES[type(self)]
 
     def problem(self) -> dict[str, Any]:
-        """The RFC 9457 problem document."""
+        """Return the RFC 9457 problem document."""
         facts = {name: value for name, value in self.facts.items() if value is not None}
         return {
             "type": f"https://shoal.invalid/errors/{self.code}",
@@ -74,7 +74,7 @@ class CallerError(ShoalError):
 
 
 class InvalidInput(CallerError):
-    """A field cannot be taken as it is; nothing was stored."""
+    """A field is invalid; nothing was stored."""
 
     code = "invalid_input"
 
@@ -82,13 +82,13 @@ class InvalidInput(CallerError):
         super().__init__(f"{field} {problem}; {fix}.", field=field)
 
     def called(self, name: Callable[[str], str]) -> ShoalError:
-        """The same, with the field by the name that whoever wrote it knows."""
+        """Return this error with the field under the name that the caller knows."""
         field = str(self.facts.get("field", ""))
         return self.again(name(field) + self.message.removeprefix(field), self.facts) if field else self
 
 
 class UsageError(CallerError):
-    """The command's words are off."""
+    """Invalid command line."""
 
     code = "usage"
 
@@ -97,7 +97,7 @@ class UsageError(CallerError):
 
 
 class NotFound(CallerError):
-    """No such thing."""
+    """The object does not exist."""
 
     code = "not_found"
 
@@ -105,14 +105,14 @@ class NotFound(CallerError):
         super().__init__(f'{kind} "{key}" does not exist{"; " + fix if fix else ""}.', kind=kind, id=key)
 
     def within(self, place: str, fix: str) -> "NotFound":
-        """The same for somebody who may know where it was looked for."""
+        """Return this error with the place that was searched, for callers who may know it."""
         found = NotFound(self.facts["kind"], self.facts["id"])
         found.message = f"{found.message[:-1]} in {place}; {fix}."
         return found
 
 
 class AlreadyExists(CallerError):
-    """The id is taken."""
+    """The id is already in use."""
 
     code = "already_exists"
 
@@ -121,7 +121,7 @@ class AlreadyExists(CallerError):
 
 
 class StateConflict(CallerError):
-    """The thing is in a state that does not allow this; nothing was changed."""
+    """The object's state does not allow this; nothing was changed."""
 
     code = "state_conflict"
 
@@ -131,7 +131,7 @@ class StateConflict(CallerError):
 
 
 class NotAllowed(CallerError):
-    """This caller may not."""
+    """The caller lacks permission."""
 
     code = "not_allowed"
 
@@ -149,7 +149,7 @@ class Unauthenticated(CallerError):
 
 
 class TooLarge(CallerError):
-    """More than is taken at once."""
+    """The request exceeds a size limit."""
 
     code = "too_large"
 
@@ -158,7 +158,7 @@ class TooLarge(CallerError):
 
 
 class WrongMediaType(CallerError):
-    """The body is of a kind that is not read."""
+    """Unsupported media type."""
 
     code = "wrong_media_type"
 
@@ -167,11 +167,11 @@ class WrongMediaType(CallerError):
 
 
 class LostError(ShoalError):
-    """Nobody must act: somebody else was first."""
+    """A race was lost: no action is needed."""
 
 
 class LeaseLost(LostError):
-    """The job is no longer ours: its lease ran out, or it was ended, and its epoch moved on."""
+    """This process no longer holds the lease: it expired, or the job was ended, and the epoch was incremented."""
 
     code = "lease_lost"
 
@@ -184,11 +184,11 @@ class LeaseLost(LostError):
 
 
 class TimeError(ShoalError):
-    """Time helps: try again."""
+    """A temporary error: try again later."""
 
 
 class BackendUnavailable(TimeError):
-    """A store or service does not answer."""
+    """A store or service does not respond."""
 
     code = "backend_unavailable"
 
@@ -197,7 +197,7 @@ class BackendUnavailable(TimeError):
 
 
 class WaitTimedOut(TimeError):
-    """It did not happen in the time given."""
+    """A wait exceeded its timeout."""
 
     code = "wait_timed_out"
 
@@ -206,7 +206,7 @@ class WaitTimedOut(TimeError):
 
 
 class RateLimited(TimeError):
-    """Too many, too fast."""
+    """Too many requests."""
 
     code = "rate_limited"
 
@@ -215,7 +215,7 @@ class RateLimited(TimeError):
 
 
 class Interrupted(TimeError):
-    """Stopped by a signal, or paused by somebody; can be resumed."""
+    """Stopped by a signal, or paused by a user; can be resumed."""
 
     code = "interrupted"
 
@@ -224,7 +224,7 @@ class Interrupted(TimeError):
 
 
 class OperatorError(ShoalError):
-    """Whoever runs Shoal must act."""
+    """The operator of Shoal must act."""
 
 
 class BadConfig(OperatorError):
@@ -238,26 +238,26 @@ class BadConfig(OperatorError):
         self._words = (problem, fix)
 
     def called(self, key: str) -> "BadConfig":
-        """The same by another name: the one that whoever set it knows."""
+        """Return this error with the key under the name by which it was set."""
         return self if self._words is None else BadConfig(key, *self._words)
 
 
 class SchemaMismatch(OperatorError):
-    """The store has another version than this program."""
+    """The schema version of the store differs from that of this program."""
 
     code = "schema_mismatch"
 
     def __init__(self, store: str, found: int, wanted: int, fix: str) -> None:
-        # The same number: its tables were made before that version was final.
+        # Equal numbers: the tables were created before that version was final.
         needed = f"which is not the {wanted} of this Shoal" if found == wanted else f"this Shoal needs {wanted}"
         super().__init__(f"{store} has schema version {found}, {needed}; {fix}.", found=found, wanted=wanted)
 
 
 class StorageFull(OperatorError):
-    """No room to write; what was committed before is safe."""
+    """No space left to write; committed data is safe."""
 
     code = "storage_full"
-    storage = "store"  # which of ours it is: `bodies` for kept bodies, `output` for an output of a command
+    storage = "store"  # which storage is full: `bodies` for the body store, `output` for the output of a command
 
     def __init__(self, store: str, storage: str = "store") -> None:
         self.storage = storage
@@ -267,9 +267,9 @@ class StorageFull(OperatorError):
 
 
 class BodiesUnavailable(OperatorError):
-    """The store of kept bodies does not do what it is asked, however often.
+    """The body store fails persistently.
 
-    Unlike an outage of the database it is not waited out: the pages would be fetched again and again."""
+    Unlike an outage of the database, it is not waited out: the pages would be fetched again and again."""
 
     code = "bodies_unavailable"
 
@@ -278,7 +278,7 @@ class BodiesUnavailable(OperatorError):
 
 
 class NothingCrawled(OperatorError):
-    """No seed gave a page."""
+    """No seed yielded a page."""
 
     code = "nothing_crawled"
 
@@ -289,7 +289,7 @@ class NothingCrawled(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """How an error leaves the process: over HTTP, from the command line, over gRPC."""
+    """How an error is reported: over HTTP, by the command line and over gRPC."""
 
     http_status: int
     exit_code: int
@@ -324,7 +324,7 @@ _OF_PROBLEMS = frozenset({"type", "title", "status", "code", "detail"})
 
 
 def from_problem(problem: Mapping[str, Any], status: int) -> ShoalError:
-    """The error that a problem document tells of, for whoever asked over HTTP; an unknown one by its status."""
+    """Return the error that a problem document describes, for HTTP clients; unknown codes are mapped by status."""
     kind = _BY_CODE.get(str(problem.get("code")))
     if kind is None:
         kind = _BY_STATUS.get(status, BackendUnavailable if status >= 500 else UsageError)

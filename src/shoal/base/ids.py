@@ -1,4 +1,4 @@
-"""Ids: a prefix that says what it names, then 26 characters that sort by the time they were made."""
+"""Ids: a prefix for the kind of object, then 26 characters that sort by creation time."""
 
 import os
 from collections.abc import Callable
@@ -27,13 +27,13 @@ PREFIXES = {
     "nod": "node session",
     "seg": "segment of kept bodies",
 }
-_CLOCK = SystemClock()  # an id is no decision: nobody needs to fake the time in it
+_CLOCK = SystemClock()  # nothing is decided by the time in an id, so tests do not need to fake it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U
 _PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 
 
 class _Numbers:
-    """48 bits of milliseconds, then 80 random bits; each larger than those before."""
+    """Increasing numbers: 48 bits of milliseconds, then 80 random bits."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -41,7 +41,7 @@ class _Numbers:
     def draw(self) -> int:
         chance = int.from_bytes(os.urandom(10))
         number = _CLOCK.micros() // 1000 << 80 | chance
-        if number <= self._last:  # of the same millisecond, or the clock was set back
+        if number <= self._last:  # drawn in the same millisecond, or the clock was set back
             number = self._last + 1 + (chance >> 16)
         self._last = number
         return number
@@ -51,14 +51,14 @@ _NUMBERS = _Numbers()
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id, which sorts behind those that this process made before."""
+    """Return a new id, which sorts after all earlier ids of this process."""
     if prefix not in PREFIXES:
         raise KeyError(prefix)
     return f"{prefix}_{_encode(_NUMBERS.draw())}"
 
 
 def ids_behind(first: str) -> Callable[[int], str]:
-    """The ids so many places behind one: the same for whoever counts from that one."""
+    """Return a function that derives the id a number of places after `first`; every process derives the same ids."""
     prefix, _, digits = first.partition("_")
     number = 0
     for digit in digits:

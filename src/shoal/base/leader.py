@@ -1,5 +1,5 @@
-"""The lead of a chore: of several controllers one does it, by a short lease in the store. What it does is
-compare-and-set anyway, so that two who both believe to lead for a moment do no harm."""
+"""Leader election for chores: one of several controllers runs a chore, by a short lease in the store. Chores use
+compare-and-set anyway, so two controllers that both believe they lead for a moment do no harm."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ LEAD = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class LeaderTerm:
-    """The right to do a chore; a later term of the same chore ends it. Fence commits with it where two would harm."""
+    """The right to run a chore, until a later term of the same chore begins. Fence commits with it where two leaders
+    would do harm."""
 
     chore: str
     holder: str
@@ -24,22 +25,22 @@ class LeaderTerm:
 
 class LeaderStore(Protocol):
     async def claim(self, tx: Tx, chore: str, holder: str, ttl: timedelta) -> LeaderTerm | None:
-        """Lead from now on, or go on leading; None while somebody else does. The number rises whenever the lead changed
-        hands, or was let go by."""
+        """Take or renew the lead; return None while another holder has it. The number increases whenever the holder
+        changes, or the lead was given up or has expired in between."""
         ...
 
     async def holds(self, tx: Tx, term: LeaderTerm) -> bool:
-        """Whether the term is still the one, and not over."""
+        """Return whether the term is still the current one and has not expired."""
         ...
 
     async def give_up(self, tx: Tx, term: LeaderTerm) -> None:
-        """Let the next one take over at once."""
+        """Give up the lead, so that another controller can take over immediately."""
         ...
 
 
 class LeaderOnly:
-    """A chore that only its leader does: a pass of the others does nothing. `lead` is what they compete for, if not all
-    chores of that name."""
+    """A chore that only its leader runs: the passes of other controllers do nothing. `lead` is the name of the lead
+    they compete for; by default the name of the chore."""
 
     def __init__(self, chore: Chore, database: Database, store: LeaderStore, holder: str, lead: str = "") -> None:
         self.name = chore.name
@@ -58,5 +59,5 @@ class LeaderOnly:
         if isinstance(self._chore, Closable):
             await self._chore.close()
         if (term := self._term) is not None:
-            with suppress(TimeError):  # then it runs out by itself
+            with suppress(TimeError):  # the lease then expires by itself
                 await self._database.run(lambda tx: self._store.give_up(tx, term))

@@ -1,7 +1,7 @@
-"""Text that people write, read into values and written back: durations, sizes, addresses, networks, URLs.
+"""Parsers and formatters for text that people write: durations, sizes, addresses, networks, URLs.
 
-Readers raise `ValueError` with the end of a sentence ("is not a duration"); who asked, and what to do now,
-is said by the caller.
+Parsers raise `ValueError` with the end of a sentence ("is not a duration"); the caller adds the name of the value and
+the fix.
 """
 
 import re
@@ -37,7 +37,7 @@ PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 class Address(NamedTuple):
-    """Where to listen or connect. An empty host means every interface."""
+    """A host and port to listen on or connect to. An empty host means every interface."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ Network = IPv4Network | IPv6Network
 
 
 class LabelledProxy(NamedTuple):
-    """A proxy and what it is called. An empty address: only bots know it."""
+    """A proxy and its label. An empty URL means that only bots know its address."""
 
     label: str
     url: str
@@ -63,7 +63,7 @@ class LabelledProxy(NamedTuple):
 
 
 def read_duration(value: object) -> timedelta:
-    """`500ms 10s 2m 1h 7d`: longer than nothing, at most ten years."""
+    """Parse a duration such as `500ms 10s 2m 1h 7d`: longer than zero, at most ten years."""
     duration = read_pause(value)
     if not duration:
         raise ValueError("is not longer than zero")
@@ -71,7 +71,7 @@ def read_duration(value: object) -> timedelta:
 
 
 def read_pause(value: object) -> timedelta:
-    """A duration that may also be `0s`."""
+    """Parse a duration that may also be `0s`."""
     if isinstance(value, timedelta):
         return value
     if not isinstance(value, str):
@@ -79,7 +79,7 @@ def read_pause(value: object) -> timedelta:
     return _pause_of(value)
 
 
-@lru_cache(maxsize=1000)  # a file of policies says the same few over and over
+@lru_cache(maxsize=1000)  # a policy file repeats the same few durations
 def _pause_of(text: str) -> timedelta:
     match = _AMOUNT.fullmatch(text.strip())
     if not match:
@@ -93,7 +93,7 @@ def _pause_of(text: str) -> timedelta:
 
 
 def read_span(text: str, read: Callable[[object], timedelta] = read_duration) -> timedelta:
-    """A duration in somebody's form: the refusal quotes it, and says how one is written."""
+    """Parse a duration from a request; the error message quotes it and shows the format."""
     try:
         return read(text)
     except ValueError as error:
@@ -101,17 +101,17 @@ def read_span(text: str, read: Callable[[object], timedelta] = read_duration) ->
 
 
 def read_patience(value: object) -> timedelta:
-    """A duration, `0s`, or `inf`."""
+    """Parse a duration, `0s`, or `inf`."""
     return FOREVER if value == "inf" else read_pause(value)
 
 
 def read_milliseconds(value: object) -> timedelta:
-    """A bare number of milliseconds, as the seeds write it."""
+    """Parse a bare number of milliseconds, as the seed projects write it."""
     return value if isinstance(value, timedelta) else timedelta(milliseconds=read_whole(value))
 
 
 def read_size(value: object) -> int:
-    """`10MB` (powers of 1000), `10MiB` (powers of 1024), or bare bytes."""
+    """Parse a size: `10MB` (powers of 1000), `10MiB` (powers of 1024), or a bare number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -150,7 +150,7 @@ def read_text(value: object) -> str:
 
 
 def read_address(value: object) -> Address:
-    """`HOST:PORT`, `[IPv6]:PORT` or `:PORT`."""
+    """Parse `HOST:PORT`, `[IPv6]:PORT` or `:PORT`."""
     if isinstance(value, Address):
         return value
     host, colon, port = read_text(value).rpartition(":")
@@ -210,7 +210,7 @@ def read_proxies(value: object) -> tuple[LabelledProxy, ...]:
 
 
 def _read_proxy(part: object) -> LabelledProxy:
-    """Refusals name the label and not the address, which may have a password in it."""
+    """Parse one proxy. Errors name the label and not the address, which may contain a password."""
     if isinstance(part, LabelledProxy):
         return part
     label, mark, url = read_text(part).partition("=")
@@ -236,7 +236,7 @@ def read_store_url(value: object) -> str:
 
 
 def read_service_url(value: object, *schemes: str) -> str:
-    """The address of a service that is reached over the network; empty means none."""
+    """Parse the address of a network service; empty means none."""
     url = read_text(value)
     if url and url.partition("://")[0] not in schemes:
         raise ValueError("is not an address of this kind")
@@ -286,7 +286,7 @@ def read_node_id(value: object) -> str:
 
 
 def show_duration(duration: timedelta) -> str:
-    """The shortest form that reads back as the same duration."""
+    """Return the shortest text that parses to the same duration."""
     if duration == FOREVER:
         return "inf"
     for unit in ("d", "h", "m", "s"):
@@ -296,7 +296,7 @@ def show_duration(duration: timedelta) -> str:
 
 
 def show_size(size: int) -> str:
-    """The shortest form that reads back as the same size."""
+    """Return the shortest text that parses to the same size."""
     for unit in ("GB", "MB", "KB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
@@ -304,7 +304,7 @@ def show_size(size: int) -> str:
 
 
 def show(value: object) -> str:
-    """A value as it may be written down."""
+    """Format a value as text that its parser accepts."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""Names of query parameters that do not make another page: the built-in lists, and how people write names of their own.
+"""Query parameters to ignore when comparing URLs: the built-in lists, and the parser for user-defined names.
 
-What is done with them is `base.url`'s business.
+`base.url` removes them.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Final
 from shoal.base.text import shorten
 
 TRACKING: Final = (
-    "utm_*",  # Google Analytics and everybody who copied it
+    "utm_*",  # Google Analytics and its imitators
     "mtm_*",  # Matomo
     "pk_*",  # Matomo, older
     "hsa_*",  # HubSpot ads
@@ -39,7 +39,7 @@ TRACKING: Final = (
     "oly_enc_id",  # Omeda
     "wickedid",  # Wicked Reports
 )
-"""Query parameters that say where a visitor came from and not what the page shows. `*` matches any rest."""
+"""Query parameters that identify where a visitor came from and do not change the page. `NAME*` matches a prefix."""
 
 SESSION: Final = (
     "jsessionid",  # Java
@@ -55,13 +55,13 @@ SESSION: Final = (
     "oscsid",  # osCommerce
     "zenid",  # Zen Cart
 )
-"""Query parameters, and `;name=value` path parameters, that name a visit and not a page."""
+"""Query parameters, and `;name=value` path parameters, that identify a session and not a page."""
 
 NAME: Final = re.compile(r"(?=.)[A-Za-z0-9_.~!$'()\[\]:@%-]{0,100}\*?")
 
 
 def read_name(value: object) -> str:
-    """The name of a parameter as it stands in URLs, or the beginning of one and `*`."""
+    """Parse the name of a parameter as it appears in URLs, or a prefix followed by `*`."""
     if not isinstance(value, str):
         raise ValueError("is not a name")
     name = value.strip()
@@ -71,7 +71,7 @@ def read_name(value: object) -> str:
 
 
 def reader_of(built_in: tuple[str, ...]) -> Callable[[object], tuple[str, ...]]:
-    """Reads a list of names: it stands instead of the built-in one, or is added to it after a `+`; `none` is empty."""
+    """Return a parser of name lists. A list replaces the built-in one; after a `+` it extends it; `none` is empty."""
 
     def read(value: object) -> tuple[str, ...]:
         text = value.strip() if isinstance(value, str) else value

@@ -1,6 +1,6 @@
-"""Forms: what a caller asks for, as JSON or as flags; judged field by field, refused in words that name the field.
+"""Request forms: validation of requests that come as JSON or as flags, with errors that name the invalid field.
 
-A form is a struct whose annotations say what each field takes. What a form means is left to its room.
+A form is a struct whose annotations define what each field accepts. Its meaning is left to the package it belongs to.
 """
 
 import re
@@ -20,15 +20,15 @@ from shoal.base.errors import InvalidInput
 from shoal.base.text import has_nul, nearest, shorten
 
 Check = Callable[[Any], Any]
-"""Takes a value, gives it as it is kept; raises `ValueError` with the end of a sentence."""
+"""Takes a value and returns it as it is stored; raises `ValueError` with the end of a sentence."""
 
-# How msgspec words its errors; `tests/unit/test_msgspec_messages.py` has each message that is read here.
+# The wording of msgspec's errors; `tests/unit/test_msgspec_messages.py` covers each message that is parsed here.
 _MSGSPEC = ("Expected", "Invalid", "Object", "Number", "Integer")
 _PLACE = " - at `$"
 _EXPECTED = re.compile(r"Expected `(\w++)[^`]*+`(?: of length ([<>]=) ([0-9]+))?")
 _FIELD = re.compile(r"field `([^`]*)`")
 _NUL = b"\\u0000"  # as JSON has it
-_EXACT = 2**53  # beyond, a float does not say which integer is meant
+_EXACT = 2**53  # larger floats do not represent every integer exactly
 _NAMES = {
     int: "a whole number",
     float: "a number",
@@ -43,30 +43,30 @@ _NAMED = {"array": "a list", "object": "an object"} | {kind.__name__: words for 
 
 
 def matching(pattern: str, words: str, **limits: Any) -> Meta:
-    """A pattern for an annotation, and what it takes in words: a refusal names the fix."""
+    """Return a pattern for an annotation, with a description of what it accepts, for the fix in error messages."""
     return Meta(pattern=pattern, extra={WORDS: words}, **limits)
 
 
 def describe(sentence: str, **limits: Any) -> Meta:
-    """What a field is for, in one sentence, and its limits; for an annotation."""
+    """Return a one-sentence description of a field, and its limits, for an annotation."""
     return Meta(description=sentence, **limits)
 
 
 class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller fills in. Made by its own name it trusts its values; `read` judges them."""
+    """Base class of request forms. The constructor trusts its values; `read` validates them."""
 
     checks: ClassVar[Mapping[str, Check]] = {}
-    """What the type of a field cannot say, by its name."""
+    """Checks that the type of a field cannot express, by field name."""
     unquoted: ClassVar[frozenset[str]] = frozenset()
-    """Fields whose values are never quoted back."""
+    """Fields whose values are never quoted in errors."""
     raw: ClassVar[frozenset[str]] = frozenset()
-    """Fields in which a NUL may be: whoever takes them keeps them as JSON, or judges them by itself."""
+    """Fields that may contain a NUL: the code that uses them stores them as JSON, or checks them itself."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, strict: bool = True, called: Callable[[str], str] = str) -> Self:
-        """The form as filled in; the first field that cannot be taken is refused by the name that the caller knows.
+        """Validate values and return the form; the error for the first invalid field uses the name the caller knows.
 
-        Strict is for JSON, where a number is a number; else text may stand for anything.
+        Strict is for JSON, where a number must be a number; otherwise text is converted to the type of its field.
         """
         try:
             return cls._read_at_once(values, strict)
@@ -75,9 +75,9 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def _read_at_once(cls, values: Mapping[str, Any], strict: bool) -> Self:
-        """Many times as fast as field by field, and what it refuses it does not name."""
+        """Validate all values at once: many times as fast as field by field, but errors do not name the field."""
         form = convert(values, cls, strict=strict)
-        if _NUL in json.encode(form):  # whatever is taken can be stored
+        if _NUL in json.encode(form):  # every accepted value can be stored
             raise ValueError("has a NUL in it")
         known, kept = fields_of(cls), {}
         for name in values if cls.checks else ():
@@ -102,15 +102,15 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def stored(cls, text: str) -> Self:
-        """The form that `text` was made from."""
+        """Return the form from its stored text."""
         return json.decode(text, type=cls)
 
     def text(self) -> str:
-        """The form as JSON, to be stored."""
+        """Return the form as JSON, to be stored."""
         return json.encode(self).decode()
 
     def plain(self) -> dict[str, Any]:
-        """The form as plain values."""
+        """Return the form as built-in types."""
         values: dict[str, Any] = to_builtins(self)
         return values
 
@@ -118,7 +118,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _read(cls, field: "Field", value: Any, strict: bool, called: str) -> Any:
         try:
             taken = _converted(value, field.annotation, strict)
-            text = json.encode(taken)  # whatever is taken can be stored
+            text = json.encode(taken)  # every accepted value can be stored
             if _NUL in text and field.name not in cls.raw and has_nul(value):
                 raise ValueError("has a NUL in it; leave it out")
             check = cls.checks.get(field.name)
@@ -139,27 +139,27 @@ class Field:
     annotation: Any
     default: Any
     required: bool
-    attribute: str  # another than its name where that is a word of Python's
+    attribute: str  # differs from the name where that is a Python keyword
 
     @property
     def description(self) -> str:
-        """Its one sentence."""
+        """The one-sentence description."""
         return next((mark.description for mark in _marks(self.annotation) if mark.description), "")
 
     @property
     def kind(self) -> Any:
-        """Its type, without the None of one that may be absent."""
+        """The type, without the None of an optional field."""
         return _bare(self.annotation)
 
     @property
     def accepts(self) -> str:
-        """What it takes, in words."""
+        """A description of the accepted values."""
         return accepts(self.annotation)
 
 
 @cache
 def fields_of(form: type[Form]) -> dict[str, Field]:
-    """The fields of a form by name, in its order."""
+    """Return the fields of a form by name, in their order of definition."""
     known = {}
     annotations = {name: note for kind in reversed(form.__mro__) for name, note in get_annotations(kind).items()}
     for one in fields(form):
@@ -169,7 +169,7 @@ def fields_of(form: type[Form]) -> dict[str, Field]:
 
 
 def accepts(annotation: Any) -> str:
-    """What an annotation takes, in words."""
+    """Describe the values that an annotation accepts."""
     kind = _bare(annotation)
     if choices := _choices(kind):
         *most, last = choices
@@ -184,7 +184,7 @@ def accepts(annotation: Any) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    """What one of a few can be; nothing if it is not one of a few."""
+    """Return the values of an enum or a literal; an empty list for other types."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [str(one.value) for one in kind]
     return [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
@@ -205,7 +205,7 @@ def _limits(marks: list[Meta]) -> str:
 
 
 def _marks(annotation: Any) -> list[Meta]:
-    """What is said of a type and of the parts that it may be."""
+    """Return the metadata of a type and of the members of a union."""
     marks = [mark for mark in getattr(annotation, "__metadata__", ()) if isinstance(mark, Meta)]
     inner = get_args(annotation)[:1] if get_origin(annotation) is Annotated else ()
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else inner
@@ -224,7 +224,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _converted(value: Any, annotation: Any, strict: bool) -> Any:
-    """Convert a value. In JSON `2.0` and `2` are one number, so either is an integer."""
+    """Convert a value. In JSON `2.0` and `2` are the same number, so both count as integers."""
     try:
         return convert(value, annotation, strict=strict)
     except ValidationError as error:
@@ -234,7 +234,7 @@ def _converted(value: Any, annotation: Any, strict: bool) -> Any:
 
 
 def _with_integers(value: Any, depth: int = 20) -> Any:
-    """Make the floats of a value that are whole numbers integers. No form is nested more deeply than that."""
+    """Convert floats that are whole numbers to integers. No form is nested more deeply than `depth`."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
     if depth and isinstance(value, list):
@@ -245,13 +245,13 @@ def _with_integers(value: Any, depth: int = 20) -> Any:
 
 
 def _said(refusal: object) -> tuple[str, str]:
-    """Problem and fix, as a check says them: `is too long; write at most ten`."""
+    """Split the message of a check into problem and fix: `is too long; write at most ten`."""
     problem, _, fix = str(refusal).rpartition("; ")
     return (problem, fix) if problem else (fix, "correct it")
 
 
 def _inner(said: str) -> tuple[str, str]:
-    """Problem and fix of a part of a value, from what the library says of it."""
+    """Return problem and fix for a part of a value, from the message of msgspec."""
     if match := _FIELD.search(said):
         lacks = "missing" in said
         name = shorten(match[1])
@@ -265,7 +265,7 @@ def _inner(said: str) -> tuple[str, str]:
 
 
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
-    """A refusal in our words. What a form inside this one said itself comes with its place, and stays as it is."""
+    """Reword an error of msgspec. An error raised by a nested form keeps its wording and gets its path."""
     said, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
     said, place = (said, shorten(place[:-1])) if mark else (error, "")
     if not said.startswith(_MSGSPEC):

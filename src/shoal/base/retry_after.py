@@ -1,4 +1,4 @@
-"""The `Retry-After` field: how long a server asks us to wait. Pure. What cannot be read counts as absent."""
+"""Parses the `Retry-After` header: how long a server asks us to wait. Pure. An unreadable value counts as absent."""
 
 import re
 from collections.abc import Callable
@@ -8,8 +8,8 @@ _SECONDS = re.compile(r"[0-9]{1,10}")
 
 
 def asked_wait(header: Callable[[str], str | None]) -> str | None:
-    """The field of a response. A date is counted from the server's own `Date`, if it says one: whether our clock is
-    right then does not matter."""
+    """Return the header of a response. A date is converted to seconds after the server's own `Date` header, if there is
+    one, so that an error of our clock does not matter."""
     text, sent_at = header("retry-after"), header("date")
     if text is None or sent_at is None or _SECONDS.fullmatch(text.strip()):
         return text
@@ -19,8 +19,8 @@ def asked_wait(header: Callable[[str], str | None]) -> str | None:
 
 
 def parse_retry_after(text: str | None, now: datetime, longest: timedelta) -> timedelta | None:
-    """How long to wait: seconds, or until a date. None without a field, and for one that is unreadable, past, or longer
-    than we are willing to wait."""
+    """Return how long to wait, from seconds or a date. None if the header is absent, unreadable, in the past, or longer
+    than the limit."""
     if text is None:
         return None
     wait = _seconds(text) if _SECONDS.fullmatch(text.strip()) else _until(text, now)

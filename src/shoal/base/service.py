@@ -1,4 +1,4 @@
-"""The one shell around every chore: it loops, staggers, backs off and stops. What to do is the chore's `run_once`."""
+"""The loop that runs every chore: start with jitter, repeat, back off, stop. The work is the chore's `run_once`."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ LONGEST_BACKOFF = 30.0
 
 
 class PassResult:
-    """What one pass of a chore did, and when it wants to be called again (None: after its usual interval)."""
+    """The result of one pass of a chore, and the delay until the next one (None: the usual interval)."""
 
     __slots__ = ("again_in", "did")
 
@@ -24,7 +24,7 @@ class PassResult:
 
 
 class Chore(Protocol):
-    """Work done again and again. `run_once` may be repeated at any time and after any failure."""
+    """Periodic work. `run_once` may be repeated at any time and after any failure."""
 
     name: str
 
@@ -41,8 +41,8 @@ class Closable(Protocol):
 class Service:
     """Runs one chore until stopped.
 
-    `start` begins with a random part of the interval, so that many processes do not work in step. `stop` lets the
-    pass under way finish, may be called twice, and before `start` makes `start` a no-op.
+    `start` first waits a random part of the interval, so that many processes do not run in step. `stop` lets the
+    current pass finish and may be called twice; called before `start`, it makes `start` a no-op.
     """
 
     def __init__(self, chore: Chore, interval: timedelta, clock: Clock, signals: Signals) -> None:
@@ -60,7 +60,7 @@ class Service:
             self._task = asyncio.create_task(self._loop(), name=f"chore:{self._chore.name}")
 
     def nudge(self) -> None:
-        """Call the chore soon, without waiting for its interval."""
+        """Run the chore as soon as possible, without waiting for its interval."""
         self._nudged.set()
 
     async def stop(self) -> None:
@@ -82,7 +82,7 @@ class Service:
             done = await self._chore.run_once()
         except (ShoalError, OSError, TimeoutError) as error:
             return self._failed(str(error))
-        except Exception as error:  # a chore must outlive any single bad pass
+        except Exception as error:  # a chore must survive any failed pass
             return self._failed(repr(error))
         self._failures = 0
         if done.did:

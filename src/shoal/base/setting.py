@@ -1,7 +1,7 @@
-"""One setting: what it is called, what it accepts, how its text becomes a value; and slices, which hold the values.
+"""A setting (name, accepted values, parser), and sections, which hold the values of settings.
 
-Which settings there are is `shoal.settings`', where their texts come from `shoal.settings_loader`'s. Written without a
-validation library: every command reads all settings first, and importing one takes longer than reading them.
+`shoal.settings` defines the settings, `shoal.settings_loader` reads their sources. No validation library is used:
+every command reads all settings first, and importing such a library takes longer than reading them.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Default = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """What a setting accepts: its name, the form in words with an example, and how a text is read.
+    """What a setting accepts: the name of the kind, a description with an example, and the parser.
 
     `read` raises `ValueError` with the end of a sentence.
     """
@@ -26,9 +26,9 @@ class SettingKind:
 
 @dataclass(slots=True)
 class Setting:
-    """One setting of a slice. `planned`: the name is promised, nothing reads it yet. `shown`: the default in words.
+    """One setting of a section. `planned`: the name is reserved, nothing reads it yet. `shown`: the default in words.
 
-    A default that is a function is given the values of the settings before it in its slice.
+    A default that is a function receives the values of the settings before it in its section.
     """
 
     env: str
@@ -41,10 +41,10 @@ class Setting:
     le: Any = None
     min_length: int = 0
     max_length: int | None = None
-    kind: SettingKind = None  # type: ignore[assignment]  # given by the slice, from the annotation
+    kind: SettingKind = None  # type: ignore[assignment]  # set by the section, from the annotation
 
     def read(self, value: object) -> Any:
-        """The value that a text means; `ValueError` with the end of a sentence if it means none."""
+        """Parse a value; raise `ValueError` with the end of a sentence if it is invalid."""
         found = self.kind.read(value)
         if self.max_length is not None and len(found) > self.max_length:
             raise ValueError("is too long")
@@ -59,15 +59,15 @@ class Setting:
 
 
 def setting(env: str, default: object | Default, description: str, **more: Any) -> Any:
-    """A setting, for the body of a slice: the annotation says its type and its kind."""
+    """Define a setting in the body of a section; the annotation gives its type and its kind."""
     return Setting(env, default, description, **more)
 
 
 class SettingsSection:
-    """The settings of one room, read only: attributes are values, `settings` says what each one is."""
+    """The settings of one package, read only: attributes are values, `settings` holds the definitions."""
 
     settings: ClassVar[dict[str, Setting]]
-    given: frozenset[str]  # the names of those that somebody set
+    given: frozenset[str]  # the names of the settings that were set explicitly
 
     def __init_subclass__(cls) -> None:
         cls.settings = {name: value for name, value in vars(cls).items() if isinstance(value, Setting)}
@@ -75,7 +75,7 @@ class SettingsSection:
             one.kind = kind_of(cls.__annotations__[name])
 
     def __init__(self, **given: Any) -> None:
-        """Values by name, as texts or as what they mean; what is not given has its default."""
+        """Take values by name, as text or already parsed; all other settings get their defaults."""
         unknown = given.keys() - self.settings.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
@@ -98,12 +98,12 @@ class SettingsSection:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def but(self, **changes: Any) -> Self:
-        """The same slice with some values changed."""
+        """Return this section with some values changed."""
         return type(self)(**({name: getattr(self, name) for name in self.given} | changes))
 
 
 def kind_of(annotation: Any) -> SettingKind:
-    """The kind in an annotation; a choice of words is its own."""
+    """Return the kind in an annotation; a `Literal` becomes a kind of its own."""
     for mark in getattr(annotation, "__metadata__", ()):
         if isinstance(mark, SettingKind):
             return mark

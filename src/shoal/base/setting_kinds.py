@@ -1,4 +1,4 @@
-"""What settings accept: each kind with its name, its form in words, and how its text is read."""
+"""The kinds of settings, each with its name, a description of its format, and its parser."""
 
 from datetime import timedelta
 from pathlib import Path

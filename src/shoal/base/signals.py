@@ -1,4 +1,4 @@
-"""Signals: rooms say what happened; whoever listens (logs, metrics, wake-ups) decides what to make of it."""
+"""Signals: packages emit what happened; listeners (logs, metrics, wake-ups) decide what to do with it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Something that happened. Subclasses carry the facts; `observe` words them."""
+    """Something that happened. Subclasses carry the facts; `observe` turns them into messages."""
 
 
 Listener = Callable[[Signal], None]
 
 
 class Signals:
-    """One bus per process. A listener must be quick and must not raise: it is told inside the room's own step."""
+    """The signal bus of a process. Listeners are called synchronously, so they must be quick and must not raise."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -28,7 +28,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoreFailed(Signal):
-    """A chore's pass raised; it is tried again after a pause."""
+    """A pass of a chore raised an error; it is retried after a delay."""
 
     chore: str
     error: str
@@ -38,7 +38,7 @@ class ChoreFailed(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoreDone(Signal):
-    """A chore's pass changed something."""
+    """A pass of a chore changed something."""
 
     chore: str
     did: str

@@ -1,5 +1,5 @@
-"""The store's clock: leases, slots, holds, retries and policies run by it, never by the clock of a process. It always
-advances. When the clock below it is set back, it goes on and lets the other catch up; set forward, it follows."""
+"""The store's clock, which times leases, slots, holds, retries and policies; the clock of a process never does. It
+never goes back: if the underlying clock is set back, it goes on until that has caught up; set forward, it follows."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,7 @@ from shoal.base.signals import Signal, Signals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStepped(Signal):
-    """The clock below the store's was set: the database server's, or for an embedded store the machine's."""
+    """The clock underlying the store's was set: the database server's, or the machine's for an embedded store."""
 
     direction: str  # back or forward
     seconds: float
@@ -21,14 +21,14 @@ class ClockStepped(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnClockSetBack(Signal):
-    """The clock of a process's own machine was set back. It decides nothing."""
+    """The clock of this process's machine was set back. Nothing depends on it."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ClockCheck:
-    """What a check found: steps that nobody was told of yet, in seconds, and how long ago the store's clock jumped."""
+    """The result of a check: steps not yet reported, in seconds, and the time since the store's clock jumped."""
 
     steps: tuple[float, ...]
     jumped_ago: timedelta
@@ -36,13 +36,13 @@ class ClockCheck:
 
 class StoreClock(Protocol):
     async def check(self, database: Database, clock: Clock) -> ClockCheck:
-        """Compare the clock below the store's with the uptime of this machine, and absorb a step. Call it every second
-        or so. Any number of processes may: one of them absorbs a step, and only that one is told of it."""
+        """Compare the underlying clock with the uptime of this machine, and absorb a step. Call it about once a second,
+        from any number of processes: one of them absorbs a step, and only that one gets it reported."""
         ...
 
 
 class ClockWatch:
-    """The chore that checks the store's clock and tells the operator of steps."""
+    """The chore that checks the store's clock and reports steps to the operator."""
 
     name = "clock"
 

@@ -1,7 +1,6 @@
-"""Untrusted text made safe to show: control characters visible, secrets hidden, length bounded.
+"""Makes untrusted text safe to show: control characters visible, secrets redacted, length bounded.
 
-For log lines, error sentences and tables. HTML, CSV and other formats that quote in their own way escape by
-themselves.
+For log lines, error messages and tables. Writers of HTML, CSV and other formats do their own escaping.
 """
 
 import re
@@ -15,8 +14,8 @@ LONGEST: Final = 4096
 _LONGEST_SECRET: Final = 4400
 _LONGEST_NAME: Final = 100
 
-# What moves the cursor, ends a line, turns the direction of writing, is invisible, or cannot be encoded. The
-# two joiners of emoji and of several scripts (U+200C, U+200D) change nothing but shape and stay.
+# Characters that move the cursor, end a line, change the text direction, are invisible, or cannot be encoded. The
+# two joiners of emoji and of several scripts (U+200C, U+200D) only change the shape of characters and are kept.
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -28,10 +27,10 @@ _QUOTED = r"""(?:"(?:\\.|[^"\\\r\n])*|'(?:\\.|[^'\\\r\n])*|[^\r\n]*)"""
 _PART = r"(?:api[_-]?key|apikey|token|password|passwd|pwd|secret|signature|credentials?)"
 _SECRET_WORDS = rf"(?:[\w-]{{0,40}}{_PART}|sig|key|auth)"
 _SECRET_NAME = re.compile(rf"(?i){_SECRET_WORDS}|(?:proxy-|proxy_)?authorization|(?:set-|set_)?cookies?")
-# What our own advice has in the place of a name and a password.
+# The placeholder for user name and password in our own messages.
 _EXAMPLE = r"(?!\[?user:password@[^\s@]*(?:\s|$))"
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # Headers, alone, in a dump of headers, or in a dictionary that somebody printed.
+    # Headers: alone, in a header dump, or in a printed dictionary.
     (
         re.compile(
             rf"""(?i)((?:authorization|(?<![\w-])(?:set-)?cookie|x-api-key)["']?\s{{0,9}}[:=]\s{{0,9}}){_QUOTED}"""
@@ -39,15 +38,15 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\g<1>{HIDDEN}",
     ),
     (re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{6,}"), rf"\g<1>{HIDDEN}"),
-    # Our own tokens and webhook secrets, wherever they stand.
+    # Our own tokens and webhook secrets, anywhere.
     (re.compile(r"(shl_|whsec_)[\w+/=-]+"), rf"\g<1>{HIDDEN}"),
-    # Name and password in an address; then those whose password has a / ? or # in it (a port is no password).
+    # User name and password in a URL; then passwords that contain / ? or # (a port is not taken for a password).
     (re.compile(rf"""(://){_EXAMPLE}[^\s/?#"'<>\\]*@"""), rf"\g<1>{HIDDEN}@"),
     (
         re.compile(rf"""(://){_EXAMPLE}[^\s/?#@:]{{0,256}}:(?![0-9]{{1,5}}(?:[/?#\s"'<>]|$))[^\s"'<>]{{0,4096}}@"""),
         rf"\g<1>{HIDDEN}@",
     ),
-    # name=value in a query, a form or a connection string, and "name": "value".
+    # name=value in a query, a form or a connection string; and "name": "value".
     (re.compile(rf"""(?i)(?<![\w-])({_SECRET_WORDS}=)[^\s&#"'<>]+"""), rf"\g<1>{HIDDEN}"),
     (
         re.compile(rf"""(?i)(?<![\w-])({_SECRET_WORDS}["']\s{{0,9}}:\s{{0,9}}){_QUOTED}"""),
@@ -57,21 +56,21 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
-    """Return the known name that is most like this one; None if none is, by difflib's ratio."""
+    """Return the known name most similar to this one; None if difflib's ratio is below `likeness` for all."""
     from difflib import get_close_matches
 
-    if len(name) > _LONGEST_NAME:  # comparing megabytes would take seconds, and no name of ours is that long
+    if len(name) > _LONGEST_NAME:  # comparing megabytes would take seconds, and none of our names is that long
         return None
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
 
 
 def names_a_secret(name: str) -> bool:
-    """Whether what is kept under this name must never be shown."""
+    """Return whether a value with this name must never be shown."""
     return _SECRET_NAME.fullmatch(name) is not None
 
 
 def visible(text: str) -> str:
-    """The text on one line, with every character that could fool a reader or a terminal written out."""
+    """Return the text on one line, with every character that could deceive a reader or a terminal made visible."""
     return _INVISIBLE.sub(_written_out, text)
 
 
@@ -83,8 +82,8 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text of several lines, such as JSON lines, with those characters written as JSON writes them: what a terminal
-    shows is still the same JSON. Ends of lines and tabs stay."""
+    """Replace those characters by JSON escapes in text of several lines, such as JSON lines, so that a terminal shows
+    equivalent JSON. Line ends and tabs are kept."""
     return _INVISIBLE_IN_LINES.sub(_as_json, text)
 
 
@@ -94,7 +93,7 @@ def _as_json(match: re.Match[str]) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """A value as JSON has them, with a question mark for each half of a surrogate pair in its texts."""
+    """Return a JSON value with each lone surrogate in its strings replaced by a question mark."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -105,7 +104,7 @@ def encodable(value: Any) -> Any:
 
 
 def json_of(value: Any, option: int | None = None) -> bytes:
-    """A value as JSON that can be stored, whatever its texts hold: `encodable`, where that is needed."""
+    """Serialize a value to JSON, whatever its strings contain; `encodable` is applied only if needed."""
     try:
         return orjson.dumps(value, option=option)
     except orjson.JSONEncodeError:
@@ -113,8 +112,8 @@ def json_of(value: Any, option: int | None = None) -> bytes:
 
 
 def has_nul(value: Any) -> bool:
-    """Whether a text in a value, as JSON has them, has a NUL in it, which not every store keeps."""
-    waiting = [value]  # not by recursion: values may be nested more deeply than Python's stack is
+    """Return whether a string in a JSON value contains a NUL, which not every store can hold."""
+    waiting = [value]  # no recursion: values may be nested more deeply than Python's stack allows
     while waiting:
         part = waiting.pop()
         if isinstance(part, str) and "\0" in part:
@@ -128,40 +127,40 @@ def has_nul(value: Any) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text without credentials: headers, our tokens, passwords in addresses, secret parameters."""
+    """Redact credentials: headers, our tokens, passwords in URLs, secret parameters."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
 
 
 def clean(text: str, longest: int = LONGEST) -> str:
-    """Redacted, visible and bounded: what may be written to a log or a terminal."""
-    read = 4 * longest + _LONGEST_SECRET  # redaction may shorten it, and takes longer than its share on long texts
+    """Make text safe for a log or a terminal: redacted, visible and bounded."""
+    read = 4 * longest + _LONGEST_SECRET  # redaction may shorten it, and its time grows faster than the length
     over = len(text) > read
     safe = redact(text[:read])
-    if over:  # what the cut split in two could be half of a secret
+    if over:  # the cut may have split a secret in two
         safe = safe[:-_LONGEST_SECRET]
     safe = visible(safe)
     return safe if len(safe) <= longest and not over else safe[:longest] + "…"
 
 
 def shorten(value: object, longest: int = 60) -> str:
-    """A value somebody gave, to be quoted in a sentence."""
+    """Return a user's value, shortened and safe to quote in a sentence."""
     return clean(str(value), longest)
 
 
 def redact_url(url: str) -> str:
-    """An address of ours without its password; the name stays, so that one can tell which account it is."""
+    """Redact the password in one of our URLs; the user name is kept to identify the account."""
     head, mark, rest = url.partition("://")
     if not mark:
         return HIDDEN if "@" in url else redact(url)
     userinfo, at, address = rest.rpartition("@")
     user, colon, _ = userinfo.partition(":")
-    if re.search(r"[/?#@]", userinfo):  # where the name ends cannot be told, so more is hidden than needed
+    if re.search(r"[/?#@]", userinfo):  # the end of the user name is ambiguous, so hide more than needed
         user, colon = HIDDEN, ""
     return f"{head}://{user}{':' + HIDDEN if colon else ''}{at}{redact(address)}"
 
 
 def plural(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 page`, `2 pages`."""
+    """Format a count with its noun: `1 page`, `2 pages`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -1,8 +1,7 @@
 """Canonical URLs: one text per address, or the reason why a link is refused.
 
-The parsing is WHATWG's, done by ada. On top of it comes what a crawler needs: no fragment, no empty query,
-no trailing dot after the host, no tracking and session parameters. Scope, traps and addresses are judged by
-others.
+URLs are parsed by ada, as WHATWG specifies. Then the fragment, an empty query, a trailing dot of the host, and
+tracking and session parameters are removed. Scope, traps and IP addresses are checked elsewhere.
 """
 
 import re
@@ -24,7 +23,7 @@ Url = NewType("Url", str)
 
 
 class UrlRefusal(IntEnum):
-    """Why a link does not become a URL; the number is what the frontier stores."""
+    """Why a link is refused; the frontier stores the number."""
 
     INVALID_URL = 1
     SCHEME_NOT_ALLOWED = 2
@@ -36,12 +35,12 @@ class UrlRefusal(IntEnum):
 
     @property
     def code(self) -> str:
-        """The stable name that people and programs see."""
+        """The stable public name."""
         return self.name.lower()
 
     @property
     def problem(self) -> str:
-        """The reason in words, to follow the name of a field."""
+        """The reason, worded to follow the name of a field."""
         return _PROBLEMS[self]
 
 
@@ -57,10 +56,10 @@ _PROBLEMS: Final = {
 
 
 class UrlRules(Struct, frozen=True):
-    """What counts as the same page. Names are compared without regard to case; a final `*` is any rest.
+    """Which URLs count as the same page. Names are case-insensitive; `NAME*` matches a prefix.
 
-    Tracking, session and dropped parameters go, wherever they stand in the query, and session parameters also out of
-    the path; what is to be kept stays, whoever else names it.
+    Tracking, session and dropped parameters are removed from the query, and session parameters also from the path;
+    `keep` takes precedence over the other lists.
     """
 
     max_length: int = 2083
@@ -75,35 +74,36 @@ DEFAULT_RULES: Final = UrlRules()
 
 
 def canonical(url: str, rules: UrlRules = DEFAULT_RULES) -> Url | UrlRefusal:
-    """The canonical form of an absolute URL, or why there is none. Idempotent."""
+    """Return the canonical form of an absolute URL, or the reason for refusing it. Idempotent."""
     return _canonicalizer(rules).canonical(url)
 
 
 def origin(url: Url) -> str:
-    """`scheme://host[:port]` of a canonical URL; the port is absent when it is the scheme's default."""
+    """Return `scheme://host[:port]` of a canonical URL; the scheme's default port is omitted."""
     return url[: url.index("/", 8)]
 
 
 def authority(url: Url) -> str:
-    """`host[:port]` of a canonical URL."""
+    """Return `host[:port]` of a canonical URL."""
     return url[url.index("/") + 2 : url.index("/", 8)]
 
 
 def hostname(url: Url) -> str:
-    """The host of a canonical URL as an A-label or an address; IPv6 keeps its brackets."""
+    """Return the host of a canonical URL, as an A-label or an IP address; IPv6 keeps its brackets."""
     return _without_port(authority(url))
 
 
 @lru_cache(maxsize=4096)
 def registrable_domain(host: str) -> str:
-    """What somebody registered: `shop.example.co.uk` → `example.co.uk`. Addresses and suffixes stay whole."""
+    """Return the registrable domain: `shop.example.co.uk` → `example.co.uk`. IP addresses and public suffixes are
+    returned unchanged."""
     if host.startswith("[") or _ENDS_IN_NUMBER.search(host):
         return host
     return _suffixes().privatesuffix(host) or host
 
 
-# Proof that the parser would leave a URL as it is: safe characters only, no `;` that may start a session parameter, no
-# `//` that may precede a host. That no segment is a dot or an encoded one, and the origin canonical, is looked up.
+# A match proves that the parser would not change a URL: safe characters only, no `;` that may start a session
+# parameter, no `//` that may precede a host. Dot segments, encoded ones and the origin are checked separately.
 _PLAIN_URL: Final = re.compile(
     r"(https?://[a-z0-9.\-]++(?::[0-9]++)?)/(?!/)[A-Za-z0-9\-._~!$&'()*+,=@%/]*+"
     r"(\?[A-Za-z0-9\-._~!$&()*+,;=:@/?%]++)?"
@@ -120,7 +120,7 @@ _ENDS_IN_NUMBER: Final = re.compile(r"(?:\A|\.)[0-9]+\Z")
 _PORT: Final = re.compile(r":[0-9]+\Z")
 _WHITESPACE: Final = " \t\n\r\f"
 
-_Links = dict[str, Any]  # what a link as it is written means: a Url or a Refusal
+_Links = dict[str, Any]  # link text to Url or UrlRefusal
 
 _HOST_LIMIT: Final = 253
 _LABEL_LIMIT: Final = 63
@@ -129,7 +129,7 @@ _CACHED_LENGTH: Final = 512
 
 
 class Canonicalizer:
-    """Canonical URLs under one set of rules. Keeps bounded caches, so it belongs to one thread."""
+    """Canonicalizes URLs by one set of rules. It has bounded caches and is not thread-safe."""
 
     def __init__(self, rules: UrlRules = DEFAULT_RULES) -> None:
         self.rules = rules
@@ -142,17 +142,17 @@ class Canonicalizer:
         self._origins: set[str] = set()
 
     def canonical(self, url: str) -> Url | UrlRefusal:
-        """The canonical form of an absolute URL, or why there is none."""
+        """Return the canonical form of an absolute URL, or the reason for refusing it."""
         return self._parse(url, None)
 
     def base(self, page: Url, href: str | None) -> Url:
-        """What the links of a page are relative to: its `<base href>` when that is usable, else the page."""
+        """Return the base URL for the links of a page: its `<base href>` if that is usable, else the page itself."""
         found = page if href is None else self._parse(href, page)
         return page if isinstance(found, UrlRefusal) else found
 
     def resolve(self, base: Url, hrefs: Sequence[str], proven: Container[str] = ()) -> list[Url | UrlRefusal]:
-        """The canonical form of each link of a page, in order. `base` is canonical under the same rules, and so is what
-        is in `proven`: it needs no other proof."""
+        """Return the canonical form of each link of a page, in order. `base` must be canonical under the same rules,
+        and so must the URLs in `proven`, which are not checked again."""
         home = origin(base)
         links = self._links.get(home)
         if links is None:
@@ -186,7 +186,7 @@ class Canonicalizer:
                     found[place] = self._parse_link(href, base, links)
 
     def _is_canonical(self, text: str) -> bool:
-        """Whether the text is provably canonical; if not, only the parser can tell."""
+        """Return whether the text is provably canonical; if not, only the parser can decide."""
         match = _PLAIN_URL.fullmatch(text)
         if match is None or "/." in text or "/%2" in text or len(text) > self.rules.max_length:
             return False
@@ -218,7 +218,7 @@ class Canonicalizer:
         if refusal is not None:
             return refusal
         try:
-            # The mark stays: without it the parser would take a space before the fragment for one at the end.
+            # Keep the `#`: without it the parser would strip a space before the fragment as trailing white space.
             url = normalize_url(text + mark) if base is None else join_url(base, text + mark)
         except ValueError:
             return UrlRefusal.INVALID_URL
@@ -234,12 +234,12 @@ class Canonicalizer:
             return UrlRefusal.CONTROL_CHARACTERS
         if "\\" in text.partition("?")[0]:
             return UrlRefusal.BACKSLASH_IN_URL
-        # The standard would take the next name for the host: nobody who writes `http:///x` means that.
+        # The standard would take the first path segment as the host, which is never what `http:///x` means.
         malformed = _WITHOUT_HOST.match(text) if base else not _WITH_HOST.match(text)
         return UrlRefusal.INVALID_URL if malformed else None
 
     def _reduce(self, url: str) -> Url | UrlRefusal:
-        """From the standard's form to ours; parsed again after a cut that could have made a dot segment."""
+        """Reduce the standard's form to ours; parse it again after a removal that may have created a dot segment."""
         head, _, query = url.partition("?")
         slash = head.index("/", 8)
         scheme, _, host = head[:slash].partition("://")
@@ -278,21 +278,21 @@ def _suffixes() -> "PublicSuffixList":
 
 
 def _parameters(names: tuple[str, ...], kept: tuple[str, ...], before: str, stops: str) -> re.Pattern[str]:
-    """What matches these parameters with what precedes them. `stops`: the characters that end a parameter."""
+    """Return a pattern for these parameters and their separator. `stops`: the characters that end a parameter."""
     rest, end = f"[^={stops}]*", f"(?=[{stops}]|\\Z)"
     spared = f"(?!{_any_of(kept, rest)}(?:=|{end}))" if kept else ""
     return re.compile(f"{before}{spared}{_any_of(names, rest)}(?:=[^{stops}]*)?{end}", re.IGNORECASE)
 
 
 def _any_of(names: tuple[str, ...], rest: str) -> str:
-    """One of these names; `rest` is what a final `*` stands for."""
+    """Return a pattern for any of these names; `rest` is the pattern for a final `*`."""
     parts = (re.escape(name.lower().removesuffix("*")) + rest * name.endswith("*") for name in names)
     return f"(?:{'|'.join(parts)})" if names else "(?!)"
 
 
 def _as_a_browser_reads(link: str) -> str:
-    """A link of a page without tabs and line ends, and with slashes for the backslashes of its path. What people and
-    programs give as a whole URL is not mended so: there these are mistakes, or attempts to hide a host."""
+    """Remove tabs and line ends from a link of a page, and replace backslashes in its path by slashes. URLs given by
+    users and programs are not repaired: there such characters are mistakes, or attempts to hide a host."""
     link = link.translate(_LINE_BREAKS) if _BROKEN.search(link) else link
     if "\\" not in link or _HIDDEN_HOST.match(link):
         return link
@@ -305,7 +305,7 @@ def _parameter_name(parameter: str) -> str:
 
 
 class _Start:
-    """What the links of a page start from: the page itself, its origin, its folder and the folder above."""
+    """The base of a page's links: the page itself, its origin, its folder and the parent folder."""
 
     __slots__ = ("above", "base", "folder", "home")
 
@@ -317,7 +317,7 @@ class _Start:
         self.above = _above(self.folder, home)
 
     def glue(self, href: str) -> str:
-        """The absolute URL that a plain link means; for any other link a text that is no canonical URL."""
+        """Return the absolute URL of a plain link; for any other link, a text that is not a canonical URL."""
         first = href[:1]
         if first == "/":
             text = self.home + href if href[1:2] != "/" else ""
@@ -366,7 +366,7 @@ def _host_refusal(host: str) -> UrlRefusal | None:
         return UrlRefusal.INVALID_URL
     if len(name) > _HOST_LIMIT or len(max(labels, key=len)) > _LABEL_LIMIT:
         return UrlRefusal.HOST_TOO_LONG
-    # The parser lets ASCII names through; what decodes to itself is no punycode.
+    # The parser accepts any ASCII name; a label that decodes to itself is not valid punycode.
     if any(label.startswith("xn--") and idna.decode(label) == label for label in labels):
         return UrlRefusal.INVALID_URL
     return None

@@ -1,4 +1,4 @@
-"""The only way out: address rule, resolver, transport, limits, redirects. Nothing else opens a connection."""
+"""Egress, which sends every outgoing request: SSRF protection, resolver, transport, limits, redirects."""
 
 from shoal.egress.address import AddressRule, Endpoint, endpoint, listening
 from shoal.egress.egress import Done, Egress, Exchange

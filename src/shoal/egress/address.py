@@ -1,4 +1,4 @@
-"""The address rule: which address and port may be dialled. Pure; names are resolved and dialled elsewhere."""
+"""SSRF protection: which addresses and ports may be connected to. Pure; resolving and connecting happen elsewhere."""
 
 from collections.abc import Callable, Iterable
 from ipaddress import (
@@ -18,10 +18,10 @@ from shoal.base.url import Url, authority, hostname
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Endpoint = tuple[str, int]
-"""A host as canonical URLs write it (IPv6 in brackets) and a port."""
+"""A host as written in canonical URLs (IPv6 in brackets) and a port."""
 
-# What `is_global` calls public although nobody on the internet answers there, or although an IPv4 address
-# hides inside. What it says differs between Python versions, so the list repeats the plain cases too.
+# Ranges that `is_global` calls public although they are not reachable on the internet, or although they embed an IPv4
+# address. `is_global` differs between Python versions, so the list also repeats the obvious ranges.
 NOT_PUBLIC: Final[tuple[Network, ...]] = tuple(
     ip_network(text)
     for text in (
@@ -48,8 +48,8 @@ NOT_PUBLIC: Final[tuple[Network, ...]] = tuple(
     )
 )
 
-# Where clouds answer with the credentials of the machine. A range that an operator allowed does not open
-# them.
+# Metadata services of clouds, which hand out the credentials of the machine. A wider range that an operator allowed
+# does not open them.
 METADATA: Final[frozenset[Address]] = frozenset(
     ip_address(text)
     for text in (
@@ -69,24 +69,24 @@ WEB_PORTS: Final = frozenset({80, 443})
 
 
 class AddressRefusal(Struct, frozen=True):
-    """Why an address is not dialled. The detail names the address and is for operators only."""
+    """Why an address is refused. The detail names the address and is for operators only."""
 
     code: str
     operator_detail: str
 
 
 def nowhere(_address: Address) -> bool:
-    """Says of every address that it is not this machine's."""
+    """Return False for every address: none belongs to this machine."""
     return False
 
 
 class AddressRule(Struct, frozen=True):
-    """What one user of the network may reach.
+    """The addresses that one egress may connect to.
 
-    `allow`: ranges that the operator opened, every port. `named`: endpoints that a person or a setting named;
-    they may lead to addresses that are not public. `own`: where this process listens; 0.0.0.0 and :: mean
-    every address for which `is_local` is true. `others`: the same of controllers elsewhere, as far as they are known
-    now.
+    `allow`: ranges that the operator opened, on every port. `named`: endpoints that a person or a setting named;
+    they may resolve to addresses that are not public. `own`: where this process listens; 0.0.0.0 and :: mean every
+    address for which `is_local` is true. `others`: the addresses on which other controllers are currently known to
+    listen.
     """
 
     allow: tuple[Network, ...] = ()
@@ -96,7 +96,7 @@ class AddressRule(Struct, frozen=True):
     others: Callable[[], frozenset[tuple[Address, int]]] = frozenset
 
     def judge(self, ip: str | Address, port: int, host: str) -> AddressRefusal | None:
-        """None when `host`, found at this address, may be dialled."""
+        """Return why `host`, resolved to this address, is refused; None if it is allowed."""
         address = plain_address(ip)
         if self._is_one_of(self.own, address, port):
             return AddressRefusal("self_connection", f"{address} port {port} is this process")
@@ -111,8 +111,8 @@ class AddressRule(Struct, frozen=True):
         return None
 
     def judge_url(self, url: Url) -> AddressRefusal | None:
-        """What is known against a URL before it is fetched: its host spells an address out. Names are judged when
-        they are resolved."""
+        """Check a URL before it is fetched, if its host is a literal IP address. Names are checked when they are
+        resolved."""
         host, port = endpoint(url)
         address = literal(host)
         return None if address is None else self.judge(address, port, host)
@@ -128,7 +128,7 @@ class AddressRule(Struct, frozen=True):
 
     def _is_opened(self, address: Address, port: int, host: str) -> bool:
         if (host, port) in self.named:
-            # A name that somebody typed may lead anywhere but there: the address itself must have been typed.
+            # A named host may resolve to any address except these: they must have been named literally.
             return address not in METADATA or literal(host) == address
         return any(
             address in network and (address not in METADATA or network.num_addresses == 1)
@@ -138,14 +138,14 @@ class AddressRule(Struct, frozen=True):
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address belongs to the public internet."""
+    """Return whether the address belongs to the public internet."""
     if address in METADATA or not address.is_global or address.is_multicast or address.is_reserved:
         return False
     return not any(address in network for network in NOT_PUBLIC if network.version == address.version)
 
 
 def plain_address(ip: str | Address) -> Address:
-    """The address that is really meant: IPv4 inside IPv6 is IPv4, and the zone is no part of it."""
+    """Normalize an address: IPv4-mapped IPv6 becomes IPv4, and the zone is removed."""
     address = ip_address(ip) if isinstance(ip, str) else ip
     if isinstance(address, IPv4Address):
         return address
@@ -153,7 +153,7 @@ def plain_address(ip: str | Address) -> Address:
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host spells out; None when it is a name."""
+    """Return the IP address that a host literally is; None if it is a name."""
     try:
         return plain_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -161,7 +161,7 @@ def literal(host: str) -> Address | None:
 
 
 def endpoint(url: Url) -> Endpoint:
-    """Host and port of a canonical URL."""
+    """Return host and port of a canonical URL."""
     _, colon, port = authority(url).rpartition(":")
     if colon and port.isdigit():
         return hostname(url), int(port)
@@ -169,5 +169,6 @@ def endpoint(url: Url) -> Endpoint:
 
 
 def listening(sockets: Iterable[Endpoint]) -> frozenset[tuple[Address, int]]:
-    """`own` from the addresses and ports that a server listens on; a name, or none, means every address here."""
+    """Return `own` for the hosts and ports that a server listens on; a name, or an empty host, means every address of
+    this machine."""
     return frozenset((literal(host) or IPv4Address(0), port) for host, port in sockets)

@@ -1,4 +1,4 @@
-"""Which certificate authorities are believed: the machine's own, else those that come with certifi."""
+"""Finds the bundle of trusted certificate authorities: the machine's own, else certifi's."""
 
 import importlib
 import os
@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-# libcurl comes in a wheel that was built on another system and looks in that system's places.
+# libcurl comes in a wheel that was built on another system and searches the paths of that system.
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora, RHEL
@@ -19,12 +19,12 @@ _BUNDLES: Final = (
 
 @lru_cache(maxsize=1)
 def machine_ca_file() -> str | None:
-    """The bundle of this machine."""
+    """Return the path of the bundle to use on this machine."""
     return find_ca_file(os.environ, _BUNDLES)
 
 
 def find_ca_file(env: Mapping[str, str], bundles: tuple[str, ...]) -> str | None:
-    """What SSL_CERT_FILE names, else the first bundle there is, else certifi's, else libcurl's own choice."""
+    """Return the path in SSL_CERT_FILE, else the first existing bundle, else certifi's, or None for libcurl's own."""
     named = env.get("SSL_CERT_FILE")
     if named:
         return named

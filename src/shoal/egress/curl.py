@@ -1,4 +1,4 @@
-"""The seam to libcurl: the handles and numbers that the transport needs, with types. Decides nothing."""
+"""A typed wrapper of pycurl: the handles and constants that the transport needs, without any logic of its own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
@@ -38,15 +38,15 @@ TOTAL_TIME: Final[int] = pycurl.TOTAL_TIME
 PRIMARY_IP: Final[int] = pycurl.PRIMARY_IP
 SSL_VERIFYRESULT: Final[int] = pycurl.SSL_VERIFYRESULT
 
-# A page is mostly smaller than this: one read and one callback instead of several.
+# Most pages are smaller than this, so they need one read and one callback instead of several.
 _BUFFER_BYTES: Final = 128 * 1024
-_SUPPRESS_CONNECT_HEADERS: Final = 265  # CURLOPT_…, which pycurl does not name
+_SUPPRESS_CONNECT_HEADERS: Final = 265  # CURLOPT_…, for which pycurl has no constant
 _IDLE_SECONDS: Final = 30
 _LIFETIME_SECONDS: Final = 600
 
 
 class SocketAddress(Protocol):
-    """What libcurl is about to open a socket to; `addr` starts with address and port."""
+    """The address to which libcurl is about to open a socket; `addr` starts with address and port."""
 
     family: int
     socktype: int
@@ -55,7 +55,7 @@ class SocketAddress(Protocol):
 
 
 class Easy(Protocol):
-    """One transfer at a time, again and again."""
+    """An easy handle: one transfer at a time, reusable."""
 
     def setopt(self, option: int, value: object) -> None: ...
     def unsetopt(self, option: int) -> None: ...
@@ -65,7 +65,7 @@ class Easy(Protocol):
 
 
 class Multi(Protocol):
-    """All transfers of one transport. Nothing of it may be called from inside one of its callbacks."""
+    """All transfers of one transport. Its methods must not be called from inside its callbacks."""
 
     def setopt(self, option: int, value: object) -> None: ...
     def add_handle(self, easy: Easy) -> None: ...
@@ -89,19 +89,19 @@ def multi(*, idle_connections: int) -> Multi:
 def listen(
     handle: Multi, on_socket: Callable[[int, int, object, object], None], on_timer: Callable[[int], None]
 ) -> None:
-    """Be told which sockets to wait for, and until when."""
+    """Register the callbacks for the sockets to wait for and for the timeout."""
     handle.setopt(pycurl.M_SOCKETFUNCTION, on_socket)
     handle.setopt(pycurl.M_TIMERFUNCTION, on_timer)
 
 
 def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str, proxy_login: str) -> None:
-    """The options that never change: what libcurl must not do by itself comes first."""
+    """Set the options that never change, beginning with those that switch off libcurl's own behaviour."""
     fixed: Sequence[tuple[int, object]] = (
         (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
         (pycurl.FOLLOWLOCATION, 0),
         (pycurl.NETRC, 0),
-        (pycurl.USERAGENT, ""),  # pycurl would name itself
-        (pycurl.PROXY, proxy),  # the empty text also switches off what the environment names
+        (pycurl.USERAGENT, ""),  # otherwise pycurl sends its own name
+        (pycurl.PROXY, proxy),  # an empty string also disables the proxies of the environment
         (pycurl.NOPROXY, ""),
         (_SUPPRESS_CONNECT_HEADERS, 1),
         (pycurl.HTTP09_ALLOWED, 0),
@@ -111,7 +111,7 @@ def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str
         (pycurl.SSL_VERIFYHOST, 2 if verify_tls else 0),
         (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
-        # Without it requests to one host would queue behind the first, whether or not it speaks HTTP/2.
+        # Otherwise requests to one host would queue behind the first, whether or not the host speaks HTTP/2.
         (pycurl.PIPEWAIT, 0),
         (pycurl.BUFFERSIZE, _BUFFER_BYTES),
         (pycurl.MAXAGE_CONN, _IDLE_SECONDS),

@@ -1,4 +1,4 @@
-"""libcurl's errors in our words: one failure code per cause. Decides nothing else."""
+"""Translates libcurl's errors to failures, with one code per cause."""
 
 import re
 from typing import Final
@@ -10,9 +10,9 @@ _PARTIAL, _WRITE, _TIMEDOUT, _TOO_LARGE, _FILESIZE = 18, 23, 28, 100, 63
 _WEIRD, _EMPTY, _SEND, _RECV, _VERIFY, _PROXY = 8, 52, 55, 56, 60, 97
 
 CUT: Final = frozenset({_WRITE, _FILESIZE})
-"""What libcurl says when a body was stopped at its limit."""
+"""The errors of libcurl for a body that was cut at its limit."""
 
-# curl's number -> our code, is another try worth it, what to say
+# curl's error number -> failure code, retryable, message
 _CODES: Final[dict[int, tuple[str, bool, str]]] = {
     1: ("protocol_error", False, "The server's answer is not HTTP."),
     3: ("invalid_url", False, "The address is not a URL that can be asked for."),
@@ -40,7 +40,7 @@ _CODES: Final[dict[int, tuple[str, bool, str]]] = {
 _BAD_LINES: Final = {"Header without colon": "has no colon", "NUL byte in header": "has a NUL byte"}
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
 
-# OpenSSL's verdicts on a certificate
+# OpenSSL's results of certificate verification
 _TLS_EXPIRED: Final = 10
 _TLS_SELF_SIGNED: Final = frozenset({18, 19})
 _TLS_UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
@@ -53,15 +53,15 @@ _BLOCKED_MESSAGES: Final = {
 
 
 def refused(refusal: AddressRefusal, url: str) -> Failure:
-    """A refusal by the address rule; only operators learn the address."""
+    """Return the failure for an address that was refused; only operators see the address."""
     return Failure(
         refusal.code, _BLOCKED_MESSAGES[refusal.code], False, operator_detail=refusal.operator_detail, url=url
     )
 
 
 def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: bytes = b"") -> Failure:
-    """The failure behind an error of libcurl, whose own words may name addresses and go to operators. `last_line`: the
-    last line of the answer's head that libcurl showed; it keeps the one it stumbled over to itself."""
+    """Return the failure for an error of libcurl, whose message may name addresses and is for operators only.
+    `last_line`: the last header line that libcurl passed on; it does not pass on the line that it rejected."""
     code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
     if number == _TIMEDOUT:
         code, retryable, message = _timeout(words)
@@ -69,7 +69,7 @@ def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: b
         code, message = _certificate(words, tls_verdict)
     elif words.startswith("CONNECT tunnel failed"):
         code, retryable, message = _CODES[_PROXY]
-    elif number == _SEND and words.startswith("Connection died"):  # after several tries, on one connection each
+    elif number == _SEND and words.startswith("Connection died"):  # after several attempts, each on a new connection
         code, retryable, message = _CODES[_EMPTY]
     elif number == _WEIRD and words in _BAD_LINES:
         message = f"{_which_line(last_line)} {_BAD_LINES[words]}, so the answer cannot be read."
@@ -81,7 +81,7 @@ def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: b
 
 
 def _which_line(before: bytes) -> str:
-    """Which line of a head comes after this one, in words. A name is shown if it is one."""
+    """Describe the header line that follows this one. The field name is shown only if it is valid."""
     name = before.partition(b":")[0].decode("latin-1")
     if before.startswith(b"HTTP/"):
         return "The first header line"
@@ -89,7 +89,7 @@ def _which_line(before: bytes) -> str:
 
 
 def _timeout(words: str) -> tuple[str, bool, str]:
-    """libcurl has one number for all deadlines; its words tell which one it was."""
+    """Return which timeout expired: libcurl has one error number for all of them, so its message is inspected."""
     if words.startswith("Operation too slow"):
         return "idle_timeout", True, "The server fell silent in the middle of its answer."
     if words.startswith("Operation timed out"):

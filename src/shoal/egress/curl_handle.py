@@ -1,6 +1,6 @@
-"""One libcurl handle: what it is told, what it collects, and what that means. When it runs is the transport's.
+"""One libcurl handle: sets its options, collects headers and body, and builds the outcome. The transport runs it.
 
-Only options that differ from the last request are set, since that is most of what a request costs in Python.
+Only options that differ from the last request are set, since setting them is most of a request's cost in Python.
 """
 
 import re
@@ -21,7 +21,7 @@ from shoal.egress.route import Route
 
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
-# Fields that frame the message or name the host: libcurl writes them, from what was judged.
+# Headers that frame the message or name the host: libcurl writes them, from the URL that was checked.
 _RESERVED: Final = frozenset(
     {
         "connection",
@@ -39,13 +39,13 @@ _RESERVED: Final = frozenset(
 )
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_SHOWN_BYTES: Final = 64  # of an answer that is no HTTP
-_MOST_CHUNKS: Final = 512  # kept apart: a body that comes in crumbs would cost fifty times its size
+_SHOWN_BYTES: Final = 64  # of a response that is not HTTP
+_MOST_CHUNKS: Final = 512  # then they are joined: a body that arrives in tiny chunks would take fifty times its size
 _ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
 
 
 class Transfer(Protocol):
-    """A request on its way out. `finish` is called once, when it is over."""
+    """A request being sent. `finish` is called once, when it has ended."""
 
     request: Request
     url: str
@@ -57,7 +57,7 @@ class Transfer(Protocol):
 
 
 class TransportOptions(Struct, frozen=True):
-    """What all handles of a transport have in common."""
+    """The options shared by all handles of a transport."""
 
     ca_file: str | None = None
     verify_tls: bool = True
@@ -67,7 +67,7 @@ class TransportOptions(Struct, frozen=True):
 
 
 class CurlHandle:
-    """A handle that serves one transfer after the other."""
+    """A reusable handle that runs one transfer at a time."""
 
     __slots__ = (
         "_chunks",
@@ -92,13 +92,13 @@ class CurlHandle:
         self._on_opened = on_opened
         self._lines: list[bytes] = []
         self._chunks: list[bytes] = []
-        self._pile: BytesIO | None = None  # of a large body: what it holds it gives away without a copy
+        self._pile: BytesIO | None = None  # for large bodies: BytesIO returns its contents without a copy
         self._refusal: AddressRefusal | None = None
         self._room = -1
         self._configure()
 
     def dress(self, transfer: Transfer) -> None:
-        """Set what differs from the last request. Raises ValueError when the request cannot be sent."""
+        """Set the options that differ from the last request. Raise ValueError if the request cannot be sent."""
         self.transfer = transfer
         transfer.slot = self
         request = transfer.request
@@ -115,7 +115,7 @@ class CurlHandle:
             self._set_signer(request, request.signer)
 
     def strip(self) -> None:
-        """Forget the transfer; ready for the next one."""
+        """Detach the transfer and reset the handle for the next one."""
         if self.transfer is not None:
             self.transfer.slot = None
             self.transfer = None
@@ -132,10 +132,10 @@ class CurlHandle:
         self.easy.close()
 
     def response(self, transfer: Transfer) -> Outcome:
-        """The answer, unless its headers pass the limits."""
+        """Return the response, or a failure if its headers exceed the limits."""
         lines, chunks, easy, limits = self._lines, self._chunks, self.easy, transfer.limits
         block = b"".join(lines)
-        # Besides the fields there are the status line and the empty one.
+        # The status line and the empty line are not header fields.
         if len(lines) > limits.max_headers + 2 or len(block) > limits.max_header_bytes:
             return _bad_answer("headers_too_large", "The headers are larger than the limit.", transfer)
         status = easy.getinfo(curl.RESPONSE_CODE)
@@ -155,13 +155,13 @@ class CurlHandle:
         )
 
     def _address(self, addresses: Sequence[str]) -> str:
-        """The server's; nothing when a proxy stands between, which alone knows it."""
+        """Return the address of the server; empty behind a proxy, since only the proxy knows it."""
         if self._options.proxy:
             return ""
         return addresses[0] if len(addresses) == 1 else str(self.easy.getinfo(curl.PRIMARY_IP))
 
     def failure(self, transfer: Transfer, number: int, words: str) -> Outcome:
-        """What an error of libcurl means here."""
+        """Return the outcome for an error of libcurl."""
         easy = self.easy
         if self._refusal is not None:
             return refused(self._refusal, transfer.url)
@@ -172,7 +172,7 @@ class CurlHandle:
         return self._with_beginning(explain(number, words, transfer.url, tls_verdict=verdict, last_line=last_line))
 
     def _with_beginning(self, failure: Failure) -> Failure:
-        """Operators want to see how an answer that is no HTTP began, as far as libcurl showed it."""
+        """Add the beginning of a response that is not HTTP to the operator detail, as far as libcurl passed it on."""
         began = b"".join([*self._lines[:2], *self._chunks[:1]])[:_SHOWN_BYTES]
         if failure.code != "protocol_error" or not began:
             return failure
@@ -198,7 +198,7 @@ class CurlHandle:
         self._is_plain = True
 
     def _take(self, data: bytes) -> int | None:
-        """A piece of the body. A redirect may be much shorter than a page."""
+        """Store a chunk of the body. The limit for redirects is much lower than for pages."""
         room = self._room
         if room < 0:
             room = self._first_room()
@@ -237,7 +237,7 @@ class CurlHandle:
         try:
             return _Lent(address.family, address.socktype, address.protocol)
         except OSError:
-            return curl.SOCKET_BAD  # no such family here, or no descriptor left: the next address may do
+            return curl.SOCKET_BAD  # unsupported address family, or no free descriptor: the next address may work
 
     def _set_pins(self, pins: list[str]) -> None:
         if pins:
@@ -268,28 +268,28 @@ class CurlHandle:
             return
         if request.body or request.method in _WITH_BODY:
             self.easy.setopt(curl.POSTFIELDS, request.body)
-            # Without this, libcurl waits a second for a permission that few servers give.
+            # Otherwise libcurl waits a second for a `100 Continue`, which few servers send.
             self.easy.setopt(curl.HTTPHEADER, [*header_lines(request.headers), b"Expect:"])
         self.easy.setopt(curl.CUSTOMREQUEST, request.method)
 
     def _set_signer(self, request: Request, signer: Signer) -> None:
         self._is_plain = False
-        # Without Accept-Encoding: what stands before an object store may change it, and it would be signed.
+        # Omit Accept-Encoding: it would be signed, and a proxy in front of an object store may change it.
         self.easy.setopt(curl.HTTPHEADER, [*(_header_line(*pair) for pair in request.headers), b"Expect:"])
-        self.easy.setopt(curl.PATH_AS_IS, 0)  # libcurl signs no other path
+        self.easy.setopt(curl.PATH_AS_IS, 0)  # libcurl signs only the normalized path
         self.easy.setopt(curl.AWS_SIGV4, signer.scheme)
         self.easy.setopt(curl.USERPWD, signer.login)
 
 
 class _Lent(socket.socket):
-    """pycurl takes a copy of the descriptor; the original closes itself, without the warning of a leak."""
+    """A socket whose descriptor pycurl duplicates; the original closes itself without a ResourceWarning."""
 
     def __del__(self) -> None:
         self.close()
 
 
 def header_lines(headers: HeaderPairs) -> list[bytes]:
-    """Fields as libcurl takes them. Raises ValueError on what could end a line or name another host."""
+    """Return header lines for libcurl. Raise ValueError for a header that could inject a line or name another host."""
     lines = [_header_line(name, value) for name, value in headers]
     if not any(name.lower() == "accept-encoding" for name, _ in headers):
         lines.append(_ACCEPT_ENCODING)
@@ -314,7 +314,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _status_class(lines: list[bytes]) -> bytes:
-    """The first digit of the final status; answers of the kind 1xx come before it."""
+    """Return the first digit of the final status, ignoring 1xx responses before it."""
     digit = lines[0].partition(b" ")[2][:1] if lines else b""
     if digit != b"1":
         return digit
@@ -323,8 +323,8 @@ def _status_class(lines: list[bytes]) -> bytes:
 
 
 def _last_block(lines: list[bytes], block: bytes) -> bytes:
-    """The fields of the final answer, without those of 1xx answers before it and of trailers behind it; nothing if
-    they were cut off."""
+    """Return the headers of the final response, without those of earlier 1xx responses and without trailers; empty if
+    they were truncated."""
     if lines and lines[-1] == b"\r\n" and lines.index(b"\r\n") == len(lines) - 1:
         return block
     blanks = [index for index, line in enumerate(lines) if line in (b"\r\n", b"\n")]

@@ -1,4 +1,4 @@
-"""The headers that somebody gives for requests of ours: judged in clear words, and sorted by who may see them."""
+"""Custom request headers: validation, and which hosts may receive them."""
 
 import re
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ RESERVED: Final = {
     **dict.fromkeys(_FRAMING, "Shoal writes it by itself"),
     **dict.fromkeys(_CONDITIONS, "Shoal asks for what changed when a crawl follows an earlier one"),
 }
-"""Headers that are not for the caller to set, and what to do instead."""
+"""Headers that callers may not set, and the alternative."""
 
 
 def check_headers(headers: dict[str, str], reserved: Mapping[str, str] = RESERVED) -> dict[str, str]:
-    """Refuse what would break a request or speak for Shoal; `ValueError` with the end of a sentence."""
+    """Reject headers that would break a request or that Shoal sets; raise `ValueError` with the end of a sentence."""
     if len(headers) > MOST_HEADERS:
         raise ValueError(f"must not be more than {MOST_HEADERS}")
     seen: set[str] = set()
@@ -57,12 +57,12 @@ def _quoted(name: str) -> str:
 
 
 def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
-    """Headers for every host, and those that only the origins of what was asked for may see."""
+    """Split headers into those for every host and those for the origins of the requested URLs only."""
     public = tuple((name, value) for name, value in headers.items() if name.lower() in PUBLIC_HEADERS)
     private = tuple((name, value) for name, value in headers.items() if name.lower() not in PUBLIC_HEADERS)
     return public, private
 
 
 def hidden_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Given headers as anybody may see them."""
+    """Return custom headers with secret values redacted."""
     return {name: value if name.lower() in PUBLIC_HEADERS else HIDDEN for name, value in headers.items()}

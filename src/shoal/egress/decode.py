@@ -1,4 +1,4 @@
-"""Content encodings undone, in steps and within limits, so that a bomb costs no more than the limit. Pure.
+"""Decodes content encodings in steps and within limits, so that a decompression bomb costs only the limit. Pure.
 
 Brotli and Zstandard are offered to servers only where their libraries are installed.
 """
@@ -11,9 +11,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 _STEP: Final = 1 << 18
-_ZLIB_STEP: Final = 1 << 22  # what is left to decode is copied for each
+_ZLIB_STEP: Final = 1 << 22  # each step copies the remaining input
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
-_MOST_MEMBERS: Final = 1_000  # what is left is copied for each: millions of empty ones would take minutes
+_MOST_MEMBERS: Final = 1_000  # each member copies the remaining input: millions of empty ones would take minutes
 
 
 class DecodingFault(Struct, frozen=True):
@@ -32,7 +32,7 @@ class _Broken(Exception):
 
 
 def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> bytes | DecodingFault:
-    """`raw` without the encodings that a Content-Encoding field lists, the last applied first."""
+    """Decode `raw` from the encodings that a Content-Encoding header lists, the last one first."""
     names = [name for part in encodings.split(",") if (name := part.strip().lower())]
     if len(names) > max_encodings:
         return DecodingFault(
@@ -49,7 +49,7 @@ def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> byt
 
 
 def accept_encoding() -> str:
-    """What to tell servers we can read."""
+    """Return the Accept-Encoding header to send."""
     return ", ".join(name for name in ("gzip", "deflate", "br", "zstd") if name in DECODERS)
 
 
@@ -59,7 +59,7 @@ def _undo(name: str, raw: bytes, limit: int) -> bytes:
         return decoder(raw, limit)
     if decoder is None and name in _UNREADABLE:
         raise _Broken(f"{name} cannot be read here")
-    # Servers put charsets and worse into this field; browsers take such a body as it is, and so do we.
+    # Servers put charsets and worse into this header; like browsers, use such a body unchanged.
     return raw
 
 
@@ -72,7 +72,7 @@ def _gzip_member(raw: bytes, limit: int) -> tuple[bytes, bytes]:
 
 
 def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit: int, *, magic: bytes) -> bytes:
-    """One member after the other; what follows the last one is ignored, as everywhere."""
+    """Decode all members in order; data after the last one is ignored, as other decoders do."""
     parts: list[bytes] = []
     room = limit
     for _ in range(_MOST_MEMBERS):
@@ -85,7 +85,7 @@ def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit
 
 
 def _undeflate(raw: bytes, limit: int) -> bytes:
-    """RFC 9110 means zlib's format; many servers send the bare stream."""
+    """Decode deflate. RFC 9110 means the zlib format, but many servers send the raw stream."""
     try:
         return _inflate(raw, limit, _GZIP_OR_ZLIB)[0]
     except _Broken:
@@ -93,7 +93,7 @@ def _undeflate(raw: bytes, limit: int) -> bytes:
 
 
 def _inflate(raw: bytes, limit: int, window: int) -> tuple[bytes, bytes]:
-    """In steps, so that of a body that is too large no more than the limit is ever in memory."""
+    """Inflate in steps, so that a body that is too large never takes more memory than the limit."""
     stream = zlib.decompressobj(window)
     parts: list[bytes] = []
     try:
@@ -126,7 +126,7 @@ def _brotli_decoder(brotli: Any) -> Callable[[bytes, int], bytes]:
 
 
 def _zstd_decoder(zstd: Any) -> Callable[[bytes, int], bytes]:
-    # The window is memory that the sender asks for; RFC 9659 lets HTTP ask for 8 MB.
+    # The sender chooses the size of the window, which costs memory here; RFC 9659 allows 8 MB over HTTP.
     options = {zstd.DecompressionParameter.window_log_max: 23}
 
     def frame(raw: bytes, limit: int) -> tuple[bytes, bytes]:
@@ -156,7 +156,7 @@ def _collect(
     size = len(parts[0])
     while size <= limit and not finished():
         part = step(b"")
-        if not part and hungry():  # both: a decoder that could take more may still have some to give
+        if not part and hungry():  # check both: a decoder that accepts more input may still have output
             raise _Broken("it ends in the middle")
         parts.append(part)
         size += len(part)
@@ -181,7 +181,7 @@ def _decoders() -> dict[str, Callable[[bytes, int], bytes]]:
         "deflate": _undeflate,
     }
     brotli = _library("brotli")
-    # Before 1.2 it could not be stopped at a size.
+    # Versions before 1.2 cannot limit the size of the output.
     if brotli is not None and hasattr(brotli.Decompressor, "can_accept_more_data"):
         known["br"] = _brotli_decoder(brotli)
     zstd = _library("compression.zstd", "backports.zstd")

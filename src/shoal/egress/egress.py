@@ -1,6 +1,6 @@
-"""The only way out: routes a request through resolver and address rule to the transport.
+"""Sends every outgoing request: resolves the host, applies the SSRF rules, and passes it to the transport.
 
-Limits are checked by the transport, redirects by `redirect`. Pace, robots and retries are other rooms' work.
+The transport enforces limits, `redirect` follows redirects. Rate limits, robots.txt and retries are left to callers.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ _MOST_ADDRESSES: Final = 8
 
 
 class Egress:
-    """Every outgoing request of one user of the network: a crawl, the forwarder, the renderer's client.
+    """The outgoing requests of one component: a crawl, the forwarder, the renderer's client.
 
     `done` is called exactly once per request, from the event loop, never from inside `submit`, `follow` or
-    `cancel`. Why an address was refused stays opaque to callers: only `operator_detail` names it.
+    `cancel`. Callers do not learn why an address was refused: only `operator_detail` names it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Egress:
         )
 
     def submit(self, request: Request, done: Done) -> "Exchange":
-        """Send one request; a redirect is an answer like any other."""
+        """Send one request without following redirects."""
         exchange = Exchange(self, request, done, request.limits or self.limits)
         url = request.url
         slash = url.find("/", 8)
@@ -80,7 +80,7 @@ class Egress:
         return exchange
 
     def follow(self, request: Request, done: Done, at_hop: AtHop | None = None) -> Cancellable:
-        """Send a request and follow its redirects; the outcome carries the chain."""
+        """Send a request and follow its redirects; the outcome contains the chain."""
         return RedirectFollower(
             request,
             done,
@@ -92,7 +92,7 @@ class Egress:
         )
 
     async def fetch(self, request: Request, *, redirects: bool = False, at_hop: AtHop | None = None) -> Outcome:
-        """`submit`, or `follow` when redirects are wanted, for those who can wait."""
+        """Await the outcome of `submit`, or of `follow` if `redirects` is true."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         send = partial(self.follow, at_hop=at_hop) if redirects else self.submit
         handle = send(request, partial(_resolve, future))
@@ -102,7 +102,7 @@ class Egress:
             handle.cancel()
 
     def close(self) -> None:
-        """Close every connection; what is under way, or comes later, ends as `cancelled`."""
+        """Close every connection; requests in flight and later ones end as `cancelled`."""
         self._is_closed = True
         self._routes.clear()
         under_way = [*self._waiting, *self._transport.transfers()]
@@ -158,7 +158,7 @@ class Egress:
             self._depart(exchange, route)
 
     def _objection(self, rule: AddressRule, host: str, port: int, answer: Answer) -> AddressRefusal | Failure | None:
-        """Why this answer of the resolver cannot be dialled. One bad address among good ones is enough."""
+        """Return why this answer of the resolver is refused. A single refused address is enough."""
         if isinstance(answer, Failure):
             return answer
         return next((refusal for ip in answer if (refusal := rule.judge(ip, port, host))), None)
@@ -185,13 +185,13 @@ class Egress:
     # Called by exchanges
 
     def drop(self, exchange: "Exchange") -> None:
-        """Wherever it is on its way out, it goes no further."""
+        """Stop an exchange at whatever stage it is."""
         self._waiting.discard(exchange)
         self._transport.stop(exchange)
 
 
 class Exchange:
-    """One request on its way; the handle that `submit` returns."""
+    """One request in flight; the handle that `submit` returns."""
 
     __slots__ = ("_done", "_egress", "limits", "request", "route", "slot", "url")
 
@@ -206,7 +206,7 @@ class Exchange:
         self.slot: CurlHandle | None = None
 
     def cancel(self) -> None:
-        """Ends with the failure `cancelled`, unless it is over already."""
+        """End the request with the failure `cancelled`, unless it has already ended."""
         if self._done is not None:
             self.finish_soon(_cancelled(self.url))
 
@@ -215,7 +215,7 @@ class Exchange:
         asyncio.get_running_loop().call_soon(self.finish, outcome)
 
     def finish(self, outcome: Outcome) -> None:
-        """Tell the one who asked, once."""
+        """Pass the outcome to the caller, once."""
         done, self._done = self._done, None
         if done is not None:
             done(outcome)

@@ -1,6 +1,6 @@
-"""What goes out and what comes back: request, response, failure, limits. Sending is left to others.
+"""Request, response, failure and limits. Sending is left to `egress` and `transport`.
 
-A failure is a value: a page that could not be had is a result like any other.
+A failure is a value: a page that could not be fetched is a result like any other.
 """
 
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HeaderPairs = tuple[tuple[str, str], ...]
 PUBLIC_HEADERS: Final = frozenset({"accept", "accept-encoding", "accept-language", "dnt", "sec-gpc", "user-agent"})
-"""The names, in lower case, of headers that tell nobody anything secret."""
+"""The names, in lower case, of headers that never contain secrets."""
 
 BLOCKED: Final = frozenset(
     {
@@ -32,7 +32,7 @@ BLOCKED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how much. The names are those of the settings."""
+    """Limits on time and size, named like the settings."""
 
     connect_timeout: timedelta = timedelta(seconds=10)
     idle_timeout: timedelta = timedelta(seconds=20)
@@ -44,7 +44,7 @@ class Limits:
     max_body_bytes: int = 10_000_000
     max_decoded_bytes: int = 30_000_000
     max_encodings: int = 3
-    cut_body: bool = False  # a body over the limit is no failure: its first bytes are the answer
+    cut_body: bool = False  # truncate a body over the limit instead of failing
 
     @classmethod
     def of(cls, settings: "EgressSettings") -> "Limits":
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """How a request to an object store is signed: AWS Signature 4, by the transport."""
+    """The credentials with which the transport signs requests to an object store (AWS Signature 4)."""
 
     region: str
     access_key: str = field(repr=False)
@@ -79,7 +79,7 @@ class Signer:
 
 
 class Request(NamedTuple):
-    """One request. Use one `headers` and one `limits` object for many: only a change costs time."""
+    """One request. Share `headers` and `limits` objects between requests: setting different ones costs time."""
 
     url: str
     method: str = "GET"
@@ -90,14 +90,14 @@ class Request(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """A redirect that was followed: what was asked for and the status that sent us on."""
+    """A redirect that was followed: the requested URL and the status of the redirect."""
 
     url: str
     status: int
 
 
 class Headers:
-    """Header fields as they were sent, parsed only as far as somebody asks."""
+    """Header fields as they were sent, parsed on demand."""
 
     __slots__ = ("_lowered", "block")
 
@@ -106,15 +106,15 @@ class Headers:
         self._lowered: bytes | None = None
 
     def get(self, name: str) -> str | None:
-        """The first value of a field; None when it was not sent."""
+        """Return the first value of a field; None if it is absent."""
         return next(iter(self._find(name)), None)
 
     def all(self, name: str) -> tuple[str, ...]:
-        """Every value of a field, in the order sent."""
+        """Return all values of a field, in the order sent."""
         return tuple(self._find(name))
 
     def pairs(self) -> HeaderPairs:
-        """All fields in the order sent."""
+        """Return all fields in the order sent."""
         lines = _FOLD.sub(b" ", self.block).split(b"\n")[1:]
         fields = (line.partition(b":") for line in lines if b":" in line)
         return tuple((_text(name), _text(value)) for name, _, value in fields)
@@ -135,7 +135,7 @@ class Headers:
 
 
 class Response(Struct):
-    """An answer of a server, whatever its status. `raw` is the body as it was sent, still encoded."""
+    """The response of a server, whatever its status. `raw` is the body as it was sent, still encoded."""
 
     url: str
     status: int
@@ -147,17 +147,17 @@ class Response(Struct):
 
     @property
     def http_version(self) -> str:
-        """`1.1`, `2` and so on."""
+        """The HTTP version: `1.1`, `2` and so on."""
         return self.headers.block[5:8].split(b" ")[0].decode("latin-1")
 
     @property
     def reason(self) -> str:
-        """The words after the status; HTTP/2 has none."""
+        """The reason phrase; HTTP/2 has none."""
         words = self.headers.block.partition(b"\n")[0].split(b" ", 2)
         return _text(words[2]) if len(words) > 2 else ""
 
     def body(self, limits: Limits = Limits()) -> "bytes | Failure":  # noqa: B008 - frozen
-        """The body without its content encodings, or why it cannot be had."""
+        """Return the body without its content encodings, or the failure to decode it."""
         encodings = self.headers.all("content-encoding")
         if not encodings:
             return self.raw
@@ -170,7 +170,7 @@ class Response(Struct):
 
 
 class Failure(Struct):
-    """Why there is no answer. `message` is for anybody; `operator_detail` names addresses and is not."""
+    """Why there is no response. `message` is public; `operator_detail` names addresses and is for operators only."""
 
     code: str
     message: str
@@ -181,13 +181,13 @@ class Failure(Struct):
 
     @property
     def is_blocked(self) -> bool:
-        """Refused by rule: final, and no fault of the server."""
+        """Whether a rule refused the request: permanent, and not the fault of the server."""
         return self.code in BLOCKED
 
 
 Outcome = Response | Failure
 
-# A field ends where the next line does not start with white space: old servers fold long values.
+# A line that starts with white space continues the field before it: old servers fold long values.
 _FIELD_END: Final = re.compile(rb"\r?\n(?![ \t])")
 _FOLD: Final = re.compile(rb"\r?\n[ \t]+")
 

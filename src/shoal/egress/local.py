@@ -1,4 +1,4 @@
-"""What this machine is called, and whether an address is its own: asks the kernel, and for a name the resolver."""
+"""The name and addresses of this machine, from the kernel and the resolver."""
 
 import contextlib
 import socket
@@ -7,7 +7,7 @@ from shoal.egress.address import Address
 
 
 def is_local(address: Address) -> bool:
-    """True when a socket of this machine could have this address."""
+    """Return whether a socket on this machine can be bound to this address."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((str(address), 0))
@@ -16,12 +16,12 @@ def is_local(address: Address) -> bool:
 
 
 def machine() -> str:
-    """The name of this machine, or of this container, which has a loopback of its own."""
+    """Return the name of this machine, or of this container, which has its own loopback interface."""
     return socket.gethostname()
 
 
 def known_addresses() -> list[str]:
-    """The addresses that the name of this machine stands for: those by which others may know it."""
+    """Return the addresses to which the name of this machine resolves: other machines may know it by them."""
     with contextlib.suppress(OSError, UnicodeError):
         found = socket.getaddrinfo(machine(), None)
         return sorted({str(info[4][0]).partition("%")[0] for info in found})

@@ -1,4 +1,4 @@
-"""The proxies that the operator set up, each known by a label: whoever asks for one never sees its address."""
+"""The proxies that the operator configured. Callers refer to them by label and never see their addresses."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,14 +14,15 @@ class Proxies:
         self._urls = {one.label: one.url for one in labelled}
 
     def check(self, label: str | None, field: str) -> None:
-        """Refuse a label that nobody set up."""
+        """Reject a label that is not configured."""
         if label is None or label in self._urls:
             return
         known = f"use {', '.join(sorted(self._urls))}, or" if self._urls else "leave it out, or"
         raise InvalidInput(field, f"{label!r} is the label of no proxy here", f"{known} let SHOAL_PROXIES name it")
 
     def find(self, label: str) -> Proxy | None:
-        """The proxy with that label, wherever it is: the operator named it. None if only bots know it, or nobody."""
+        """Return the proxy with that label; any address is allowed, since the operator configured it. None if only bots
+        know its address, or the label is unknown."""
         if not self._urls.get(label):
             return None
         proxy = Proxy.parse(self._urls[label], AddressRule())

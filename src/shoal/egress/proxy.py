@@ -1,4 +1,4 @@
-"""A proxy that requests go through. Dialling it, after the address rule was asked, is left to the egress."""
+"""A proxy for requests. The egress checks its address and connects to it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ _PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """`rule` says where the proxy may be: an operator's proxy is named in it, a crawl's is not."""
+    """A proxy. `rule` decides which addresses it may have: it names an operator's proxy, but not that of a crawl."""
 
     url: str
     host: str
@@ -23,7 +23,7 @@ class Proxy:
 
     @classmethod
     def parse(cls, text: str, rule: AddressRule) -> "Proxy":
-        """`scheme://[user:password@]host[:port]`, with scheme http, https, socks5 or socks5h."""
+        """Parse `scheme://[user:password@]host[:port]`, with scheme http, https, socks5 or socks5h."""
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
@@ -40,8 +40,8 @@ class Proxy:
 
 
 def _means_address(host: str) -> bool:
-    """Whether a host that looks like a name is read as an address: 2130706433, 0177.0.0.1, 0x7f.1, 127.1."""
+    """Return whether a host that looks like a name is parsed as an address: 2130706433, 0177.0.0.1, 0x7f.1, 127.1."""
     url = canonical(f"http://{host}/")
-    if isinstance(url, UrlRefusal):  # numbers that are no address
+    if isinstance(url, UrlRefusal):  # numbers that are not a valid address
         return host.rstrip(".").rpartition(".")[2][:1].isdigit()
     return literal(hostname(url)) is not None

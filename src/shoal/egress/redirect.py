@@ -1,4 +1,4 @@
-"""Redirects, followed by us: every hop goes through the gate again. Sending a hop is left to the egress."""
+"""Follows redirects, instead of libcurl, so that the SSRF rules apply to every hop. The egress sends each hop."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,26 +16,26 @@ _CREDENTIALS: Final = frozenset({"authorization", "cookie"})
 _ABOUT_BODY: Final = frozenset({"content-type", "content-encoding", "content-language", "content-location"})
 
 AtHop = Callable[[Request, Response], Request | Failure]
-"""Sees the next request and the answer that led to it; may change it (cookies) or refuse it (scope)."""
+"""Receives the next request and the response that led to it; may change it (cookies) or refuse it (scope)."""
 
 PLAIN_URLS: Final = UrlRules(tracking=(), session=())
-"""A redirect is followed as it was written: the parameters that a frontier drops may be its point."""
+"""Keep all query parameters of a redirect: it may depend on those that a frontier drops."""
 
 
 class Cancellable(Protocol):
-    """Something under way."""
+    """A request in flight."""
 
     def cancel(self) -> None: ...
 
 
 class Sender(Protocol):
-    """Sends one request and tells its end."""
+    """Sends one request and reports its outcome."""
 
     def __call__(self, request: Request, done: Callable[[Outcome], None]) -> Cancellable: ...
 
 
 class RedirectFollower:
-    """One request and its redirects. Ends with the last answer, or with the failure that stopped it."""
+    """One request and its redirects. The outcome is the last response, or the failure that stopped the chain."""
 
     __slots__ = (
         "_at_hop",
@@ -73,7 +73,7 @@ class RedirectFollower:
         self._current = send(request, self._arrived)
 
     def cancel(self) -> None:
-        """Ends with the failure `cancelled`, unless it is over already."""
+        """End the request with the failure `cancelled`, unless it has already ended."""
         self._current.cancel()
 
     def _arrived(self, outcome: Outcome) -> None:
@@ -90,7 +90,7 @@ class RedirectFollower:
         self._done(outcome)
 
     def _following(self, response: Response) -> Request | Outcome:
-        """The next request, or how the journey ends here."""
+        """Return the next request, or the outcome if the chain ends here."""
         if not response.headers.get("location"):
             return response
         if len(self._hops) >= self._limits.max_redirects:
@@ -111,7 +111,7 @@ class RedirectFollower:
         return following
 
     def _with_remaining_time(self, request: Request) -> Request:
-        """The deadline is one for the whole journey."""
+        """Reduce the timeout to the remaining time: one deadline applies to the whole chain."""
         left = self._limits.total_timeout.total_seconds() - (self._clock.monotonic() - self._started)
         remaining = timedelta(seconds=max(left, 0.001))
         return request._replace(limits=replace(self._limits, total_timeout=remaining))
@@ -129,7 +129,7 @@ class RedirectFollower:
 
 
 def leads_to(response: Response, urls: Canonicalizer) -> Url | Failure | None:
-    """Return the URL that a redirect leads to, a failure if it cannot be followed, None without a `Location`."""
+    """Return the target of a redirect, a failure if it cannot be followed, or None without a `Location`."""
     location = response.headers.get("location")
     if not location:
         return None
@@ -141,12 +141,12 @@ def leads_to(response: Response, urls: Canonicalizer) -> Url | Failure | None:
 
 
 def endless(response: Response) -> Failure:
-    """Return the failure of a chain that has as many redirects as are followed."""
+    """Return the failure for a chain that exceeds the maximum number of redirects."""
     return _stopped("too_many_redirects", response, "The redirects do not end.")
 
 
 def circular(response: Response) -> Failure:
-    """Return the failure of a chain that leads back to a request that was already made."""
+    """Return the failure for a chain that leads back to an earlier request of its own."""
     return _stopped("redirect_loop", response, "The redirects lead in a circle.")
 
 
@@ -170,7 +170,7 @@ def _without(headers: HeaderPairs, names: frozenset[str]) -> HeaderPairs:
 
 
 def _as_sent(location: str) -> str:
-    """Servers write UTF-8 into a field that is read as Latin-1."""
+    """Decode a `Location` as UTF-8, which servers send although headers are read as Latin-1."""
     try:
         return location.encode("latin-1").decode()
     except UnicodeError:

@@ -1,7 +1,7 @@
-"""Names to addresses, asked once per host and kept for a short while. Judging them is the address rule's.
+"""Resolves names to addresses, with a short cache per host. The address rule decides which addresses are allowed.
 
 The system's resolver blocks, so it runs in a few threads of our own. They are daemons: a name server that
-does not answer must not keep a program from ending.
+does not respond must not keep a program from exiting.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ _FINAL: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 
 def system_lookup(host: str) -> tuple[str, ...]:
-    """Every address that the system knows for a name, in its order of preference. Blocks."""
+    """Return every address of a name, in the system's order of preference. Blocks."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class Resolver:
-    """Lookups of one egress. Concurrent questions for one host share one lookup."""
+    """The resolver of one egress. Concurrent requests for one host share one lookup."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Resolver:
         self._crew = _Threads(threads)
 
     def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
-        """Calls `done` with the answer: at once when it is known, else from the loop."""
+        """Call `done` with the answer: immediately if it is cached, else from the event loop."""
         self._attach(asyncio.get_running_loop())
         known = self._known.get(host)
         if known is not None and known[0] > self._clock.monotonic():
@@ -68,14 +68,14 @@ class Resolver:
             self._ask(host)
 
     def close(self) -> None:
-        """Nobody who still waits is told."""
+        """Stop the threads. Pending callbacks are not called."""
         self._waiting.clear()
         self._crew.dismiss()
 
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is self._loop:
             return
-        # Whoever waited on the last loop is gone with it.
+        # Pending callbacks belong to the previous loop and cannot be called any more.
         self.close()
         self._crew = _Threads(self._threads)
         self._loop = loop
@@ -87,13 +87,13 @@ class Resolver:
 
         def answer() -> None:
             found = self._look_up(host)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no callback is pending
                 loop.call_soon_threadsafe(self._answered, host, waiting, timer, found)
 
         self._crew.hire(answer)
 
     def _look_up(self, host: str) -> Answer:
-        """Runs in a thread."""
+        """Look up a host; runs in a thread."""
         try:
             return self._lookup(host) or _not_found(host, "no address", retryable=False)
         except socket.gaierror as error:
@@ -132,7 +132,7 @@ def _not_found(host: str, why: str, *, retryable: bool) -> Failure:
 
 
 class _Threads:
-    """Threads that do what they are handed, started as they are needed."""
+    """A thread pool that starts its threads on demand."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -148,7 +148,7 @@ class _Threads:
             threading.Thread(target=partial(_toil, self._work), name="shoal-resolver", daemon=True).start()
 
     def release(self) -> None:
-        """A job of this crew was done."""
+        """Note that a task of the pool has finished."""
         self._busy -= 1
 
     def dismiss(self) -> None:

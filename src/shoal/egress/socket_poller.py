@@ -1,7 +1,7 @@
-"""Waits for sockets on the running event loop. Says which one is ready; what to do then is the transport's.
+"""Waits for sockets on the running event loop and reports which are ready; the transport acts on them.
 
-One wake of the loop serves every socket that is ready: the loop watches a single epoll descriptor, which
-makes a request about half as expensive as with one reader per socket. A socket stays registered between two
+One wake-up of the loop serves every ready socket: the loop watches a single epoll descriptor, which makes a
+request about half as expensive as with one reader per socket. A socket stays registered between two
 requests of a connection, so most requests need no system call here.
 """
 
@@ -20,22 +20,22 @@ Act = Callable[[int, int], object]
 
 
 class SocketPoller(Protocol):
-    """Tells `act` about ready sockets, and `settle` once after each wake."""
+    """Calls `act` for each ready socket, and `settle` once after each wake-up."""
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait on this loop from now on."""
+        """Switch to this event loop."""
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
-        """libcurl's wish for one socket."""
+        """Register the events that libcurl wants for a socket."""
 
     def opened(self, fd: int) -> None:
-        """A new socket has this number: whatever was known about it is void."""
+        """Discard the state of a descriptor that is now used by a new socket."""
 
     def close(self) -> None: ...
 
 
 def new_poller(act: Act, settle: Callable[[], None], broken: Callable[[Exception], None]) -> SocketPoller:
-    """The cheapest that this system has."""
+    """Return the cheapest poller that this system supports."""
     if hasattr(select, "epoll"):
         return EpollPoller(act, settle, broken)
     return LoopPoller(act, settle, broken)
@@ -60,7 +60,7 @@ class EpollPoller:
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
         if what == curl.POLL_REMOVE:
-            # Not unregistered: the connection will be used again. If it speaks meanwhile, _wake drops it.
+            # Stay registered, since the connection will be reused. If it becomes ready meanwhile, _wake unregisters it.
             self._wanted[fd] = 0
             return
         self._wanted[fd] = what
@@ -75,7 +75,7 @@ class EpollPoller:
         self._registered[fd] = events
 
     def opened(self, fd: int) -> None:
-        # Closing the old socket of this number has unregistered it.
+        # Closing the old socket with this descriptor has unregistered it.
         self._registered.pop(fd, None)
         self._wanted.pop(fd, None)
 
@@ -107,7 +107,7 @@ class EpollPoller:
 
 
 class LoopPoller:
-    """One reader or writer of the loop per socket: for systems without epoll."""
+    """One reader or writer of the loop per socket, for systems without epoll."""
 
     def __init__(self, act: Act, settle: Callable[[], None], broken: Callable[[Exception], None]) -> None:
         self._act = act

@@ -1,6 +1,6 @@
-"""Moves requests and answers through libcurl on the running event loop. Whom to talk to was decided before.
+"""Runs transfers with libcurl on the running event loop. The egress has already checked the addresses.
 
-No task and no future per request: a transfer ends by a call. Easy handles are used again (see `slot`).
+A transfer needs no task and no future: it ends with a callback. Easy handles are reused (see `curl_handle`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _ROUNDS: Final = 16
 
 
 class Transport:
-    """All connections of one egress. Moves to the loop that runs when a transfer starts."""
+    """All connections of one egress. It attaches to the event loop that is running when a transfer starts."""
 
     def __init__(self, options: TransportOptions) -> None:
         self._options = options
@@ -33,7 +33,7 @@ class Transport:
         self._open()
 
     def start(self, transfer: Transfer) -> None:
-        """Send it. `finish` is not called before this returns."""
+        """Start a transfer. `finish` is not called before this returns."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._attach(loop)
@@ -50,17 +50,17 @@ class Transport:
             self._active[slot.easy] = slot
 
     def stop(self, transfer: Transfer) -> None:
-        """Forget a transfer, if it was started."""
+        """Stop a transfer, if it was started; its `finish` is not called."""
         slot = transfer.slot
         if slot is not None:
             self._release(slot)
 
     def transfers(self) -> Iterator[Transfer]:
-        """What is under way."""
+        """Return the transfers in flight."""
         return iter([slot.transfer for slot in self._active.values() if slot.transfer is not None])
 
     def close(self) -> None:
-        """Close every connection. What is under way is forgotten: whoever waits for it must be told before."""
+        """Close every connection. Transfers in flight are dropped, so finish them first."""
         if not self._is_closed:
             self._is_closed = True
             self._cancel_alarm()
@@ -94,7 +94,7 @@ class Transport:
         return 0
 
     def _on_timer(self, milliseconds: int) -> None:
-        # Called from inside libcurl, which may not be called from here.
+        # This runs inside a callback of libcurl, which must not be called from here.
         if milliseconds > 0:
             self._arm(milliseconds)
         elif milliseconds == 0 and not self._is_kicked:
@@ -103,7 +103,7 @@ class Transport:
                 self._loop.call_soon(self._settle)
 
     def _arm(self, milliseconds: int) -> None:
-        # An alarm that rings too early finds nothing to do and is set again: cheaper than moving it each time.
+        # A timer that fires too early finds nothing to do and is set again: cheaper than moving it each time.
         if self._alarm is not None and milliseconds >= self._alarm_after:
             return
         self._cancel_alarm()
@@ -120,13 +120,13 @@ class Transport:
         self._alarm = None
         self._is_kicked = True
         self._settle()
-        # libcurl tells a deadline only when it changes, so after an early ring it has to be asked.
+        # libcurl reports a deadline only when it changes, so query it in case the timer fired early.
         remaining = -1 if self._is_closed else self._multi.timeout()
         if remaining >= 0:
             self._arm(max(remaining, 1))
 
     def _settle(self) -> None:
-        """Finish what is finished and start what was handed in meanwhile, until nothing is left to do now."""
+        """Finish completed transfers and start new ones, until there is nothing left to do."""
         if self._is_settling or self._is_closed:
             return
         self._is_settling = True
@@ -151,7 +151,7 @@ class Transport:
         ended = [(slot := active[easy], slot.transfer, 0, "") for easy in succeeded]
         ended += [(slot := active[easy], slot.transfer, number, words) for easy, number, words in failed]
         for slot, transfer, number, words in ended:
-            # The callback of another one may have stopped it, and its handle may serve a new transfer already.
+            # The callback of another transfer may have stopped this one, and its handle may already be reused.
             if transfer is not None and slot.transfer is transfer:
                 self._finish(slot, transfer, number, words)
 
@@ -161,7 +161,7 @@ class Transport:
         try:
             transfer.finish(outcome)
         except Exception as fault:
-            # The caller's: it must not take the other transfers down.
+            # An error in the caller's callback must not affect other transfers.
             if self._loop is not None:
                 context = {"message": "the callback of a request failed", "exception": fault}
                 self._loop.call_exception_handler(context)
@@ -177,7 +177,7 @@ class Transport:
             slot.close()
 
     def _begin_anew(self, error: Exception) -> None:
-        """libcurl itself is in disorder: end everything with a value, and start from nothing."""
+        """Recover from an error of libcurl itself: end all transfers with a failure and create a new multi handle."""
         failed = list(self.transfers())
         self._shut()
         self._open()
