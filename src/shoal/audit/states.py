@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class AnalysisState(StrEnum):
-    PENDING = "pending"  # no attempt has begun
-    RUNNING = "running"  # an attempt began; it, or a later one, goes on or waits for its turn
-    SUCCESS = "success"  # every analyzer has run, and its findings are stored
+    PENDING = "pending"  # no attempt has started
+    RUNNING = "running"  # an attempt started; it, or a later one, is running or waiting
+    SUCCESS = "success"  # all analyzers have run, and their findings are stored
     FAILED = "failed"  # the last attempt failed
 
 

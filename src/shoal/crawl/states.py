@@ -7,13 +7,13 @@ from enum import StrEnum
 class CrawlState(StrEnum):
     PENDING = "pending"  # stored, not submitted
     QUEUED = "queued"  # waits for a worker
-    RUNNING = "running"  # walked by at least one worker, or about to be again
-    PAUSING = "pausing"  # told to pause; a walker still settles
-    PAUSED = "paused"  # holds still, can be resumed
-    STOPPING = "stopping"  # told to stop; a walker still settles
-    STOPPED = "stopped"  # ended by a person, for good
-    COMPLETED = "completed"  # nothing left to do, or a budget reached
-    FAILED = "failed"  # its job is a dead letter, or no seed gave a page
+    RUNNING = "running"  # at least one worker crawls it, or soon will again
+    PAUSING = "pausing"  # pause requested; a walker is still settling
+    PAUSED = "paused"  # can be resumed
+    STOPPING = "stopping"  # stop requested; a walker is still settling
+    STOPPED = "stopped"  # ended by a user, permanently
+    COMPLETED = "completed"  # frontier drained, or a budget spent
+    FAILED = "failed"  # its job became a dead letter, or no seed returned a page
 
 
 MOVES: dict[CrawlState, frozenset[CrawlState]] = {
