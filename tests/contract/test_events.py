@@ -42,7 +42,7 @@ class Post:
     def __init__(self, bench: Bench, server: BadServer) -> None:
         self.bench, self.server = bench, server
         self.events, self.store = SqlEvents(), SqlWebhooks()
-        self.webhooks = Webhooks(bench.database, self.store, self.events, lambda: LOOPBACK)
+        self.webhooks = Webhooks(bench.database, self.store, self.events, LOOPBACK)
         self.forwarder = Forwarder(bench.database, self.events, self.store, bench.signals)
         self.courier = self.new_courier()
         server.answer("/hook", OK)

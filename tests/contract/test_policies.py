@@ -48,7 +48,7 @@ class Office:
         self.store, self.events = SqlPolicies(), SqlEvents()
         self.sites = PolicyCrawls(bench.crawls)
         jobs = JobAdmin(bench.database, bench.queue, SqlJobAdmin(bench.settings.ageing))
-        self.policies = Policies(bench.database, self.store, bench.queue, self.sites, lambda: LOOPBACK)
+        self.policies = Policies(bench.database, self.store, bench.queue, self.sites, LOOPBACK)
         self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
         self.bookkeeper = RunRecorder(bench.database, self.events, self.store)
