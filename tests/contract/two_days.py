@@ -158,7 +158,7 @@ class Days:
         self.server.scripts["/hook"] = self.receive
 
     def scheduler(self, bench: Bench) -> Scheduler:
-        return Scheduler(bench.database, self.store, bench.queue, bench.desk, bench.signals, backlog=1_000_000)
+        return Scheduler(bench.database, self.store, bench.queue, bench.job_admin, bench.signals, backlog=1_000_000)
 
     def site_scheduler(self, bench: Bench) -> SiteScheduler:
         return SiteScheduler(bench.database, self.store, PolicyCrawls(bench.crawls), bench.signals)

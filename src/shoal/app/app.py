@@ -43,16 +43,23 @@ class App:
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None
+        self,
+        settings: Settings,
+        clock: Clock,
+        signals: Signals,
+        database: "SqlDatabase",
+        wake: Wake | None = None,
+        stores: Stores | None = None,
     ) -> None:
-        """`database` must be open; the caller closes it. Without `wake`, wake-up hints stay in this process."""
+        """`database` is open, and the caller closes it. Without `wake`, wake-up hints stay in this process. `stores`
+        are by default those that the settings choose."""
         self.settings = settings
         self.clock = clock
         self.signals = signals
         self.database = database
         self.wake = wake or QuietWake(signals)
         signals.subscribe(announcing(self.wake))
-        stores = self.stores = Stores(database.dialect, settings.queue.ageing)
+        stores = self.stores = stores or Stores(database.dialect, settings)
         self.bodies = bodies_of(settings, clock, signals)
         self.address_rule = address_rule_of(settings)
         self.proxies = Proxies(settings.egress.proxies)

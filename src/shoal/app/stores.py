@@ -1,6 +1,5 @@
 """The stores of all packages, on the database of record."""
 
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from shoal.hosts.controller_addresses import ControllerAddressStore
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.lanes import Lanes
+from shoal.settings import Settings
 from shoal.store.sql.controller_addresses import SqlListeners
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 class Stores:
     """One store per contract, built on first use and shared. Stores that a crawl does not need are imported then.
 
-    `dialect` is that of the database; `ageing` is the waiting time that counts as one point of priority.
+    `dialect` is that of the database. The settings choose the drivers and their options.
     """
 
-    def __init__(self, dialect: str, ageing: timedelta) -> None:
+    def __init__(self, dialect: str, settings: Settings) -> None:
         self._dialect = dialect
-        self._ageing = ageing
+        self._settings = settings
 
     @cached_property
     def jobs(self) -> SqlJobStore:
-        return SqlJobStore(self._dialect, self._ageing)
+        return SqlJobStore(self._dialect, self._settings.queue.ageing)
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -83,7 +83,7 @@ class Stores:
     def job_admin(self) -> "JobAdminStore":
         from shoal.store.sql.job_admin import SqlJobAdmin
 
-        return SqlJobAdmin(self._ageing)
+        return SqlJobAdmin(self._settings.queue.ageing)
 
     @cached_property
     def frontier_admin(self) -> "FrontierAdminStore":
