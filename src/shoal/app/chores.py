@@ -33,7 +33,7 @@ class Chores:
     def __init__(self, app: "App") -> None:
         self._app = app
 
-    def of_controller(self) -> list[Service]:
+    def controller_services(self) -> list[Service]:
         """Return the services of a controller, except for the address announcer, which the controller starts itself."""
         settings = self._app.settings
         deliveries: list[Chore] = [self.forwarder, self.courier]
@@ -49,7 +49,7 @@ class Chores:
             *(self._service(chore, settings.plan.schedule_every) for chore in schedulers),
         ]
 
-    def of_worker(self) -> list[Service]:
+    def worker_services(self) -> list[Service]:
         """Return the services of a worker without a controller in its process."""
         services = [self._service(self.hourly_stats, HOURLY_STATS_EVERY)]
         # Only processes without a janitor need it. An embedded store has none: its clock follows the machine's uptime,

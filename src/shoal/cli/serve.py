@@ -73,7 +73,7 @@ class Controller:
         self._door = door
         self._workers = list(workers)
         self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
-        self._chores = [*app.chores.of_controller(), self._announcing]
+        self._chores = [*app.chores.controller_services(), self._announcing]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
 

@@ -46,7 +46,7 @@ async def _work(flags: Mapping[str, str | None]) -> None:
 
             await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
         on_stop(node.stop)
-        chores = app.chores.of_worker()
+        chores = app.chores.worker_services()
         for chore in chores:
             chore.start()
         try:
