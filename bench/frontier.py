@@ -141,13 +141,13 @@ class Rig:
         return await self._app.crawls.add_urls(tx, self._crowd.crawl.number, urls, self._holder.job_id)
 
     async def _take(self, tx: Tx) -> list[FrontierTask]:
-        taken = await self._app.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
+        taken = await self._app.stores.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
         return taken.tasks
 
     async def _settle(self, tx: Tx, brought: Brought) -> None:
         app, number = self._app, self._crowd.crawl.number
-        settlement = await app.frontier.settle(tx, number, self._holder, brought)
-        await app.pages.insert(tx, number, settlement.pages)
+        settlement = await app.stores.frontier.settle(tx, number, self._holder, brought)
+        await app.stores.pages.insert(tx, number, settlement.pages)
         await app.crawls.store.add_counts(tx, number, self._holder.job_id, settlement.counts())
 
     async def _turn(self, tx: Tx, brought: Brought) -> list[FrontierTask]:

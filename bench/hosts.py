@@ -117,8 +117,7 @@ async def make_policies(app: App, site: "Site", priorities: str) -> None:
         policies.append(new_policy(PolicyForm.read(form), now))
     for first in range(0, POLICIES, 1_000):
         await app.database.run(partial(store.insert, policies=policies[first : first + 1_000]))
-    [scheduler] = [chore for chore in app.planners() if chore.name == "scheduler"]
-    while (await scheduler.run_once()).again_in is not None:
+    while (await app.chores.scheduler.run_once()).again_in is not None:
         pass
 
 

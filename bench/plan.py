@@ -83,8 +83,7 @@ async def schedule(app: App, count: int) -> list[Cell]:
         policies = [new_policy(far, at) for at in times]
         await app.database.run(partial(store.insert, policies=policies))
     before = await app.database.read(lambda tx: store.waiting(tx, "http", count))
-    [scheduler] = [chore for chore in app.planners() if chore.name == "scheduler"]
-    wall, cpu = await timed(lambda: to_the_end(scheduler))
+    wall, cpu = await timed(lambda: to_the_end(app.chores.scheduler))
     made = await app.database.read(lambda tx: store.waiting(tx, "http", count)) - before
     return [count, made, wall, cpu]
 
@@ -93,7 +92,7 @@ async def tell(app: App, count: int) -> list[Cell]:
     """Append events one commit each, then bring all of them to a receiver."""
     async with bad_server() as server:
         server.answer("/hook", reply(204, b""))
-        await app.webhooks().make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))
+        await app.events.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))
 
         async def append() -> None:
             for place in range(count):
@@ -101,16 +100,16 @@ async def tell(app: App, count: int) -> list[Cell]:
                 await app.database.run(partial(keep, event))
 
         told, told_cpu = await timed(append)
-        chores = {chore.name: chore for chore in app.messengers("bench")}
+        courier = app.chores.courier
 
         async def bring() -> None:
-            await to_the_end(chores["forwarder"])
-            await chores["courier"].run_once()
+            await to_the_end(app.chores.forwarder)
+            await courier.run_once()
             await server.until_asked(count)
 
         brought, brought_cpu = await timed(bring)
-        await chores["courier"].rest()  # type: ignore[attr-defined]
-        await chores["courier"].close()  # type: ignore[attr-defined]
+        await courier.rest()
+        await courier.close()
     return [count, count / told, count / brought, (told_cpu + brought_cpu) / count * 1e6]
 
 

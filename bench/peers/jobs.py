@@ -75,7 +75,7 @@ async def work() -> None:
     loaded, signals = load(flags), Signals()
     async with opened(loaded.settings, signals) as app, workers_of(app, loaded, flags, 1, CHILD) as [node]:
         on_stop(node.stop)
-        janitor = Service(app.janitor(), loaded.settings.queue.sweep_every, app.clock, signals)
+        janitor = Service(app.chores.janitor, loaded.settings.queue.sweep_every, app.clock, signals)
         janitor.start()
         await node.run()
         await janitor.stop()

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.app import App, ease_of, rule_of
+from shoal.app import App
+from shoal.app.address_rule import address_rule_of
 from shoal.base.errors import BadConfig
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
@@ -17,7 +18,7 @@ from shoal.crawl.engine.walker import Walker
 from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
-from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, endpoint
+from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
 from shoal.queue.job import SHARED_LANE, Fence, Lease, local_lane
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
     from shoal.audit.analyzers import ANALYZERS
     from shoal.audit.run import AnalysisRun
 
-    analyses = app.analyses
-    return AnalysisRun(app.database, analyses, app.queue, app.pages, ANALYZERS, app.clock, app.signals, lease, alive)
+    analyses, pages = app.audit.analyses, app.stores.pages
+    return AnalysisRun(app.database, analyses, app.queue, pages, ANALYZERS, app.clock, app.signals, lease, alive)
 
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
@@ -84,25 +85,26 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
 
     settings, clock, signals = app.settings, app.clock, app.signals
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
-    ease = ease_of(pace)
 
     def route(label: str | None) -> EgressRoute | None:
-        proxy = None if label is None else Proxies(settings.egress.proxies).find(label)
+        proxy = None if label is None else app.proxies.find(label)
         if label is not None and proxy is None:
             return None
-        egress = Egress(rule_of(settings, listeners=app.listeners), limits, clock=clock, proxy=proxy)
-        robots = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, clock, signals)
+        egress = Egress(
+            address_rule_of(settings, controllers=app.controller_addresses), limits, clock=clock, proxy=proxy
+        )
+        robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, clock, signals)
         return EgressRoute(egress, RobotsMemo(robots, clock))
 
     return PageJobBatch(
         app.database,
         app.queue,
-        app.ingest,
-        app.groups.store,
-        app.hosts,
-        RateLimiter(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
+        app.page_jobs.ingest,
+        app.stores.groups,
+        app.stores.hosts,
+        RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay),
         HostConnections(pace.connections, clock),
-        ThrottleTracker(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
+        ThrottleTracker(settings.hosts, clock, ease=pace.ease, delay=pace.delay.total_seconds()),
         PageJobRunner(
             EgressRoutes(route), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
         ),
@@ -121,13 +123,13 @@ def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
     if wanted is None:
         return None
     if is_label(wanted):
-        found = Proxies(app.settings.egress.proxies).find(wanted)
+        found = app.proxies.find(wanted)
         if found is None:
             raise BadConfig("SHOAL_PROXIES", f'has no proxy "{wanted}" for {crawl.id}', "name it on this machine too")
         return found
     proxy = Proxy.parse(wanted, AddressRule())
     named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
-    return replace(proxy, rule=rule_of(app.settings, named, app.listeners))
+    return replace(proxy, rule=address_rule_of(app.settings, named, app.controller_addresses))
 
 
 def make_walker(
@@ -142,14 +144,14 @@ def make_walker(
 ) -> Walker:
     """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
-    rule = rule_of(app.settings, named, app.listeners)
+    rule = address_rule_of(app.settings, named, app.controller_addresses)
     stores = WalkerStores(
         database=app.database,
         crawls=app.crawls,
-        frontier=app.frontier,
-        hosts=app.hosts,
+        frontier=app.stores.frontier,
+        hosts=app.stores.hosts,
         queue=app.queue,
-        pages=app.pages,
+        pages=app.stores.pages,
         bodies=app.bodies,
     )
     runtime = WalkerRuntime(

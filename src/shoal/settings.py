@@ -206,6 +206,11 @@ class SpeedProfile:
     connections: int
     delay: timedelta
 
+    @property
+    def ease(self) -> float:
+        """The seconds of delay per second that a slow host takes to respond; 0 without a delay."""
+        return 2 / self.connections if self.delay else 0.0
+
 
 SPEEDS: Mapping[Speed, tuple[int | None, timedelta]] = {
     "slow": (1, timedelta(seconds=2)),

@@ -33,7 +33,7 @@ def needs(language: str) -> None:
 
 async def until_over(shop: Served, group_id: str) -> GroupState:
     async with asyncio.timeout(120):
-        while (group := await shop.app.groups.get(group_id)).state is GroupState.OPEN:
+        while (group := await shop.app.page_jobs.groups.get(group_id)).state is GroupState.OPEN:
             await shop.app.clock.sleep(0.05)
     return group.state
 
@@ -51,9 +51,9 @@ async def test_the_bot_of_the_guide_brings_pages_home(language: str, sqlite_url:
             bot = await asyncio.create_subprocess_exec(*words, name, cwd=tmp_path, env=env, start_new_session=True)
             try:
                 urls = [site.url(number) for number in range(PAGES)]
-                group = await shop.app.groups.make(GroupConfig.read({"urls": urls}))
+                group = await shop.app.page_jobs.groups.make(GroupConfig.read({"urls": urls}))
                 assert await until_over(shop, group.id) is GroupState.COMPLETED
-                found = await shop.app.groups.results(group.id)
+                found = await shop.app.page_jobs.groups.results(group.id)
             finally:
                 os.killpg(bot.pid, signal.SIGTERM)
                 await bot.wait()
@@ -74,9 +74,11 @@ async def test_the_reference_bot_takes_what_the_rule_set_says(sqlite_url: str, t
                 sys.executable, *words, cwd=tmp_path, env=env, stderr=asyncio.subprocess.PIPE
             )
             try:
-                group = await shop.app.groups.make(GroupConfig.read({"urls": [site.url(0)], "rule_set": rules}))
+                group = await shop.app.page_jobs.groups.make(
+                    GroupConfig.read({"urls": [site.url(0)], "rule_set": rules})
+                )
                 assert await until_over(shop, group.id) is GroupState.COMPLETED
-                [found] = await shop.app.groups.results(group.id)
+                [found] = await shop.app.page_jobs.groups.results(group.id)
             finally:
                 bot.terminate()
                 _, said = await bot.communicate()

@@ -139,7 +139,7 @@ def grants(store_url: str) -> list[Grant]:
                 return [grant for job in jobs for grant in await app.queue.history(tx, job.id)]
 
             runs: list[str] = [seen.crawl.id for seen in await app.crawls.newest()]
-            runs += [analysis.id for analysis in await app.analyses.newest()]
+            runs += [analysis.id for analysis in await app.audit.analyses.newest()]
             return await app.database.read(look)
 
     return asyncio.run(read())

@@ -1,1 +1,1 @@
-"""What the rooms and their stores promise, tried on every driver."""
+"""The guarantees of the packages and their stores, checked on every driver."""

@@ -34,12 +34,12 @@ AWAY = 503
 
 
 def bots_of(bench: Bench) -> BotApi:
-    """The bot API over these rooms. Hosts may be asked as often as one likes."""
+    """The bot API on a bench, without a rate limit of hosts."""
     clock, settings = bench.clock, BotSettings()
     places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
-    room = LongPoll[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
-    bots = Bots(bench.database, bench.queue, bench.ingest, slots, room, settings, clock, bench.signals)
+    long_poll = LongPoll[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
+    bots = Bots(bench.database, bench.queue, bench.ingest, slots, long_poll, settings, clock, bench.signals)
     return BotApi(bots, clock, settings.max_result_bytes)
 
 

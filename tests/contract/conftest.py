@@ -1,20 +1,20 @@
-"""The bench of the contract tests: the real rooms on a real store, a clock that jumps, and ways to get between two
-statements of a commit. Which store it is, `store_url` decides; servers are tests/conftest.py's business."""
+"""The bench of the contract tests: the app as the program builds it on a real store, a clock that jumps, and gates that
+stop a commit between two statements. `store_url` chooses the store; tests/conftest.py starts the servers."""
 
 import asyncio
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from shoal.app import database_of
-from shoal.audit.analyses import Analyses
+from shoal.app import App, database_of
+from shoal.app.stores import Stores
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Callback, Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable
@@ -25,32 +25,14 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, Turn, UrlKind, WalkerBatch, key_of
-from shoal.crawl.journal.journal import Journal
-from shoal.crawl.lifecycle.crawls import KIND, Crawls
+from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import HostRate
-from shoal.egress.address import AddressRule
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
-from shoal.page_jobs.dead_letter_event import DeadLetterEvents
-from shoal.page_jobs.groups import Groups
-from shoal.page_jobs.ingest import Ingest
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease, NewJob
-from shoal.queue.job_admin import JobAdmin
-from shoal.queue.queue import Queue
-from shoal.settings import CrawlSettings, DatabaseSettings, QueueSettings
-from shoal.store.sql.analyses import SqlAnalysisStore
-from shoal.store.sql.crawls import SqlCrawlStore
-from shoal.store.sql.frontier import SqlFrontier
-from shoal.store.sql.groups import SqlGroupStore
-from shoal.store.sql.hosts import SqlHostStore
-from shoal.store.sql.job_admin import SqlJobAdmin
-from shoal.store.sql.jobs import SqlJobStore
-from shoal.store.sql.journal import SqlJournalStore
-from shoal.store.sql.outbox import SqlOutbox
-from shoal.store.sql.pages import SqlPageStore
-from shoal.store.sql.results import SqlResultStore
+from shoal.settings import DatabaseSettings, QueueSettings, Settings
 from shoal.work.storage_watch import Check, StorageWatch
 from tests.support.servers import Service, ask_postgres
 
@@ -59,6 +41,7 @@ T = TypeVar("T")
 SITE = "http://example.org"
 PATIENCE = 60.0  # seconds: for what happens at once, unless it never happens
 FREE = HostRate(timedelta(0))
+DEFAULTS = Settings()
 
 
 def database_at(url: str, clock: FakeClock) -> Database:
@@ -67,57 +50,37 @@ def database_at(url: str, clock: FakeClock) -> Database:
 
 @dataclass
 class Bench:
-    """The rooms, wired as the program wires them, on one store."""
+    """An app on one store, with a clock that jumps and a list of the signals that were emitted."""
 
     url: str
     database: Database
     clock: FakeClock
     dialect: str
     settings: QueueSettings = field(default_factory=QueueSettings)
-    told: list[Signal] = field(default_factory=list)
-    _line: list[Any] = field(default_factory=list)  # a connection of the tests' own, shared by benches on one store
+    signals_seen: list[Signal] = field(default_factory=list)
+    connections: list[Any] = field(default_factory=list)  # at most one; shared by the benches on one store
 
     def __post_init__(self) -> None:
-        signals = Signals()
-        signals.subscribe(self.told.append)
-        self.signals = signals
-        self.jobs = SqlJobStore(self.dialect, self.settings.ageing)
-        self.hosts, self.pages = SqlHostStore(), SqlPageStore()
-        self.frontier = SqlFrontier(self.dialect, self.hosts)
-        self.queue = Queue(self.database, self.jobs, self.jobs.lanes, self.settings, signals)
-        crawls = SqlCrawlStore()
-        self.journal = Journal(self.database, SqlJournalStore(), crawls, CrawlSettings().journal_lines)
-        self.book = SqlJobAdmin(self.settings.ageing)
-        self.desk = JobAdmin(self.database, self.queue, self.book)
-        self.crawls = Crawls(
-            self.database, crawls, self.frontier, self.queue, SqlOutbox(), AddressRule(), signals, self.journal
-        )
-        self.queue.register({KIND: self.crawls})
-        self.results = SqlResultStore()
-        self.groups = Groups(
-            self.database,
-            SqlGroupStore(),
-            self.results,
-            self.queue,
-            SqlOutbox(),
-            AddressRule(),
-            signals,
-        )
-        self.analyses = Analyses(self.database, SqlAnalysisStore(), self.queue, SqlOutbox(), signals)
-        last_words = DeadLetterEvents(self.results, SqlOutbox())
-        self.queue.register({"page": self.groups, "analysis": self.analyses}, {"page": last_words})
-        self.crawls.followed_by(lambda: self.analyses)
-        self.ingest = Ingest(self.database, self.queue, self.results, SqlOutbox(), self.groups, signals)
+        self.signals = Signals()
+        self.signals.subscribe(self.signals_seen.append)
+        settings = replace(DEFAULTS, queue=self.settings)
+        stores = Stores(self.dialect, settings)
+        self.app = App(settings, self.clock, self.signals, cast(Any, self.database), stores=stores)
+        self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
+        self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
+        self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
+        self.jobs, self.job_admin_store, self.results = stores.jobs, stores.job_admin, stores.results
+        self.frontier, self.hosts, self.pages = stores.frontier, stores.hosts, stores.pages
 
     def over(self, database: Database) -> "Bench":
-        """The same store seen through another database object."""
-        return Bench(self.url, database, self.clock, self.dialect, self.settings, _line=self._line)
+        """Return a bench on the same store that uses another database object."""
+        return replace(self, database=database, signals_seen=[])
 
     def janitor(self) -> Janitor:
         return Janitor(self.queue, self.clock)
 
     def storage(self, **checks: Check) -> StorageWatch:
-        """A watch over storage; what has no check has room when it is tried again."""
+        """Return a watch over storage. Storage without a check has free space when it is tried again."""
         return StorageWatch(checks, self.clock, self.signals)
 
     async def jump(self, seconds: float) -> None:
@@ -134,15 +97,17 @@ class Bench:
             self.clock.step(seconds)
 
     async def sql(self, text: str) -> list[dict[str, Any]]:
-        """Run one statement behind the rooms' back."""
-        if not self._line:
-            self._line.append(await self._connect())
-        rows = self._own.execute(text).fetchall() if self.dialect == "sqlite" else await self._own.fetch(text)
+        """Run one statement directly, without the app."""
+        if not self.connections:
+            self.connections.append(await self._connect())
+        connection = self.connection
+        rows = connection.execute(text).fetchall() if self.dialect == "sqlite" else await connection.fetch(text)
         return [dict(row) for row in rows]
 
     @property
-    def _own(self) -> Any:
-        return self._line[0]
+    def connection(self) -> Any:
+        """The connection of `sql`, which opens it."""
+        return self.connections[0]
 
     async def _connect(self) -> Any:
         if self.dialect == "postgres":
@@ -154,8 +119,8 @@ class Bench:
         return connection
 
     async def close(self) -> None:
-        if self._line:
-            closing = self._own.close()
+        if self.connections:
+            closing = self.connection.close()
             if self.dialect == "postgres":
                 await closing
         await self.database.close()
@@ -470,7 +435,7 @@ async def open_bench(url: str, clock: FakeClock | None = None) -> Bench:
 
 @pytest.fixture
 async def bench(store_url: str) -> AsyncIterator[Bench]:
-    """The rooms on each store in turn."""
+    """A bench on each store in turn."""
     bench = await open_bench(store_url)
     yield bench
     await bench.close()
@@ -478,7 +443,7 @@ async def bench(store_url: str) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
-    """For races between commits, which SQLite does not have: it runs one at a time."""
+    """A bench on PostgreSQL, for races between commits; SQLite runs one commit at a time."""
     bench = await open_bench(postgres_url)
     yield bench
     await bench.close()
@@ -496,7 +461,7 @@ def own_database(postgres: Service) -> Iterator[str]:
 
 @pytest.fixture
 async def sqlite_bench(sqlite_url: str) -> AsyncIterator[Bench]:
-    """For what only an embedded store has."""
+    """A bench on SQLite, for behaviour of embedded stores only."""
     bench = await open_bench(sqlite_url)
     yield bench
     await bench.close()

@@ -167,7 +167,7 @@ async def test_the_lines_of_the_log_are_those_of_its_design(bench: Bench) -> Non
     await try_and_fail(bench)
     await bench.jump(6)
     await try_and_fail(bench)
-    lines = [log_line(one) for one in bench.told if isinstance(one, AnalysisAttempted | AnalysisMoved)]
+    lines = [log_line(one) for one in bench.signals_seen if isinstance(one, AnalysisAttempted | AnalysisMoved)]
     assert [line.message for line in lines] == [
         "Processing analysis job",
         "Retrying analysis job",

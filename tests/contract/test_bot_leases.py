@@ -81,7 +81,7 @@ async def test_a_heartbeat_with_another_epoch_is_refused_and_changes_nothing(ben
 async def test_a_bot_hears_from_its_heartbeat_that_its_job_was_cancelled(bench: Bench) -> None:
     job_id = await bench.enqueue()
     leased = await lease(bench)
-    await bench.desk.cancel(job_id)
+    await bench.job_admin.cancel(job_id)
     beat = await bench.queue.beat(owner_of(OURS), leased.holder, TEN_MINUTES)
     assert beat.cancelled
     with pytest.raises(LeaseLost):

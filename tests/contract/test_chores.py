@@ -118,7 +118,7 @@ async def test_one_that_was_lost_too_often_is_buried_and_its_company_is_not(benc
 
 
 def pruner(bench: Bench, **settings: Any) -> Pruner:
-    return Pruner(bench.database, job_retention(bench.book, QueueSettings(**settings)))
+    return Pruner(bench.database, job_retention(bench.job_admin_store, QueueSettings(**settings)))
 
 
 async def test_jobs_are_kept_for_a_time_and_dead_letters_for_longer(bench: Bench) -> None:

@@ -39,7 +39,7 @@ async def now(bench: Bench) -> int:
 
 
 def steps(bench: Bench) -> list[tuple[str, int]]:
-    told = [signal for signal in bench.told if isinstance(signal, ClockStepped)]
+    told = [signal for signal in bench.signals_seen if isinstance(signal, ClockStepped)]
     return [(signal.direction, round(signal.seconds / HOUR)) for signal in told]
 
 
@@ -217,7 +217,7 @@ async def test_a_clock_step_is_reported_once_by_several_watchers(bench: Bench, o
         bench.clock.step(-HOUR)
         for janitor in janitors:
             await janitor.run_once()
-        assert [signal.seconds for signal in bench.told if isinstance(signal, OwnClockSetBack)] == [HOUR]
+        assert [signal.seconds for signal in bench.signals_seen if isinstance(signal, OwnClockSetBack)] == [HOUR]
 
 
 async def test_time_that_passes_is_not_reported_as_a_step(bench: Bench) -> None:

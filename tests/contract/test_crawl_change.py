@@ -22,7 +22,7 @@ async def test_a_change_is_stored_and_what_is_not_named_stays(bench: Bench) -> N
     after = await changed(bench, crawl, max_pages=None, exclude=["/b"])
     assert (after.config.max_pages, after.config.exclude, after.config.depth) == (None, ["/b"], 4)
     assert after.state is S.QUEUED
-    assert [signal.changes for signal in bench.told if isinstance(signal, CrawlChanged)] == [
+    assert [signal.changes for signal in bench.signals_seen if isinstance(signal, CrawlChanged)] == [
         {"max_pages": None, "exclude": ["/b"]}
     ]
 
@@ -30,7 +30,7 @@ async def test_a_change_is_stored_and_what_is_not_named_stays(bench: Bench) -> N
 async def test_a_change_that_changes_nothing_is_none(bench: Bench) -> None:
     crawl = await bench.submit(max_pages=5)
     assert (await changed(bench, crawl, max_pages=5)).changed_at == 0
-    assert not [signal for signal in bench.told if isinstance(signal, CrawlChanged)]
+    assert not [signal for signal in bench.signals_seen if isinstance(signal, CrawlChanged)]
 
 
 async def test_a_walker_is_told_once_and_takes_nothing_before_it_knows(bench: Bench) -> None:

@@ -266,7 +266,7 @@ async def test_the_end_of_a_crawl_is_told_once_however_many_walk_it(bench: Bench
     await bench.jump(5)
     assert (await first.turn(*[fetched(task) for task in await first.take()])).drained
     await third.walk.close(WalkerBatch(), "stop")
-    told = [(signal.state, signal.seconds) for signal in bench.told if isinstance(signal, CrawlMoved)]
+    told = [(signal.state, signal.seconds) for signal in bench.signals_seen if isinstance(signal, CrawlMoved)]
     assert [state for state, _ in told] == [S.QUEUED, S.RUNNING, S.COMPLETED]
     assert round(told[-1][1] or 0) == 5
 

@@ -871,7 +871,7 @@ async def test_every_query_can_be_prepared(bench: Bench) -> None:
     if bench.dialect == "sqlite":
         await bench.sql("SELECT 1")
         for query in queries.load("sqlite").values():
-            bench._own.execute(f"EXPLAIN {query.sql}", [None] * len(query.parameters)).fetchall()
+            bench.connection.execute(f"EXPLAIN {query.sql}", [None] * len(query.parameters)).fetchall()
         return
     connection = await asyncpg.connect(bench.url)
     try:
@@ -929,7 +929,7 @@ async def test_no_query_reads_a_growing_table_from_end_to_end(sqlite_bench: Benc
     await sqlite_bench.sql("SELECT 1")
     for query in [query for name, query in queries.load("sqlite").items() if name not in WHOLE]:
         values = ["[]"] * len(query.parameters)
-        plan = sqlite_bench._own.execute(f"EXPLAIN QUERY PLAN {query.sql}", values).fetchall()
+        plan = sqlite_bench.connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", values).fetchall()
         scans = [row["detail"] for row in plan if row["detail"].startswith("SCAN")]
         assert not [scan for scan in scans if not any(word in f"{scan}." for word in SMALL)], query.name
 
@@ -956,7 +956,7 @@ async def test_what_a_turn_asks_is_found_by_an_index(sqlite_bench: Bench, name: 
     await sqlite_bench.sql("SELECT 1")
     query = queries.load("sqlite")[name]
     values = [1] * len(query.parameters)
-    plan = sqlite_bench._own.execute(f"EXPLAIN QUERY PLAN {query.sql}", values).fetchall()
+    plan = sqlite_bench.connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", values).fetchall()
     steps = [row["detail"] for row in plan]
     assert any(FRONTIER_PLANS[name] in step for step in steps), steps
     assert not [step for step in steps if "TEMP B-TREE" in step], steps

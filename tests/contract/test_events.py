@@ -1,5 +1,5 @@
-"""What the events room promises: numbers without gaps, every wanted event delivered at least once with one id, failures
-tried again for a day, and nobody kept waiting by somebody else's server. F56-F58, B87."""
+"""Guarantees of the events package: numbers without gaps, each wanted event delivered at least once with one id, failed
+deliveries retried for a day, and no receiver delayed by another one. F56-F58, B87."""
 
 import json
 from collections.abc import AsyncIterator
@@ -37,12 +37,12 @@ OK = reply(204, b"")
 
 
 class Post:
-    """The events room on a bench, with a server that receives."""
+    """The events package on a bench, with a server that receives."""
 
     def __init__(self, bench: Bench, server: BadServer) -> None:
         self.bench, self.server = bench, server
         self.events, self.store = SqlEvents(), SqlWebhooks()
-        self.webhooks = Webhooks(bench.database, self.store, self.events, lambda: LOOPBACK)
+        self.webhooks = Webhooks(bench.database, self.store, self.events, LOOPBACK)
         self.forwarder = Forwarder(bench.database, self.events, self.store, bench.signals)
         self.courier = self.new_courier()
         server.answer("/hook", OK)
@@ -66,7 +66,7 @@ class Post:
         await self.forwarder.run_once()
         await self.courier.run_once()
         await self.courier.rest()
-        assert not [told for told in self.bench.told if isinstance(told, CourierFailed)]
+        assert not [told for told in self.bench.signals_seen if isinstance(told, CourierFailed)]
 
     def received(self, path: str = "/hook") -> list[str]:
         return [asked.headers["webhook-id"] for asked in self.server.asked if asked.target == path]
@@ -249,7 +249,7 @@ async def test_five_days_without_one_success_disable_a_webhook_and_one_success_b
     await post.carry()
     found, _ = await post.webhooks.get(webhook.id)
     assert (found.enabled, found.reason) == (False, "failing")
-    [told] = [one for one in post.bench.told if isinstance(one, WebhookDisabled)]
+    [told] = [one for one in post.bench.signals_seen if isinstance(one, WebhookDisabled)]
     assert (told.webhook_id, told.reason) == (webhook.id, "failing")
 
 
@@ -527,7 +527,7 @@ async def test_what_a_sink_did_not_take_is_kept_longer_but_not_for_ever(post: Po
     assert await shelf.prune(post.bench.database, before, 100) == (1, False)
     assert [one.id for one in await post.webhooks.events(0, 10)] == [missed]
     assert await shelf.prune(post.bench.database, before + span(timedelta(days=6)), 100) == (1, False)
-    assert [one.sink for one in post.bench.told if isinstance(one, SinkMissedEvents)] == [file.sink]
+    assert [one.sink for one in post.bench.signals_seen if isinstance(one, SinkMissedEvents)] == [file.sink]
     assert await post.bench.number("SELECT count(*) FROM event_cursor") == 0  # who is gone for good holds nothing back
 
 

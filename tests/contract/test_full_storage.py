@@ -82,7 +82,7 @@ async def test_a_job_that_finds_no_room_is_handed_back_and_what_needs_it_is_not_
     assert (await bench.job(job_id)).lease_epoch == 2
     await slots.end()
     watch.close()
-    assert [type(signal) for signal in bench.told if isinstance(signal, StorageFilled | StorageFreed)][:2] == [
+    assert [type(signal) for signal in bench.signals_seen if isinstance(signal, StorageFilled | StorageFreed)][:2] == [
         StorageFilled,
         StorageFreed,
     ]
@@ -129,7 +129,7 @@ async def test_a_full_store_is_reported_once(sqlite_bench: Bench) -> None:
     for _ in range(3):
         await slots.lease_more()
     slots._context.report_error("extending leases", StorageFull("the store"))
-    [told] = [signal for signal in bench.told if isinstance(signal, StorageFilled | StoreOutOfReach)]
+    [told] = [signal for signal in bench.signals_seen if isinstance(signal, StorageFilled | StoreOutOfReach)]
     assert isinstance(told, StorageFilled)
     assert "has no room left to write" in told.error
     watch.close()

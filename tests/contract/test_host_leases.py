@@ -121,7 +121,7 @@ async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -
     await known(bench, "a")
     ids = await add(bench, "a", 3)
     assert len(await take(bench, 3, LONG)) == 1
-    said = await bench.desk.explain(ids[2])
+    said = await bench.job_admin.explain(ids[2])
     assert (said.reason, said.facts["host"], said.facts["ahead"]) == ("host_busy", url("a"), 1)
     assert said.facts["host_busy_seconds"] == pytest.approx(600, abs=60)
     assert said.sentence.startswith("http://a.example is not to be asked for another ")
@@ -166,10 +166,10 @@ async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: B
     [lease] = await take(bench, 1)
     await bench.queue.fail(lease, "no")
     await bench.jump(6)
-    assert await bench.desk.retry_dead(JobFilter(kind="page")) == 1
-    await bench.desk.set_quota("project:p", 0)
+    assert await bench.job_admin.retry_dead(JobFilter(kind="page")) == 1
+    await bench.job_admin.set_quota("project:p", 0)
     assert await take(bench, 1) == [], "it is parked"
-    await bench.desk.set_quota("project:p", 1)
+    await bench.job_admin.set_quota("project:p", 1)
     [lease] = await take(bench, 1)
     assert lease.holder.job_id == job_id
     await bench.queue.finish(lease)
@@ -179,7 +179,7 @@ async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: B
 async def test_a_full_quota_hides_no_other_project(bench: Bench) -> None:
     hosts = [f"h{place}" for place in range(40)]
     await known(bench, *hosts)
-    await bench.desk.set_quota("project:full", 0)
+    await bench.job_admin.set_quota("project:full", 0)
     for host in hosts:
         await add(bench, host, 2, priority=90, scopes=("project:full",))
     await add(bench, "h39", scopes=("project:other",))

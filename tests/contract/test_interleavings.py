@@ -73,7 +73,7 @@ class Story:
 
     async def tell(self) -> None:
         if limited := self.dice.random() < 0.5:
-            await self.truth.desk.set_quota("project:default", 2)
+            await self.truth.job_admin.set_quota("project:default", 2)
         self.crawl = await self.truth.submit(f"{SITE}/a", f"{SITE}/b", workers=self.dice.randint(1, 3))
         for place in range(3):
             self.pages.add(await self.truth.enqueue(kind=PAGE, key=f"k{place}", max_attempts=3, run_id=None))
@@ -94,7 +94,7 @@ class Story:
         self.schedule.after_commit = None
         await self.end()
         if limited:
-            await self.truth.desk.remove_quota("project:default")
+            await self.truth.job_admin.remove_quota("project:default")
 
     async def check(self) -> None:
         async with self.looking:

@@ -31,10 +31,10 @@ async def dead_letter(bench: Bench, **asked: object) -> JobId:
 async def ids(bench: Bench, which: JobFilter, size: int = 3) -> list[str]:
     """The whole list, page by page."""
     found: list[str] = []
-    page = await bench.desk.newest(which, limit=size)
+    page = await bench.job_admin.newest(which, limit=size)
     found += [job.id for job in page.items]
     while page.next is not None:
-        page = await bench.desk.newest(which, before=page.next, limit=size)
+        page = await bench.job_admin.newest(which, before=page.next, limit=size)
         found += [job.id for job in page.items]
     return found
 
@@ -70,7 +70,7 @@ async def test_a_page_that_found_little_says_where_to_go_on(bench: Bench, monkey
     wanted = JobId("job_00")
     await bench.queue.enqueue([NewJob(wanted, "rare", None)])
     await bench.queue.enqueue([NewJob(JobId(f"job_{number:02d}"), "page", None) for number in range(1, 10)])
-    first = await bench.desk.newest(JobFilter(kind="rare"), limit=5)
+    first = await bench.job_admin.newest(JobFilter(kind="rare"), limit=5)
     assert (first.items, first.next is None) == ([], False)
     assert await ids(bench, JobFilter(kind="rare")) == [wanted]
 
@@ -78,7 +78,7 @@ async def test_a_page_that_found_little_says_where_to_go_on(bench: Bench, monkey
 async def test_a_response_shows_the_url_and_no_headers(bench: Bench) -> None:
     payload = '{"url": "http://joe:secret@example.org/a", "crawl_config": {"headers": {"Authorization": "hidden"}}}'
     job_id = await bench.enqueue(payload=payload, scopes=("project:a",))
-    answer = to_builtins(to_api.job(await bench.desk.get(job_id)))
+    answer = to_builtins(to_api.job(await bench.job_admin.get(job_id)))
     assert answer["url"].endswith("@example.org/a")
     assert "secret" not in str(answer)
     assert "hidden" not in str(answer)
@@ -99,7 +99,13 @@ async def test_lists_begin_with_the_newest_whatever_the_collation(postgres_bench
 
 
 async def test_a_job_that_does_not_exist_is_not_found(bench: Bench) -> None:
-    for verb in (bench.desk.get, bench.desk.history, bench.desk.explain, bench.desk.retry, bench.desk.cancel):
+    for verb in (
+        bench.job_admin.get,
+        bench.job_admin.history,
+        bench.job_admin.explain,
+        bench.job_admin.retry,
+        bench.job_admin.cancel,
+    ):
         with pytest.raises(NotFound, match="job_no"):
             await verb("job_no")
 
@@ -110,7 +116,7 @@ async def test_a_job_that_does_not_exist_is_not_found(bench: Bench) -> None:
 async def test_a_dead_letter_is_replayed_with_all_its_attempts(bench: Bench) -> None:
     job_id = await dead_letter(bench)
     await bench.jump(60)
-    job = await bench.desk.retry(job_id)
+    job = await bench.job_admin.retry(job_id)
     assert (job.state, job.attempts, job.crash_count, job.finished_at) == (J.PENDING, 0, 0, None)
     lease = await bench.lease()
     assert (lease.holder.job_id, lease.holder.epoch) == (job_id, 2)
@@ -125,23 +131,23 @@ async def test_a_job_that_took_too_many_workers_with_it_is_replayed(bench: Bench
         await bench.lose()
     job = await bench.job(job_id)
     assert (job.state, job.state_reason, job.attempts) == (J.EXPIRED, "poison", 0)
-    assert (await bench.desk.retry(job_id)).crash_count == 0
+    assert (await bench.job_admin.retry(job_id)).crash_count == 0
 
 
 async def test_only_dead_letters_are_replayed(bench: Bench) -> None:
     job_id = await bench.enqueue()
     with pytest.raises(StateConflict, match="pending"):
-        await bench.desk.retry(job_id)
+        await bench.job_admin.retry(job_id)
     await bench.queue.finish(await bench.lease())
     with pytest.raises(StateConflict, match="done"):
-        await bench.desk.retry(job_id)
+        await bench.job_admin.retry(job_id)
 
 
 async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench) -> None:
     job_id = await dead_letter(bench, key="k")
     await bench.enqueue(key="k")
     with pytest.raises(StateConflict, match="dedupe key"):
-        await bench.desk.retry(job_id)
+        await bench.job_admin.retry(job_id)
     assert (await bench.job(job_id)).state is J.FAILED
 
 
@@ -152,7 +158,7 @@ async def test_a_replay_that_races_a_new_job_of_its_key_is_told_so(postgres_benc
     new = "INSERT INTO job (id, kind, state, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at)"
     async with line.transaction():
         await line.execute(f"{new} VALUES ('job_new', 'page', 'pending', '', 'shared', 'k', 50, 0, 1, 0)")
-        replay = asyncio.create_task(bench.desk.retry(job_id))
+        replay = asyncio.create_task(bench.job_admin.retry(job_id))
         await until_blocked(bench)
     await line.close()
     with pytest.raises(StateConflict, match="dedupe key"):
@@ -162,7 +168,7 @@ async def test_a_replay_that_races_a_new_job_of_its_key_is_told_so(postgres_benc
 
 async def test_of_two_replays_at_once_one_wins(bench: Bench) -> None:
     job_id = await dead_letter(bench)
-    answers = await asyncio.gather(*[bench.desk.retry(job_id) for _ in range(4)], return_exceptions=True)
+    answers = await asyncio.gather(*[bench.job_admin.retry(job_id) for _ in range(4)], return_exceptions=True)
     assert sum(not isinstance(answer, StateConflict) for answer in answers) >= 1
     assert (await bench.job(job_id)).state is J.PENDING
 
@@ -172,21 +178,21 @@ async def test_dead_letters_are_replayed_by_filter_in_batches(bench: Bench, monk
     made = [await dead_letter(bench) for _ in range(5)]
     other = await bench.enqueue(kind="audit", max_attempts=1)
     await bench.queue.fail(await bench.lease(kind="audit"), "boom")
-    assert await bench.desk.retry_dead(JobFilter(kind="page")) == 5
+    assert await bench.job_admin.retry_dead(JobFilter(kind="page")) == 5
     assert {(await bench.job(job_id)).state for job_id in made} == {J.PENDING}
     assert (await bench.job(other)).state is J.FAILED
 
 
 async def test_of_dead_letters_with_one_key_one_is_replayed(bench: Bench) -> None:
     first, second = await dead_letter(bench, key="k"), await dead_letter(bench, key="k")
-    assert await bench.desk.retry_dead(DEAD) == 1
+    assert await bench.job_admin.retry_dead(DEAD) == 1
     assert {(await bench.job(job_id)).state for job_id in (first, second)} == {J.FAILED, J.PENDING}
 
 
 async def test_the_job_of_a_crawl_is_retried_and_cancelled_with_its_crawl(bench: Bench) -> None:
     crawl = await bench.submit()
     [job] = await bench.database.read(lambda tx: bench.jobs.jobs_of_run(tx, crawl.id))
-    for verb in (bench.desk.retry, bench.desk.cancel):
+    for verb in (bench.job_admin.retry, bench.job_admin.cancel):
         with pytest.raises(StateConflict, match=crawl.id):
             await verb(job.id)
     assert (await bench.job(job.id)).state is J.PENDING
@@ -197,17 +203,17 @@ async def test_the_job_of_a_crawl_is_retried_and_cancelled_with_its_crawl(bench:
 
 async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
     job_id = await bench.enqueue()
-    job = await bench.desk.cancel(job_id)
+    job = await bench.job_admin.cancel(job_id)
     assert (job.state, job.state_reason) == (J.CANCELLED, "asked")
     assert await bench.queue.lease("w1", ["page"], ["shared"], 1) == []
-    assert (await bench.desk.cancel(job_id)).state is J.CANCELLED  # twice is once
+    assert (await bench.job_admin.cancel(job_id)).state is J.CANCELLED  # twice is once
 
 
 async def test_a_result_of_a_cancelled_grant_is_rejected(bench: Bench) -> None:
     """F8: the worker hears of it by its heartbeat, or when it finishes."""
     job_id = await bench.enqueue()
     lease = await bench.lease()
-    assert (await bench.desk.cancel(job_id)).state is J.CANCELLED
+    assert (await bench.job_admin.cancel(job_id)).state is J.CANCELLED
     assert (await bench.queue.extend([lease.holder])).kept == []
     with pytest.raises(LeaseLost):
         await bench.queue.finish(lease)
@@ -217,7 +223,7 @@ async def test_a_result_of_a_cancelled_grant_is_rejected(bench: Bench) -> None:
 async def test_an_ended_job_is_not_cancelled(bench: Bench) -> None:
     job_id = await dead_letter(bench)
     with pytest.raises(StateConflict, match="failed"):
-        await bench.desk.cancel(job_id)
+        await bench.job_admin.cancel(job_id)
 
 
 async def test_a_cancel_that_races_a_finish_has_one_winner(bench: Bench) -> None:
@@ -225,7 +231,9 @@ async def test_a_cancel_that_races_a_finish_has_one_winner(bench: Bench) -> None
     for _ in range(5):
         job_id = await bench.enqueue()
         lease = await bench.lease()
-        answers = await asyncio.gather(bench.desk.cancel(job_id), bench.queue.finish(lease), return_exceptions=True)
+        answers = await asyncio.gather(
+            bench.job_admin.cancel(job_id), bench.queue.finish(lease), return_exceptions=True
+        )
         assert sum(isinstance(answer, LeaseLost | StateConflict) for answer in answers) == 1
         assert (await bench.job(job_id)).state in (J.CANCELLED, J.DONE)
 
@@ -256,28 +264,28 @@ async def test_only_ended_jobs_are_purged_with_their_history(bench: Bench) -> No
     await bench.lease()
     pending = await bench.enqueue()
     await bench.jump(1)
-    assert await bench.desk.purge(DEAD) == 1
-    assert await bench.desk.purge(JobFilter()) == 1
+    assert await bench.job_admin.purge(DEAD) == 1
+    assert await bench.job_admin.purge(JobFilter()) == 1
     assert await bench.number("SELECT count(*) FROM job") == 2
     assert await bench.number("SELECT count(*) FROM job_grant") == 0
     for job_id in (gone, done):
         with pytest.raises(NotFound):
-            await bench.desk.get(job_id)
+            await bench.job_admin.get(job_id)
     assert [(await bench.job(job_id)).state for job_id in (locked, pending)] == [J.LOCKED, J.PENDING]
 
 
 async def test_what_is_younger_than_asked_for_is_not_purged(bench: Bench) -> None:
     await dead_letter(bench)
     await bench.jump(3600)
-    assert await bench.desk.purge(DEAD, timedelta(hours=2)) == 0
-    assert await bench.desk.purge(DEAD, timedelta(minutes=30)) == 1
+    assert await bench.job_admin.purge(DEAD, timedelta(hours=2)) == 0
+    assert await bench.job_admin.purge(DEAD, timedelta(minutes=30)) == 1
 
 
 async def test_a_purge_spares_the_jobs_of_runs(bench: Bench) -> None:
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)
     await bench.jump(1)
-    assert await bench.desk.purge(JobFilter()) == 0
+    assert await bench.job_admin.purge(JobFilter()) == 0
     assert await bench.number(f"SELECT count(*) FROM job WHERE kind = '{KIND}'") == 1
 
 
@@ -286,7 +294,7 @@ async def test_a_purge_that_races_a_replay_never_removes_a_live_job(bench: Bench
     made = [await dead_letter(bench) for _ in range(10)]
     await bench.jump(1)
     purged, *_ = await asyncio.gather(
-        bench.desk.purge(DEAD), *[bench.desk.retry(job_id) for job_id in made], return_exceptions=True
+        bench.job_admin.purge(DEAD), *[bench.job_admin.retry(job_id) for job_id in made], return_exceptions=True
     )
     left = await bench.number("SELECT count(*) FROM job WHERE state = 'pending'")
     assert purged + left + await bench.number("SELECT count(*) FROM job WHERE state = 'failed'") == 10
@@ -301,12 +309,12 @@ async def test_a_job_in_line_says_how_many_stand_before_it(bench: Bench) -> None
     for _ in range(3):
         await bench.enqueue()
         await bench.jump(1)
-    said = await bench.desk.explain(await bench.enqueue())
+    said = await bench.job_admin.explain(await bench.enqueue())
     assert (said.reason, said.facts["ahead"], said.facts["running"]) == ("in_line", 3, 1)
 
 
 async def test_explain_reports_a_job_that_no_worker_can_take(bench: Bench) -> None:
-    said = await bench.desk.explain(await bench.enqueue(capability="special"))
+    said = await bench.job_admin.explain(await bench.enqueue(capability="special"))
     assert said.reason == "no_worker"
     assert "special" in said.sentence
 
@@ -314,7 +322,7 @@ async def test_explain_reports_a_job_that_no_worker_can_take(bench: Bench) -> No
 async def test_a_job_that_failed_says_when_it_is_tried_again(bench: Bench) -> None:
     job_id = await bench.enqueue()
     await bench.queue.fail(await bench.lease(), "boom")
-    said = await bench.desk.explain(job_id)
+    said = await bench.job_admin.explain(job_id)
     assert said.reason == "not_before"
     assert "boom" in said.sentence
     assert 4 <= said.facts["in_seconds"] <= 6
@@ -323,14 +331,14 @@ async def test_a_job_that_failed_says_when_it_is_tried_again(bench: Bench) -> No
 async def test_a_leased_job_says_who_has_it_and_whether_that_is_over(bench: Bench) -> None:
     job_id = await bench.enqueue()
     await bench.lease("node-a/17")
-    said = await bench.desk.explain(job_id)
+    said = await bench.job_admin.explain(job_id)
     assert (said.reason, said.facts["holder"]) == ("worked_on", "node-a/17")
     await bench.jump(15)
-    assert (await bench.desk.explain(job_id)).reason == "lease_over"
+    assert (await bench.job_admin.explain(job_id)).reason == "lease_over"
 
 
 async def test_a_dead_letter_says_why_and_what_to_do(bench: Bench) -> None:
-    said = await bench.desk.explain(await dead_letter(bench))
+    said = await bench.job_admin.explain(await dead_letter(bench))
     assert said.reason == "attempts_exhausted"
     assert "boom" in said.sentence
     assert "shoal jobs retry" in said.sentence
@@ -342,10 +350,10 @@ async def test_a_payload_that_nobody_can_read_is_listed_swept_and_explained(benc
     await bench.lease()
     await bench.lose()
     assert (await bench.job(job_id)).crash_count == 1
-    assert (await bench.desk.get(job_id)).url is None
+    assert (await bench.job_admin.get(job_id)).url is None
     await bench.queue.fail(await bench.lease(), "invalid_payload: this version cannot read it")
     assert await ids(bench, DEAD) == [job_id]
-    assert "invalid_payload" in (await bench.desk.explain(job_id)).sentence
+    assert "invalid_payload" in (await bench.job_admin.explain(job_id)).sentence
 
 
 @pytest.mark.parametrize("payload", ["not json {", "[]", '{"url": 7, "labels": null}'])
@@ -385,16 +393,16 @@ async def test_a_job_whose_work_raised_to_the_last_is_told_as_failed(bench: Benc
 @pytest.mark.parametrize("scope", ["", "acme", "project:", "team:a", "key:" + "x" * 1000])
 async def test_a_scope_that_is_none_is_refused(bench: Bench, scope: str) -> None:
     with pytest.raises(InvalidInput, match="project:NAME"):
-        await bench.desk.set_quota(scope, 1)
-    assert await bench.desk.quotas() == []
+        await bench.job_admin.set_quota(scope, 1)
+    assert await bench.job_admin.quotas() == []
 
 
 async def test_a_quota_out_of_range_is_refused(bench: Bench) -> None:
     for most in (-1, 10**9):
         with pytest.raises(InvalidInput, match="most"):
-            await bench.desk.set_quota("project:a", most)
+            await bench.job_admin.set_quota("project:a", most)
 
 
 async def test_a_quota_that_is_not_there_cannot_be_removed(bench: Bench) -> None:
     with pytest.raises(NotFound, match="project:a"):
-        await bench.desk.remove_quota("project:a")
+        await bench.job_admin.remove_quota("project:a")

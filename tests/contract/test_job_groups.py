@@ -110,7 +110,7 @@ async def test_the_last_job_ends_the_group_and_that_is_told_once(bench: Bench) -
     [event] = await told(bench)
     assert event["jobs"] == {"done": 2, "failed": 1}
     assert (event["group"], event["total"], event["labels"]) == (group.id, 3, {"team": "a"})
-    assert [one.group_id for one in bench.told if isinstance(one, GroupEnded)] == [group.id]
+    assert [one.group_id for one in bench.signals_seen if isinstance(one, GroupEnded)] == [group.id]
 
 
 async def test_the_end_of_a_group_is_told_after_the_ends_of_its_jobs(bench: Bench) -> None:
@@ -255,11 +255,11 @@ async def test_results_of_a_group_are_kept_until_the_group_ends(bench: Bench) ->
     group = await bench.groups.make(config(3))
     first, second, third = await take(bench)
     await bench.ingest.settle("w1", [done(first), failed(second)])
-    shelves = job_retention(bench.book, QueueSettings(keep_finished=timedelta(0), keep_dead=timedelta(0)))
+    shelves = job_retention(bench.job_admin_store, QueueSettings(keep_finished=timedelta(0), keep_dead=timedelta(0)))
     await bench.jump(5)
     for _ in range(2):
         await Pruner(bench.database, shelves).run_once()
-        assert await bench.desk.purge(JobFilter()) == 0
+        assert await bench.job_admin.purge(JobFilter()) == 0
     assert len(await bench.groups.results(group.id)) == 2
     await bench.queue.extend([third.holder])
     await bench.ingest.settle("w1", [done(third)])

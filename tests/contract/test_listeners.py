@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from shoal.app import App, opened, rule_of
+from shoal.app import App, opened
+from shoal.app.address_rule import address_rule_of
 from shoal.base.parsing import Address
 from shoal.cli.child import _begun
 from shoal.egress import AddressRule
@@ -58,8 +59,8 @@ async def test_one_that_listens_everywhere_is_known_by_every_address_of_its_mach
 
 
 async def learned(app: App, port: int) -> None:
-    while ("127.0.0.1", port) not in {(str(address), number) for address, number in app.listeners.known}:
-        await app.listeners.run_once()
+    while ("127.0.0.1", port) not in {(str(address), number) for address, number in app.controller_addresses.known}:
+        await app.controller_addresses.run_once()
 
 
 async def test_a_separate_worker_does_not_fetch_from_a_controller(
@@ -67,17 +68,19 @@ async def test_a_separate_worker_does_not_fetch_from_a_controller(
 ) -> None:
     flags = {"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": "127.0.0.1:8700", **NETWORKS}
     async with served(sqlite_url) as shop, opened(load(flags, env={}).settings) as app:
-        assert refused(rule_of(app.settings), "127.0.0.1", shop.port) is None  # what its settings say
+        assert refused(address_rule_of(app.settings), "127.0.0.1", shop.port) is None  # what its settings say
         await asyncio.wait_for(learned(app, shop.port), PATIENCE_SECONDS)
-        rule = rule_of(app.settings, listeners=app.listeners)
+        rule = address_rule_of(app.settings, controllers=app.controller_addresses)
         assert refused(rule, "127.0.0.1", shop.port) == "self_connection"
         assert refused(rule, "127.0.0.1", shop.port + 1) is None
-        by_name = rule_of(app.settings, frozenset({("127.0.0.1", shop.port)}), app.listeners)
+        by_name = address_rule_of(app.settings, frozenset({("127.0.0.1", shop.port)}), app.controller_addresses)
         assert refused(by_name, "127.0.0.1", shop.port) is None  # as with a controller's own workers
         for name, value in flags.items():
             monkeypatch.setenv(name, value)
         async with _begun() as child:
-            assert refused(rule_of(child.settings, listeners=child.listeners), "127.0.0.1", shop.port)
+            assert refused(
+                address_rule_of(child.settings, controllers=child.controller_addresses), "127.0.0.1", shop.port
+            )
     async with opened(load(flags, env={}).settings) as app:  # it told that it stopped
-        await app.listeners.run_once()
-        assert app.listeners.known == frozenset()
+        await app.controller_addresses.run_once()
+        assert app.controller_addresses.known == frozenset()

@@ -41,14 +41,14 @@ HOUR = 3600
 
 
 class Office:
-    """The plan room on a bench."""
+    """The plan package on a bench."""
 
     def __init__(self, bench: Bench, backlog: int = 10_000) -> None:
         self.bench = bench
         self.store, self.events = SqlPolicies(), SqlEvents()
         self.sites = PolicyCrawls(bench.crawls)
         jobs = JobAdmin(bench.database, bench.queue, SqlJobAdmin(bench.settings.ageing))
-        self.policies = Policies(bench.database, self.store, bench.queue, self.sites, lambda: LOOPBACK)
+        self.policies = Policies(bench.database, self.store, bench.queue, self.sites, LOOPBACK)
         self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
         self.bookkeeper = RunRecorder(bench.database, self.events, self.store)
@@ -189,7 +189,7 @@ async def test_an_overlap_that_replaces_cancels_first_in_the_same_commit(office:
     await office.pass_()
     assert (await office.bench.job(old.holder.job_id)).state is JobState.CANCELLED
     assert await office.waiting() == [policy.id]
-    [told] = [one for one in office.bench.told if isinstance(one, JobMoved)]
+    [told] = [one for one in office.bench.signals_seen if isinstance(one, JobMoved)]
     assert (told.job_id, told.how, told.reason) == (old.holder.job_id, GrantEnd.CANCELLED, "replaced")
 
 
@@ -513,7 +513,7 @@ async def test_a_site_that_cannot_be_crawled_any_more_keeps_no_other_from_its_cr
     missed = await office.policies.get(broken.id)
     assert (missed.live_crawl, missed.runs) == (None, 0)
     assert (missed.next_run_at or 0) > (await office.policies.page_of())[0]
-    assert [one.policy_id for one in office.bench.told if isinstance(one, PolicyStuck)] == [broken.id]
+    assert [one.policy_id for one in office.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
 
 
 async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(office: Office) -> None:
@@ -522,7 +522,7 @@ async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(office: 
     await office.pass_()
     assert await office.waiting() == [fine.id]
     await office.pass_()
-    assert [one.policy_id for one in office.bench.told if isinstance(one, PolicyStuck)] == [broken.id]
+    assert [one.policy_id for one in office.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
 
 
 async def test_a_policy_whose_time_zone_is_gone_keeps_no_other_from_its_job(office: Office) -> None:
@@ -532,7 +532,7 @@ async def test_a_policy_whose_time_zone_is_gone_keeps_no_other_from_its_job(offi
     await office.bench.sql(f"UPDATE policy SET spec = '{spec}' WHERE id = '{broken.id}'")
     await office.pass_()
     assert await office.waiting() == [fine.id]
-    assert [told.policy_id for told in office.bench.told if isinstance(told, PolicyStuck)] == [broken.id]
+    assert [told.policy_id for told in office.bench.signals_seen if isinstance(told, PolicyStuck)] == [broken.id]
 
 
 async def test_a_site_is_crawled_now_when_somebody_says_so(office: Office) -> None:
@@ -607,5 +607,5 @@ async def test_a_job_is_explained_with_the_parts_of_its_priority(office: Office)
     await office.make(priority_base=60)
     await office.pass_()
     lease = await office.take()
-    said = to_api.job_explanation(await office.bench.desk.explain(lease.holder.job_id))
+    said = to_api.job_explanation(await office.bench.job_admin.explain(lease.holder.job_id))
     assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

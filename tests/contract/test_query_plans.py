@@ -74,7 +74,7 @@ SLOW = HostRate(timedelta(seconds=1))
 SHARED = HostRate(timedelta(0), walkers=2)
 FEW = HostRate(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
-ROOMS = ("frontier", "jobs", "hosts")
+QUERY_FILES = ("frontier", "jobs", "hosts")
 PLAN = {"ready_line", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
 EVENTS = {"last_event_before", "old_events", "forget_events", "forget_deliveries", "heads_between", "put_deliveries"}
@@ -395,7 +395,7 @@ async def lease_by_host(bench: Bench) -> None:
     )
     taker = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
     [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, taker))
-    await bench.desk.explain(lease.holder.job_id)
+    await bench.job_admin.explain(lease.holder.job_id)
     release = [states.release(lease.holder.job_id, lease.holder.epoch, "no")]
     await bench.database.run(lambda tx: bench.queue.finish_and_lease_in(tx, release, taker, 20))
 
@@ -456,7 +456,7 @@ async def ask_desk(bench: Bench) -> None:
     """All that people ask of jobs: lists, replay, cancel, purge, quotas, why."""
     scopes = [f"project:{new_id('job')}" for _ in range(2)]  # others count theirs in the same database
     for scope in scopes:
-        await bench.desk.set_quota(scope, 1)
+        await bench.job_admin.set_quota(scope, 1)
         jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]
         await bench.queue.enqueue([*jobs, NewJob(JobId(new_id("job")), "page", None, lane="n2")])
     [hurried] = (await bench.queue.finish_and_lease([], LeaseRequest("w9", ["page"], ["n2"], waits=False), 1)).leases
@@ -467,21 +467,21 @@ async def ask_desk(bench: Bench) -> None:
     await bench.queue.finish(leases[0])
     await bench.lose()
     leases = await bench.queue.lease("w9", ["page"], ["n2"], 4)
-    await bench.desk.quotas()
-    await bench.desk.remove_quota(scopes[1])
+    await bench.job_admin.quotas()
+    await bench.job_admin.remove_quota(scopes[1])
     failing = replace(leases[0], attempts=leases[0].max_attempts - 1)
     await bench.queue.fail(failing, "no")
     lists = (JobFilter(), JobFilter(kind="rare"), JobFilter(JobState.LOCKED), JobFilter(dead=True))
     for which in (*lists, JobFilter(run_id="run_9")):
-        await bench.desk.newest(which, limit=20)
+        await bench.job_admin.newest(which, limit=20)
     parked = await bench.sql("SELECT id FROM job WHERE due = 2 LIMIT 1")
     for job_id in ("job_49000", "later_49000", *[row["id"] for row in parked]):
-        await bench.desk.explain(job_id)
-    await bench.desk.retry(leases[0].holder.job_id)
-    await bench.desk.cancel("job_49000")
+        await bench.job_admin.explain(job_id)
+    await bench.job_admin.retry(leases[0].holder.job_id)
+    await bench.job_admin.cancel("job_49000")
     await bench.jump(1)
     for which in (JobFilter(dead=True), JobFilter(dead=False)):
-        await bench.desk.purge(which, limit=50)
+        await bench.job_admin.purge(which, limit=50)
 
 
 async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
@@ -504,7 +504,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
 
 async def schedule(bench: Bench) -> None:
     """A pass over many policies of which few are due, beside a line that is full; then those are owed a run."""
-    scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.desk, bench.signals, LINKS)
+    scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.job_admin, bench.signals, LINKS)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500
     await bench.sql("UPDATE policy SET queued = 1 WHERE runs = 1")
@@ -539,7 +539,7 @@ async def tell(bench: Bench) -> None:
 def names_in(dialect: str) -> set[str]:
     """The queries of the frontier, of the queue and of the hosts, and those of plans and events that may read much."""
     folder = files("shoal.store.sql").joinpath("queries")
-    texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in ROOMS]
+    texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in QUERY_FILES]
     texts.append(folder.joinpath(dialect, "job_hosts.sql").read_text())
     return PLAN | EVENTS | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
 

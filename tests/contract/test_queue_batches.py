@@ -114,7 +114,7 @@ async def test_one_signal_names_all_new_jobs_of_a_batch(bench: Bench) -> None:
     await bench.queue.enqueue([new("k")])
     jobs = [new("k"), new(), new()]
     await bench.queue.enqueue(jobs)
-    told = [signal for signal in bench.told if isinstance(signal, JobEnqueued)]
+    told = [signal for signal in bench.signals_seen if isinstance(signal, JobEnqueued)]
     assert [signal.job_ids for signal in told[1:]] == [(jobs[1].id, jobs[2].id)]
 
 
@@ -432,7 +432,7 @@ async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
 
 async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit(postgres_bench: Bench) -> None:
     bench = postgres_bench
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     jobs = [new(scopes=("project:a",)) for _ in range(2)]
     await bench.queue.enqueue(jobs)
     with pytest.raises(BackendUnavailable):
@@ -483,4 +483,4 @@ async def test_new_jobs_wait_in_the_lanes_that_were_chosen_for_them(bench: Bench
     )
     await queue.enqueue([new(), new()])
     assert await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n7")) == 2
-    assert [signal.lane for signal in bench.told if isinstance(signal, JobEnqueued)] == ["n7"]
+    assert [signal.lane for signal in bench.signals_seen if isinstance(signal, JobEnqueued)] == ["n7"]

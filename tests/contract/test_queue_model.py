@@ -71,7 +71,7 @@ class Ground:
             lambda: DICE,
         )
         self.bench.queue = self.queue
-        self.bench.desk = JobAdmin(self.bench.database, self.queue, self.bench.book)
+        self.bench.job_admin = JobAdmin(self.bench.database, self.queue, self.bench.job_admin_store)
         if self.bench.dialect == "postgres":
             self.run(self.bench.sql(FAKE_CLOCK))
             self.run(self.bench.sql(f"UPDATE store_clock SET shift = {self.bench.clock.micros()}"))
@@ -296,13 +296,13 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.some_page(place)
         ended = job.state in ("done", "failed", "expired")
         self.model.cancel_any(job.id, "by hand")
-        self.agreed(not ended, self.bench.desk.cancel(job.id, "by hand"))
+        self.agreed(not ended, self.bench.job_admin.cancel(job.id, "by hand"))
 
     @rule(place=st.integers(0, 20), dead=st.booleans())
     def replay(self, place: int, dead: bool) -> None:
         """A person tries a dead letter again, or what is none."""
         job = self.some_page(place, DEAD_LETTERS if dead else None)
-        self.agreed(self.model.replay(job.id), self.bench.desk.retry(job.id))
+        self.agreed(self.model.replay(job.id), self.bench.job_admin.retry(job.id))
 
     def some_page(self, place: int, states: Sequence[str] | None = None) -> ModelJob:
         """Jobs of runs are not for people to touch by themselves."""

@@ -31,7 +31,7 @@ def ids(leases: list[Lease]) -> list[str]:
 
 
 async def test_a_scope_never_has_more_than_its_quota(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 2)
+    await bench.job_admin.set_quota("project:a", 2)
     jobs = [new("project:a") for _ in range(5)]
     await bench.queue.enqueue(jobs)
     first = await lease(bench)
@@ -39,12 +39,12 @@ async def test_a_scope_never_has_more_than_its_quota(bench: Bench) -> None:
     assert await lease(bench, holder="w2") == []
     await bench.queue.finish(first[0])
     assert ids(await lease(bench)) == [jobs[2].id]
-    [quota] = await bench.desk.quotas()
+    [quota] = await bench.job_admin.quotas()
     assert (quota.most, quota.locked, quota.parked) == (2, 2, 2)
 
 
 async def test_blocked_jobs_at_the_head_do_not_hide_others(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     blocked = [new("project:a", priority=90) for _ in range(50)]
     free = new(priority=10)
     await bench.queue.enqueue([*blocked, free])
@@ -61,7 +61,7 @@ class CutSoon(Severed):
 
 
 async def test_leases_granted_before_a_store_outage_are_kept(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     jobs = [new("project:a"), new("project:a"), new()]
     await bench.queue.enqueue(jobs)
     assert ids(await lease(bench.over(CutSoon(bench.database)), 2)) == [jobs[0].id]
@@ -69,7 +69,7 @@ async def test_leases_granted_before_a_store_outage_are_kept(bench: Bench) -> No
 
 
 async def test_a_crowd_that_may_not_run_is_put_aside_by_few_statements(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a%", 0)
+    await bench.job_admin.set_quota("project:a%", 0)
     free = [new("project:ab"), new()]
     await bench.queue.enqueue([*[new("project:a%", priority=90) for _ in range(2_500)], *free])
     assert ids(await lease(bench, 5)) == [job.id for job in free]
@@ -89,14 +89,14 @@ async def test_a_key_runs_one_job_at_a_time_in_the_order_of_the_line(bench: Benc
 
 
 async def test_a_quota_may_widen_a_key(bench: Bench) -> None:
-    await bench.desk.set_quota("key:k", 3)
+    await bench.job_admin.set_quota("key:k", 3)
     await bench.queue.enqueue([new("key:k") for _ in range(5)])
     assert len(await lease(bench)) == 3
 
 
 async def test_a_job_is_granted_only_if_all_its_quotas_allow_it(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 5)
-    await bench.desk.set_quota("label:team=x", 1)
+    await bench.job_admin.set_quota("project:a", 5)
+    await bench.job_admin.set_quota("label:team=x", 1)
     jobs = [new("project:a", "label:team=x"), new("project:a", "label:team=x"), new("project:a")]
     await bench.queue.enqueue(jobs)
     assert ids(await lease(bench)) == [jobs[0].id, jobs[2].id]
@@ -114,14 +114,14 @@ async def test_every_end_of_a_grant_frees_its_quota(bench: Bench) -> None:
         elif end == "fail":
             await bench.queue.fail(got, "boom")
         elif end == "release":
-            await bench.desk.cancel(jobs[1].id)
+            await bench.job_admin.cancel(jobs[1].id)
             await bench.queue.release(got, "slice")
         elif end == "lose":
             await bench.queue.lose(got, "died")
         elif end == "expire":
             await bench.lose()
         else:
-            await bench.desk.cancel(got.holder.job_id)
+            await bench.job_admin.cancel(got.holder.job_id)
         assert await bench.number("SELECT count(*) FROM job_seat") == 0, end
         for one in await lease(bench):
             await bench.queue.finish(one)
@@ -149,14 +149,14 @@ async def test_a_parked_job_was_never_granted(bench: Bench) -> None:
     parked = await bench.job(jobs[1].id)
     assert (parked.state, parked.lease_epoch, parked.parked, parked.lease_holder) == (J.PENDING, 0, "key:k", None)
     assert await bench.grants(parked.id) == []
-    said = await bench.desk.explain(parked.id)
+    said = await bench.job_admin.explain(parked.id)
     assert (said.reason, said.facts) == ("quota", {"scope": "key:k", "most": 1, "locked": 1})
 
 
 async def test_a_quota_counts_what_runs_already_and_stops_none_of_it(bench: Bench) -> None:
     await bench.queue.enqueue([new("project:a") for _ in range(6)])
     running = await lease(bench, 3)
-    assert (await bench.desk.set_quota("project:a", 2)).locked == 3
+    assert (await bench.job_admin.set_quota("project:a", 2)).locked == 3
     assert await lease(bench) == []
     await bench.queue.finish(running[0])
     assert await lease(bench) == []
@@ -165,23 +165,23 @@ async def test_a_quota_counts_what_runs_already_and_stops_none_of_it(bench: Benc
 
 
 async def test_a_quota_of_none_stops_a_scope_and_its_end_lets_it_go_on(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 0)
+    await bench.job_admin.set_quota("project:a", 0)
     await bench.queue.enqueue([new("project:a") for _ in range(3)])
     assert await lease(bench) == []
-    await bench.desk.remove_quota("project:a")
+    await bench.job_admin.remove_quota("project:a")
     assert len(await lease(bench)) == 3
 
 
 async def test_a_raised_quota_lets_more_in_at_once(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     await bench.queue.enqueue([new("project:a") for _ in range(5)])
     assert len(await lease(bench)) == 1
-    await bench.desk.set_quota("project:a", 3)
+    await bench.job_admin.set_quota("project:a", 3)
     assert len(await lease(bench)) == 2
 
 
 async def test_the_janitor_counts_only_running_jobs_against_a_quota(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     jobs = [new("project:a") for _ in range(2)]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
@@ -197,7 +197,7 @@ async def test_the_janitor_counts_only_running_jobs_against_a_quota(bench: Bench
 
 async def test_a_lease_that_must_not_wait_leaves_a_locked_quota_to_the_sweep(postgres_bench: Bench) -> None:
     bench = postgres_bench
-    await bench.desk.set_quota("project:a", 5)
+    await bench.job_admin.set_quota("project:a", 5)
     jobs = [new("project:a"), new("project:a"), new("project:b")]
     await bench.queue.enqueue(jobs)
     hurried = LeaseRequest("w2", ["page"], waits=False)
@@ -217,7 +217,7 @@ async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
     await bench.queue.finish(got)
-    await bench.desk.cancel(jobs[1].id)  # the one that was let into the line goes away
+    await bench.job_admin.cancel(jobs[1].id)  # the one that was let into the line goes away
     assert await lease(bench) == []
     assert "no room" in (await bench.janitor().run_once()).did
     assert ids(await lease(bench)) == [jobs[2].id]
@@ -232,7 +232,7 @@ async def test_the_janitor_comes_to_every_scope_however_many_are_full(
     await bench.queue.enqueue([*full, *lost])
     got = {one.holder.job_id: one for one in await lease(bench)}
     await bench.queue.finish(got[lost[0].id])
-    await bench.desk.cancel(lost[1].id)  # the one that was let into the line goes away
+    await bench.job_admin.cancel(lost[1].id)  # the one that was let into the line goes away
     sweeper = bench.janitor()
     for _ in range(3):
         await sweeper.run_once()
@@ -240,7 +240,7 @@ async def test_the_janitor_comes_to_every_scope_however_many_are_full(
 
 
 async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Bench) -> None:
-    await bench.desk.set_quota("project:a", 3)
+    await bench.job_admin.set_quota("project:a", 3)
     await bench.queue.enqueue([new("project:a") for _ in range(40)])
     held, most, done = 0, 0, 0
 
@@ -265,8 +265,8 @@ async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Benc
 
 
 async def test_a_quota_of_a_project_or_a_label_holds_for_its_crawls(bench: Bench) -> None:
-    await bench.desk.set_quota("project:acme", 1)
-    await bench.desk.set_quota("label:team=x", 1)
+    await bench.job_admin.set_quota("project:acme", 1)
+    await bench.job_admin.set_quota("label:team=x", 1)
     first, second = await bench.submit(project="acme"), await bench.submit(project="acme")
     third = await bench.submit(project="other", labels={"team": "x"})
     fourth = await bench.submit(project="other", labels={"team": "x"})
@@ -281,7 +281,7 @@ async def test_a_cancelled_parked_job_leaves_nothing_behind(bench: Bench) -> Non
     jobs = [new("key:k"), new("key:k")]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
-    await bench.desk.cancel(jobs[1].id)
+    await bench.job_admin.cancel(jobs[1].id)
     await bench.queue.finish(got)
     await bench.janitor().run_once()
     assert await bench.number("SELECT count(*) FROM job_seat") == 0
@@ -338,7 +338,7 @@ async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: 
 
 async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a_lease(postgres_bench: Bench) -> None:
     bench = postgres_bench
-    await bench.desk.set_quota("project:acme", 5)
+    await bench.job_admin.set_quota("project:acme", 5)
     await bench.submit(project="acme", workers=2)
     [first] = await bench.queue.lease("w1", [KIND], ["shared"], 1)
     gate, counted = Gate("leave_seats"), Counted(bench.database)
@@ -348,7 +348,7 @@ async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a
 
 async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_bench: Bench) -> None:
     bench = postgres_bench
-    await bench.desk.set_quota("project:acme", 5)
+    await bench.job_admin.set_quota("project:acme", 5)
     jobs = [new("project:acme"), new("project:acme")]
     await bench.queue.enqueue(jobs)
     await lease(bench, 1)
@@ -357,7 +357,7 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
 
     async def cancel_both(tx: Tx) -> None:
         for job in jobs:
-            await gated.desk.cancel_in(tx, job.id, "replaced")
+            await gated.job_admin.cancel_in(tx, job.id, "replaced")
 
     await cross(bench, gated.database.run(cancel_both), gate, counted, "page")
 
@@ -365,7 +365,7 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
 async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(postgres_bench: Bench) -> None:
     """The one who counts may wait for a host that the one who ends has: that was a circle, too."""
     bench = postgres_bench
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     jobs = [new("project:a"), new("project:a")]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
@@ -412,7 +412,7 @@ async def empty_seats(bench: Bench) -> int:
 
 async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgres_bench: Bench) -> None:
     bench = postgres_bench
-    await bench.desk.set_quota("project:a", 1)
+    await bench.job_admin.set_quota("project:a", 1)
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
     gate = Gate("leave_seats")
@@ -430,7 +430,7 @@ async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(pos
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
     gate = Gate("seat_locked")  # it had none: the scope is limited only now
-    mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).desk.set_quota("project:a", 1))
+    mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).job_admin.set_quota("project:a", 1))
     await gate.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))
     await blocked_or_done(bench, ending)

@@ -1,7 +1,7 @@
 """A run's state shows its first attempt and its end, and nothing of the tries between: scenarios 1 to 3 of the workers'
 design, for crawls and for analyses, with the number of attempts and the pauses that were set."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -88,9 +88,9 @@ class AnalysisRun:
 
 @pytest.fixture
 async def patient(bench: Bench) -> Bench:
-    """Rooms with other numbers than the defaults: WORKER_JOB_ATTEMPTS=3, WORKER_BACKOFF_MS=5000."""
+    """A bench with other settings than the defaults: WORKER_JOB_ATTEMPTS=3, WORKER_BACKOFF_MS=5000."""
     settings = QueueSettings(job_attempts=ATTEMPTS, backoff=timedelta(seconds=BACKOFF))
-    return Bench(bench.url, bench.database, bench.clock, bench.dialect, settings, _line=bench._line)
+    return replace(bench, settings=settings, signals_seen=[])
 
 
 @pytest.fixture(params=["crawl", "analysis"])

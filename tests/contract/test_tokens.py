@@ -117,7 +117,7 @@ async def test_a_store_that_takes_no_note_of_use_lets_the_holder_in_and_tells(be
     minted = await tokens.create(wish(), ME)
     severed.writes = False
     assert await tokens.verify(minted.text) is not None
-    [told] = [signal for signal in bench.told if isinstance(signal, TokenUseNotRecorded)]
+    [told] = [signal for signal in bench.signals_seen if isinstance(signal, TokenUseNotRecorded)]
     assert told.token_id == minted.token.id
 
 
@@ -272,7 +272,7 @@ async def unwritable(tx: Tx, subject: str) -> None:
 
 
 async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> None:
-    await bench.desk.set_quota("project:old", 1)
+    await bench.job_admin.set_quota("project:old", 1)
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)
     await bench.enqueue()
@@ -281,15 +281,15 @@ async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> 
     bodies = FolderBodies(Path("nowhere"), bench.clock)
     archivist = FrontierAdmin(bench.database, bench.crawls, bench.queue, archive, bodies)
     deeds = [
-        bench.desk.set_quota("project:new", 1, noting=unwritable),
-        bench.desk.remove_quota("project:old", noting=unwritable),
-        bench.desk.purge(JobFilter(), noting=unwritable),
+        bench.job_admin.set_quota("project:new", 1, noting=unwritable),
+        bench.job_admin.remove_quota("project:old", noting=unwritable),
+        bench.job_admin.purge(JobFilter(), noting=unwritable),
         bench.crawls.stop(crawl.id, force=True, noting=unwritable),
         archivist.erase(crawl.id, noting=unwritable),
     ]
     for deed in deeds:
         with pytest.raises(BackendUnavailable):
             await deed
-    assert [quota.scope for quota in await bench.desk.quotas()] == ["project:old"]
+    assert [quota.scope for quota in await bench.job_admin.quotas()] == ["project:old"]
     assert await bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 1
     assert await bench.state(crawl) is CrawlState.STOPPED

@@ -75,7 +75,7 @@ class Forgetful:
 
 @asynccontextmanager
 async def process(url: str, signals: Signals | None = None) -> AsyncIterator[App]:
-    """The rooms as one process has them; two of these share nothing but the store."""
+    """The app of one process; two of these share nothing but the store."""
     async with opened(load({"DATABASE_URL": url}).settings, signals) as app:
         yield app
 

@@ -139,11 +139,9 @@ class Days:
         self.dying = Dying(self.bench.database, self.dice, 0.05)
         mortal = self.bench.over(self.dying)
         database = self.bench.database
-        self.policies = Policies(
-            database, self.store, self.bench.queue, PolicyCrawls(self.bench.crawls), lambda: LOOPBACK
-        )
+        self.policies = Policies(database, self.store, self.bench.queue, PolicyCrawls(self.bench.crawls), LOOPBACK)
         self.intake = PolicyImporter(database, self.store, self.policies)
-        self.webhooks = Webhooks(database, self.hooks, self.events, lambda: LOOPBACK)
+        self.webhooks = Webhooks(database, self.hooks, self.events, LOOPBACK)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
         self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
         self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
@@ -160,7 +158,7 @@ class Days:
         self.server.scripts["/hook"] = self.receive
 
     def scheduler(self, bench: Bench) -> Scheduler:
-        return Scheduler(bench.database, self.store, bench.queue, bench.desk, bench.signals, backlog=1_000_000)
+        return Scheduler(bench.database, self.store, bench.queue, bench.job_admin, bench.signals, backlog=1_000_000)
 
     def site_scheduler(self, bench: Bench) -> SiteScheduler:
         return SiteScheduler(bench.database, self.store, PolicyCrawls(bench.crawls), bench.signals)

@@ -1,6 +1,7 @@
 """Real crawls in the test's own process: the whole engine on a real store, against a scripted site on loopback."""
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,15 @@ from shoal.settings_loader import load
 Answer = tuple[int, dict[str, str], str | bytes]
 CLOCK = SystemClock()
 Script = Callable[[str], Answer | None]
+
+
+def altered(app: App, *, database: Any = None, frontier: Any = None) -> App:
+    """Return an app whose walkers use another database or frontier; everything else is shared with the given one."""
+    other = copy.copy(app)
+    other.database = database or app.database
+    other.stores = copy.copy(app.stores)
+    other.stores.frontier = frontier or app.stores.frontier
+    return other
 
 
 def html(title: str, *links: str, text: str = "") -> Answer:
@@ -123,7 +133,7 @@ class Crawler:
         return await self.app.crawls.get(crawl.id)
 
     async def pages(self, seen: CrawlStatus) -> dict[str, Page]:
-        rows = await self.app.database.read(lambda tx: self.app.pages.after(tx, seen.crawl.number, 0, 10_000))
+        rows = await self.app.database.read(lambda tx: self.app.stores.pages.after(tx, seen.crawl.number, 0, 10_000))
         return {page.url.partition("/")[2].partition("/")[2].partition("/")[2] or "/": page for _, page in rows}
 
 

@@ -63,7 +63,7 @@ async def test_a_removed_crawl_leaves_no_bodies(crawler: Crawler) -> None:
     async with serving(ScriptedSite(shop)) as site:
         seen = await crawler.crawl(site, keep_bodies=True)
     places = [place_of(page) for page in (await crawler.pages(seen)).values()]
-    await crawler.app.archivist().erase(seen.crawl.id)
+    await crawler.app.frontier_admin.erase(seen.crawl.id)
     for place in places:
         assert place is not None
         with pytest.raises(NotFound):
@@ -107,7 +107,7 @@ async def test_without_room_for_a_robots_txt_the_walk_ends_before_a_page_counts_
     async def no_room(*values: object) -> None:
         raise StorageFull("the store")
 
-    monkeypatch.setattr(crawler.app.hosts, "keep_robots", no_room)
+    monkeypatch.setattr(crawler.app.stores.hosts, "keep_robots", no_room)
     async with serving(ScriptedSite(shop)) as site:
         crawl = await crawler.submit(site)
         with pytest.raises(StorageFull):

@@ -19,7 +19,7 @@ async def crawl_of(crawler: Crawler, *seeds: str, **options: str) -> tuple[Crawl
     crawl = await crawler.app.crawls.submit(config, named=list(seeds))
     await crawler.walk(crawl)
     seen = await crawler.app.crawls.get(crawl.id)
-    rows = await crawler.app.database.read(lambda tx: crawler.app.pages.after(tx, crawl.number, 0, 100))
+    rows = await crawler.app.database.read(lambda tx: crawler.app.stores.pages.after(tx, crawl.number, 0, 100))
     return seen, {page.url: page for _, page in rows}
 
 
@@ -70,7 +70,7 @@ async def test_a_link_that_cannot_be_reached_is_tried_again_in_a_crawl_of_one_se
         config = CrawlConfig(seeds=[f"{site.url}/"], speed="max", sitemap="off", scope="any", robots="ignore")
         crawl = await crawler.app.crawls.submit(config, named=[f"{site.url}/", dead])
         await crawler.walk(crawl)
-    rows = await crawler.app.database.read(lambda tx: crawler.app.pages.after(tx, crawl.number, 0, 10))
+    rows = await crawler.app.database.read(lambda tx: crawler.app.stores.pages.after(tx, crawl.number, 0, 10))
     assert {page.url: page.attempt for _, page in rows} == {f"{site.url}/": 1, dead: 4}
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
@@ -23,7 +22,7 @@ from shoal.crawl.states import CrawlState
 from shoal.runners import make_walker
 from shoal.settings_loader import load
 from shoal.work.lease_renewer import LeaseRenewer
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 T = TypeVar("T")
 
@@ -59,7 +58,7 @@ async def test_a_page_under_many_addresses_is_fetched_once_by_the_crawls_own_rul
     async with serving(ScriptedSite(lambda path: html(path, *links))) as site:
         rules = {"sort_query": True, "drop_params": ["ref"], "keep_params": ["sid"]}
         seen = await crawler.crawl(site, "/?ref=seed", depth=1, **rules)
-        said = await crawler.app.archivist().explain(seen.crawl.id, f"{site.url}/p?ref=9&b=2&a=1", 2083)
+        said = await crawler.app.frontier_admin.explain(seen.crawl.id, f"{site.url}/p?ref=9&b=2&a=1", 2083)
     assert sorted(site.asked) == ["/", "/p?a=1&b=2", "/p?sid=5", "/robots.txt"]
     assert (said.state, said.url) == (UrlState.FETCHED, f"{site.url}/p?a=1&b=2")
 
@@ -198,7 +197,7 @@ async def test_an_endless_calendar_is_quarantined_and_real_pages_are_not(crawler
         seen = await crawler.crawl(site, depth=10_000)
     assert seen.crawl.state is CrawlState.COMPLETED
     assert 100 < seen.counts.pages < 400
-    [trap] = await crawler.app.database.read(lambda tx: crawler.app.frontier.traps(tx, seen.crawl.number))
+    [trap] = await crawler.app.database.read(lambda tx: crawler.app.stores.frontier.traps(tx, seen.crawl.number))
     assert (trap.pattern, trap.state) == (f"{site.url}/cal?month=", TrapState.QUARANTINED)
     assert trap.count > 0
     assert "real" in await crawler.pages(seen)
@@ -230,7 +229,7 @@ async def test_a_released_pattern_is_crawled_and_not_quarantined_again(crawler: 
         crawl = await crawler.submit(site, depth=10_000, max_pages=150)
         trapped = f"{site.url}/cal?month="
         await crawler.app.database.run(
-            lambda tx: crawler.app.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
+            lambda tx: crawler.app.stores.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
         )
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         await crawler.app.queue.release(lease, "not yet")
@@ -353,7 +352,7 @@ async def test_a_commit_whose_response_was_lost_is_neither_lost_nor_repeated(cra
         crawl = await crawler.submit(site)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         deaf = Deaf(crawler.app, crawl.id, {2, 4})
-        walker = make_walker(replace(crawler.app, database=cast(Any, deaf)), crawl, lease.holder, lambda: True)
+        walker = make_walker(altered(crawler.app, database=deaf), crawl, lease.holder, lambda: True)
         with pytest.raises(LeaseLost):  # the job has ended: there is nothing more to bring
             await walker.run()
     seen = await crawler.app.crawls.get(crawl.id)
@@ -398,8 +397,8 @@ async def test_the_number_of_urls_in_a_commit_is_limited(crawler: Crawler) -> No
     async with serving(ScriptedSite(heavy, seconds=0.3)) as site:
         crawl = await crawler.submit(site, depth=1)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        weighing = Weighing(crawler.app.frontier)
-        app = replace(crawler.app, frontier=cast(Any, weighing))
+        weighing = Weighing(crawler.app.stores.frontier)
+        app = altered(crawler.app, frontier=weighing)
         assert await make_walker(app, crawl, lease.holder, lambda: True).run() == "drained"
     seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.counts.pages, seen.counts.skipped) == (11, {"depth": 70_000})

@@ -57,7 +57,7 @@ async def test_every_link_between_pages_is_in_the_graph(crawler: Crawler) -> Non
     pages = await crawler.pages(seen)
     names = {key(seen, page.url): path for path, page in pages.items()}
     rows = await crawler.app.database.read(
-        lambda tx: crawler.app.pages.links_after(tx, seen.crawl.number, 0, len(pages) + 1)
+        lambda tx: crawler.app.stores.pages.links_after(tx, seen.crawl.number, 0, len(pages) + 1)
     )
     found = {names[source]: [names[target] for target in unpack(blob).followed()] for _, source, blob in rows}
     assert len(found) == len(pages) >= 60

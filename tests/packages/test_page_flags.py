@@ -21,9 +21,9 @@ async def test_flags_are_kept_with_the_page_and_told_by_explain(crawler: Crawler
         pages = await crawler.pages(seen)
         assert PageFlag(pages["undeclared"].flags) == PageFlag.ENCODING_GUESSED
         assert pages["/"].flags == 0
-        said = await crawler.app.archivist().explain(seen.crawl.id, f"{site.url}/undeclared", 2083)
+        said = await crawler.app.frontier_admin.explain(seen.crawl.id, f"{site.url}/undeclared", 2083)
         assert said.facts["flags"] == "encoding_guessed"
-        plain = await crawler.app.archivist().explain(seen.crawl.id, f"{site.url}/", 2083)
+        plain = await crawler.app.frontier_admin.explain(seen.crawl.id, f"{site.url}/", 2083)
         assert "flags" not in plain.facts
 
 

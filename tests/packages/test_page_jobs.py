@@ -45,7 +45,7 @@ async def work_off(app: App, jobs: PageJobBatch, group: Group, size: int = 10) -
     """Work as a page child does until the group is over; everything that was brought home."""
     finished: list[ResultDelivery | PutOff] = []
     everything: list[ResultDelivery | PutOff] = []
-    while (await app.groups.get(group.id)).state is GroupState.OPEN:
+    while (await app.page_jobs.groups.get(group.id)).state is GroupState.OPEN:
         leases = await jobs.settle(finished, "w1", size)
         finished = list(await asyncio.gather(*[jobs.run(lease) for lease in leases]))
         everything += finished
@@ -56,9 +56,9 @@ async def fetch(app: App, *urls: str, **more: Any) -> dict[str, Result]:
     """What each URL gave, after all of its attempts."""
     jobs = page_job_runner(app)
     try:
-        group = await app.groups.make(GroupConfig.read({"urls": list(urls), **more}))
+        group = await app.page_jobs.groups.make(GroupConfig.read({"urls": list(urls), **more}))
         await work_off(app, jobs, group)
-        return {one.result.url: one.result for one in await app.groups.results(group.id, limit=1000)}
+        return {one.result.url: one.result for one in await app.page_jobs.groups.results(group.id, limit=1000)}
     finally:
         jobs.close()
 
@@ -152,7 +152,7 @@ async def test_a_label_that_nobody_knows_is_refused_and_nothing_is_stored(app: A
     with pytest.raises(InvalidInput, match="'eu' is the label of no proxy here") as refusal:
         await fetch(app, "http://127.0.0.1/a", crawl_config={"proxy": "eu"})
     assert refusal.value.facts["field"] == "crawl_config.proxy"
-    assert await app.groups.newest() == []
+    assert await app.page_jobs.groups.newest() == []
 
 
 async def test_a_worker_that_does_not_know_the_label_says_so_and_does_not_go_out_by_itself(
@@ -252,29 +252,29 @@ async def test_a_group_of_a_later_version_keeps_no_other_job_from_being_done(
     async with serving(ScriptedSite(lambda path: html("x"))) as site:
         with monkeypatch.context() as upgraded:
             upgraded.setattr("shoal.page_jobs.groups.PageSpec", LaterSpec)
-            later = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"], "max_retry": 0}))
-        ours = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/b"]}))
+            later = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"], "max_retry": 0}))
+        ours = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/b"]}))
         jobs = page_job_runner(app)
         try:
             await work_off(app, jobs, ours)
             await work_off(app, jobs, later)
         finally:
             jobs.close()
-        [result] = await app.groups.results(later.id)
+        [result] = await app.page_jobs.groups.results(later.id)
         assert result.result.error_code == "unreadable_job"
-        assert (await app.groups.get(later.id)).jobs == {"failed": 1}
+        assert (await app.page_jobs.groups.get(later.id)).jobs == {"failed": 1}
 
 
 async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> None:
     async with serving(ScriptedSite(lambda path: html("x"))) as site:
         jobs = page_job_runner(app)
         try:
-            group = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"]}))
+            group = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
             delivery = await jobs.run(lease)
-            await app.groups.cancel(group.id)
+            await app.page_jobs.groups.cancel(group.id)
             assert await jobs.settle([delivery], "w1", 1) == []
-            assert await app.groups.results(group.id) == []
+            assert await app.page_jobs.groups.results(group.id) == []
         finally:
             jobs.close()
 
@@ -317,10 +317,10 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         jobs = page_job_runner(app)
         try:
             await fetch(app, f"{there.url}/first")
-            number = (await app.database.run(lambda tx: app.hosts.numbers(tx, [there.url])))[there.url]
+            number = (await app.database.run(lambda tx: app.stores.hosts.numbers(tx, [there.url])))[there.url]
             held = {number: HostNews(there.url, status=429, hold=100_000_000, first=1, most=1)}
-            await app.database.run(lambda tx: app.hosts.hear(tx, held))
-            await app.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
+            await app.database.run(lambda tx: app.stores.hosts.hear(tx, held))
+            await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
             put_off = await jobs.run(lease)
         finally:
@@ -338,15 +338,15 @@ async def test_what_robots_are_known_to_forbid_takes_no_slot(store_url: str, tmp
     ):
         jobs = page_job_runner(app)
         try:
-            group = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/first"]}))
+            group = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/first"]}))
             await work_off(app, jobs, group)
             before = await next_slot(app, site)
-            group = await app.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/second"]}))
+            group = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/second"]}))
             await work_off(app, jobs, group)
             after = await next_slot(app, site)
         finally:
             jobs.close()
-        [told] = await app.groups.results(group.id)
+        [told] = await app.page_jobs.groups.results(group.id)
     assert told.result.error_code == "robots_denied"
     assert after == before
     assert site.asked == ["/robots.txt"]

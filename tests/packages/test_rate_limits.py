@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
@@ -16,7 +15,7 @@ from shoal.crawl.states import CrawlState
 from shoal.hosts.throttle import HostHeld, HostNews
 from shoal.runners import make_walker
 from shoal.settings_loader import load
-from tests.packages.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving
+from tests.packages.conftest import CLOCK, Answer, Crawler, ScriptedSite, altered, html, serving
 from tests.support.recorder import Told
 
 T = TypeVar("T")
@@ -108,7 +107,7 @@ async def oversee(
     crawl = await crawler.submit(site)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     overseen = Overseen(crawler.app, throttle, first)
-    app = replace(crawler.app, database=cast(Any, overseen))
+    app = altered(crawler.app, database=overseen)
     walker = make_walker(app, crawl, lease.holder, lambda: True)
     overseen.stalled = walker.stalled_for
     assert await walker.run() == "drained"
@@ -287,8 +286,8 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
 
     async def hold() -> None:
         async def commit(tx: Tx) -> None:
-            [host] = (await crawler.app.hosts.numbers(tx, [site.url])).values()
-            await crawler.app.hosts.hear(tx, {host: HostNews(site.url, 429, hold=300_000, first=1, most=1)})
+            [host] = (await crawler.app.stores.hosts.numbers(tx, [site.url])).values()
+            await crawler.app.stores.hosts.hear(tx, {host: HostNews(site.url, 429, hold=300_000, first=1, most=1)})
 
         await crawler.app.database.run(commit)
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from shoal.pages.links import unpack
 from shoal.pages.page import Page
 from shoal.pages.warc import kind_of, pieces
 from shoal.runners import make_walker
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
 
@@ -154,7 +154,7 @@ async def test_what_the_earlier_crawl_has_in_quarantine_is_found(crawler: Crawle
         crawl = await crawler.submit(site, depth=5)
         trapped = f"{site.url}/cal?month="
         await crawler.app.database.run(
-            lambda tx: crawler.app.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
+            lambda tx: crawler.app.stores.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
         )
         await crawler.walk(crawl)
         first = await crawler.app.crawls.get(crawl.id)
@@ -212,7 +212,7 @@ async def test_a_url_that_only_unchanged_pages_link_to_is_explained_by_the_crawl
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)
         third = await again(crawler, site, second, depth=5)
-    archivist = crawler.app.archivist()
+    archivist = crawler.app.frontier_admin
     said = await archivist.explain(third.crawl.id, "http://elsewhere.example/", 2000)
     assert "pages that have not changed were not read again" in said.sentence
     assert f"In crawl {first.crawl.id}, which this one follows, it was skipped: It is outside" in said.sentence
@@ -225,7 +225,7 @@ async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(cra
     async with serving(shelf()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=1)
-    said = await crawler.app.archivist().explain(second.crawl.id, f"{site.url}/a/2", 2000)
+    said = await crawler.app.frontier_admin.explain(second.crawl.id, f"{site.url}/a/2", 2000)
     assert f"In crawl {first.crawl.id}, which this one follows, it was fetched at" in said.sentence
 
 
@@ -245,7 +245,7 @@ async def test_pages_of_a_crawl_that_was_removed_are_asked_for_whole(crawler: Cr
     async with serving(shelf()) as site:
         first = await crawler.crawl(site, depth=5)
         crawl = await crawler.submit(site, depth=5, recrawl_of=first.crawl.id)
-        await crawler.app.archivist().erase(first.crawl.id)
+        await crawler.app.frontier_admin.erase(first.crawl.id)
         site.forget()
         await crawler.walk(crawl)
     seen = await crawler.app.crawls.get(crawl.id)
@@ -271,7 +271,7 @@ async def test_a_page_whose_earlier_record_is_gone_when_it_is_needed_is_asked_fo
 
         async def remove() -> None:
             site.first = None
-            await crawler.app.archivist().erase(first.crawl.id)
+            await crawler.app.frontier_admin.erase(first.crawl.id)
 
         site.first = remove
         site.forget()
@@ -300,7 +300,7 @@ async def test_links_of_an_unchanged_page_are_in_the_graph(crawler: Crawler) -> 
 async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> None:
     async def details(seen: CrawlStatus) -> int:
         rows = await crawler.app.database.read(
-            lambda tx: crawler.app.pages.details_after(tx, seen.crawl.number, 0, 100)
+            lambda tx: crawler.app.stores.pages.details_after(tx, seen.crawl.number, 0, 100)
         )
         return len(rows)
 
@@ -327,8 +327,8 @@ async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earl
         second = await again(crawler, site, first, depth=5, keep_bodies=True)
         third = await again(crawler, site, second, depth=5, keep_bodies=True)
     assert third.counts.not_modified == 5
-    await crawler.app.archivist().erase(first.crawl.id)
-    await crawler.app.archivist().erase(second.crawl.id)
+    await crawler.app.frontier_admin.erase(first.crawl.id)
+    await crawler.app.frontier_admin.erase(second.crawl.id)
     for path, page in (await crawler.pages(third)).items():
         answer = await answer_of(crawler.app.bodies, page)
         assert answer is not None
@@ -411,9 +411,9 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
         site.forget()
         site.seconds = 0.05
         crawl = await crawler.submit(site, recrawl_of=first.crawl.id)
-        weighing = Weighing(crawler.app.frontier)
+        weighing = Weighing(crawler.app.stores.frontier)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        app = replace(crawler.app, frontier=cast(Any, weighing))
+        app = altered(crawler.app, frontier=weighing)
         assert await make_walker(app, crawl, lease.holder, lambda: True).run() == "drained"
     second = await crawler.app.crawls.get(crawl.id)
     assert (second.counts.pages, second.counts.not_modified) == (841, 841)

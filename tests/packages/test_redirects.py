@@ -34,7 +34,7 @@ def robots(text: str) -> Answer:
 
 
 async def explained(crawler: Crawler, seen: CrawlStatus, url: str) -> dict[str, Any]:
-    found = await crawler.app.archivist().explain(seen.crawl.id, url, 2000)
+    found = await crawler.app.frontier_admin.explain(seen.crawl.id, url, 2000)
     return to_api.url_explanation(seen.crawl.id, found)
 
 
@@ -150,7 +150,7 @@ async def test_a_target_that_waits_in_line_leaves_it_without_a_request(crawler: 
     assert "b" not in await crawler.pages(seen)
     assert seen.counts.opened == 153
     assert is_exact(crawler, seen)
-    stats = await crawler.app.archivist().stats(seen.crawl.id)
+    stats = await crawler.app.frontier_admin.stats(seen.crawl.id)
     assert stats.settled == {"fetched": 152, "fetched_via": 1}
 
 
@@ -303,7 +303,7 @@ async def test_a_crawl_that_waits_between_hops_goes_on_in_another_store(crawler:
         await crawler.app.crawls.pause(crawl.id)
         assert await walking == "paused"
         site.late.clear()
-        dumps = crawler.app.crawl_dump()
+        dumps = crawler.app.crawl_dump
         dumped = [line async for line in dumps.dump(crawl.id)]
         copy = await dumps.load(dumped, crawl_id="copy", trust_named=True)
         again = [line async for line in dumps.dump(copy)]

@@ -62,7 +62,7 @@ async def test_a_link_that_says_nofollow_is_recorded_and_not_followed(crawler: C
     links = '<a rel="noopener NoFollow" href="/a">a</a><a href="/b">b</a><a rel=nofollow href="http://e.example/">x</a>'
     async with serving(site({"/": page("", links)})) as host:
         seen = await crawler.crawl(host)
-        said = await crawler.app.archivist().explain(seen.crawl.id, f"{host.url}/a", 2083)
+        said = await crawler.app.frontier_admin.explain(seen.crawl.id, f"{host.url}/a", 2083)
     assert set(await crawler.pages(seen)) == {"/", "b"}
     assert seen.counts.skipped == {"nofollow": 1, "scope": 1}
     assert (said.state, said.reason) == (UrlState.SKIPPED, "nofollow")

@@ -2,8 +2,6 @@
 
 import asyncio
 import gzip
-from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 
@@ -19,7 +17,7 @@ from shoal.crawl.store import FrontierStore
 from shoal.fetch.sitemap_fetcher import SMALL_BYTES
 from shoal.queue.job import Fence
 from shoal.runners import make_walker
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, html, serving
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 XML = {"Content-Type": "application/xml"}
 
@@ -56,7 +54,7 @@ def told(crawler: Crawler) -> list[SitemapSettled]:
 
 
 async def explained(crawler: Crawler, crawl_id: str, url: str) -> UrlExplanation:
-    return await crawler.app.archivist().explain(crawl_id, url, 2083)
+    return await crawler.app.frontier_admin.explain(crawl_id, url, 2083)
 
 
 async def test_what_a_sitemap_lists_is_crawled_at_depth_one(crawler: Crawler, told: list[SitemapSettled]) -> None:
@@ -404,8 +402,8 @@ async def test_a_large_sitemap_goes_into_several_commits_and_a_kill_between_them
         answers["/sitemap.xml"] = urlset(site, *(f"/{number}" for number in range(400)))
         crawl = await crawler.submit(site, sitemap="only", exclude=["/[0-9]*[1-9]$"])
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        fatal = Fatal(crawler.app.frontier, 3)
-        app = replace(crawler.app, frontier=cast(Any, fatal))
+        fatal = Fatal(crawler.app.stores.frontier, 3)
+        app = altered(crawler.app, frontier=fatal)
         fatal.walking = asyncio.create_task(make_walker(app, crawl, lease.holder, lambda: True).run())
         with pytest.raises(asyncio.CancelledError):
             await fatal.walking

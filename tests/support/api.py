@@ -16,8 +16,6 @@ from starlette.types import ASGIApp
 
 from shoal.app import App, opened
 from shoal.base.clock import FakeClock
-from shoal.page_jobs.leasing import PageTask
-from shoal.page_jobs.long_poll import LongPoll
 from shoal.serve.application import application
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import Finder, routes_of
@@ -43,7 +41,6 @@ class Served:
     app: App
     port: int
     clock: FakeClock  # of what it says about its health
-    room: LongPoll[PageTask]
     routes: list[BaseRoute] = field(default_factory=list)
 
     async def ask(self, path: str, body: Any = None, *, method: str | None = None) -> tuple[int, Any]:
@@ -98,20 +95,18 @@ async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def listening(app: App) -> AsyncIterator[Served]:
-    """A controller's API over these rooms; several of one store are several controllers."""
+    """The API of a controller; several apps on one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
-    live = CrawlFeeds(app.crawls, app.clock, every=0.05)
-    room = app.waiting_room()
-    routes = routes_of([*app.api(live=live, room=room), health], MAX_BODY)
+    app.rest_api.crawl_feeds = CrawlFeeds(app.crawls, app.clock, every=0.05)
+    routes = routes_of([*app.rest_api.endpoint_groups, health], MAX_BODY)
     door = socket.create_server(("127.0.0.1", 0))
-    door_of = application(routes, app.clock, app.signals, audit_log=app.acts())
+    door_of = application(routes, app.clock, app.signals, audit_log=app.access.audit_log)
     async with answering(door_of, door):
         try:
-            yield Served(app, door.getsockname()[1], clock, room, routes)
+            yield Served(app, door.getsockname()[1], clock, routes)
         finally:
-            live.close()
-            room.close()
+            app.rest_api.close()
 
 
 @asynccontextmanager

@@ -51,7 +51,7 @@ class Served:
 
     async def token(self, role: str = "viewer", **more: Any) -> str:
         wish = TokenRequest.read({"name": "test", "role": role, **more})
-        return (await self.app.tokens().create(wish, ME)).text
+        return (await self.app.access.tokens.create(wish, ME)).text
 
     async def ask(
         self,

@@ -97,7 +97,7 @@ class Served:
 async def served(store_url: str) -> AsyncIterator[Served]:
     settings = load({"DATABASE_URL": store_url}, env={}).settings
     async with opened(settings) as app:
-        routes = [*routes_of([*app.api(), ConsoleApi(app.crawls)], 1_000_000), files()]
+        routes = [*routes_of([*app.rest_api.endpoint_groups, ConsoleApi(app.crawls)], 1_000_000), files()]
         door = socket.create_server(("127.0.0.1", 0))
         shop = Served(app, door.getsockname()[1])
         inner = application(routes, app.clock, app.signals)

@@ -66,7 +66,7 @@ def bot_at(api: Served, **more: Any) -> Bot:
 async def until_ended(api: Any, job_ids: list[JobId]) -> list[JobState]:
     async with asyncio.timeout(60):
         while True:
-            states = [(await api.app.jobs.get(job_id)).state for job_id in job_ids]
+            states = [(await api.app.job_admin.get(job_id)).state for job_id in job_ids]
             if not {JobState.PENDING, JobState.LOCKED} & set(states):
                 return states
             await api.app.clock.sleep(0.02)
@@ -195,7 +195,7 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
         bot.stop()
         go_on.set()
         await working
-    states = {(await api.app.jobs.get(job_id)).state for job_id in (first, second)}
+    states = {(await api.app.job_admin.get(job_id)).state for job_id in (first, second)}
     assert states == {JobState.DONE, JobState.PENDING}
     assert bot.done == 1
 
@@ -214,9 +214,9 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
     [job_id] = await add(api, "https://example.org/", lock_ttl=timedelta(seconds=0.3))
     working = asyncio.create_task(bot.serve())
     async with asyncio.timeout(60):
-        while (await api.app.jobs.get(job_id)).state is not JobState.LOCKED:
+        while (await api.app.job_admin.get(job_id)).state is not JobState.LOCKED:
             await api.app.clock.sleep(0.02)
-        await api.app.jobs.cancel(job_id)
+        await api.app.job_admin.cancel(job_id)
         await dropped.wait()
     bot.stop()
     await working

@@ -63,7 +63,7 @@ async def push(api: Served, job: dict[str, Any], body: dict[str, Any]) -> tuple[
 
 
 async def state(api: Any, job_id: str) -> JobState:
-    return (await api.app.jobs.get(job_id)).state  # type: ignore[no-any-return]
+    return (await api.app.job_admin.get(job_id)).state  # type: ignore[no-any-return]
 
 
 async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
@@ -171,7 +171,7 @@ async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(s
 
         pulled = (await ask(ours, "/bot/v1/jobs/pull", {"bot_id": "b1"})).said["jobs"]
         assert [job["job_id"] for job in pulled] == [job_id]
-        before = await shop.app.jobs.get(job_id)
+        before = await shop.app.job_admin.get(job_id)
         tries = [
             (theirs, job_id, 1),  # another bot's
             (ours, job_id, 0),
@@ -194,7 +194,7 @@ async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(s
                 assert (said["code"], said["job_id"], said["epoch"]) == ("lease_lost", name, epoch)
                 worded = said["detail"].replace(name, "ID").replace(f"epoch {epoch}", "epoch N")
                 assert worded == 'job "ID" is no longer leased with epoch N; drop this work, somebody else has it.'
-        after = await shop.app.jobs.get(job_id)
+        after = await shop.app.job_admin.get(job_id)
         assert (after.state, after.lease_until, after.lease_epoch) == (before.state, before.lease_until, 1)
         assert (await ask(ours, f"/bot/v1/jobs/{job_id}/result", {"epoch": 1, "status": "success"})).status == 200
 
@@ -309,7 +309,7 @@ async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: st
         body = orjson.dumps({"bot_id": "b"})
         [job] = (await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body)).said["jobs"]
         name = token.split("_")[1]
-        await shop.app.tokens().revoke(f"tok_{name}", controller.ME)
+        await shop.app.access.tokens.revoke(f"tok_{name}", controller.ME)
         path = f"/bot/v1/jobs/{job['job_id']}/result"
 
         async def refused() -> bool:
@@ -411,7 +411,7 @@ async def idle(api: Served) -> bytes:
 
 async def until_waiting(api: Served, count: int = 1) -> None:
     async with asyncio.timeout(60):
-        while api.room.crowd < count:
+        while api.app.page_jobs.long_poll.crowd < count:
             await api.app.clock.sleep(0.01)
 
 
@@ -420,9 +420,11 @@ async def test_a_pull_hands_out_only_jobs_whose_host_may_be_asked_now(store_url:
         ids = await add(api, *[f"https://a.example/{number}" for number in range(4)], "https://b.example/")
         jobs = await pull(api, max=10)
         assert sorted(job["url"] for job in jobs) == ["https://a.example/0", "https://b.example/"]
-        waiting = [await api.app.jobs.get(job_id) for job_id in ids[1:4]]
+        waiting = [await api.app.job_admin.get(job_id) for job_id in ids[1:4]]
         assert [(job.lease_epoch, job.attempts) for job in waiting] == [(0, 0)] * 3
-        assert [await api.app.jobs.history(job_id) for job_id in ids[1:4]] == [[]] * 3, "they were not leased at all"
+        assert [await api.app.job_admin.history(job_id) for job_id in ids[1:4]] == [[]] * 3, (
+            "they were not leased at all"
+        )
 
 
 async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Served) -> None:
@@ -457,13 +459,13 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, 
 
 async def outbox(api: Served) -> list[dict[str, Any]]:
     """What was told, in the order in which it was."""
-    await api.app.messengers("test")[0].run_once()
+    await api.app.chores.forwarder.run_once()
     _, answer = await api.ask("/api/v1/events")
     return [one["data"] for one in answer["items"]]
 
 
 async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: Served) -> None:
-    metrics, keeper = Metrics(), lite.app.hour_keeper()
+    metrics, keeper = Metrics(), lite.app.chores.hourly_stats
     lite.app.signals.subscribe(metrics.listen)
     await add(lite, "https://a.example/1", "https://b.example/2", max_attempts=1)
     await add(lite, "https://c.example/3", max_attempts=2)

@@ -175,7 +175,7 @@ async def filled(shop: Served) -> Served:
     found += [answered(4, status=404), answered(5, status=503)]
     found.append(answered(6, status=None, error_code="timeout", error_message="It took too long."))
     rows = [(number, number, page) for number, page in enumerate(found)]
-    await shop.app.database.run(lambda tx: shop.app.pages.insert(tx, crawl.number, rows))
+    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
     return shop
 
 
@@ -218,7 +218,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
     monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 7)
     crawl = (await filled.app.crawls.get("mine")).crawl
     again = [(100, 100, answered(5)), (101, 101, answered(7))]
-    await filled.app.database.run(lambda tx: filled.app.pages.insert(tx, crawl.number, again))
+    await filled.app.database.run(lambda tx: filled.app.stores.pages.insert(tx, crawl.number, again))
     _, out, _ = await person.types("crawls", "export", "mine", "--output", "-", *at(filled))
     urls = [json.loads(line)["url"] for line in out.splitlines()]
     assert urls == [f"https://example.com/{number}" for number in range(8)]
@@ -232,7 +232,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_i
     reading = stored(app, number)
     first = await anext(reading)
     again = [(100, 100, answered(5))]
-    await app.database.run(lambda tx: app.pages.insert(tx, number, again))
+    await app.database.run(lambda tx: app.stores.pages.insert(tx, number, again))
     urls = [page.url for pages in [first, *[pages async for pages in reading]] for page in pages]
     assert urls == [f"https://example.com/{one}" for one in range(7)]
 

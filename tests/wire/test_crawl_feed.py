@@ -192,7 +192,7 @@ async def test_a_removed_crawl_ends_its_streams(api: Served) -> None:
     watched = asyncio.create_task(drained(await live.watch(crawl_id, None)))
     await until(lambda: bool(live._feeds))
     await api.app.crawls.stop(crawl_id)
-    await api.app.archivist().erase(crawl_id)
+    await api.app.frontier_admin.erase(crawl_id)
     assert b"event: end" in (await asyncio.wait_for(watched, PATIENCE_SECONDS))[-1]
     with pytest.raises(NotFound):
         await live.watch(crawl_id, None)

@@ -160,7 +160,7 @@ async def test_probes_are_open_if_the_operator_says_so(sqlite_url: str) -> None:
 
 async def test_every_bad_token_gets_the_same_answer(shop: Served) -> None:
     valid, revoked, expired = await shop.token(), await shop.token("admin"), await shop.token(expires_in="1ms")
-    tokens = shop.app.tokens()
+    tokens = shop.app.access.tokens
     found = await tokens.verify(revoked)
     assert found is not None
     await tokens.revoke(found.id, ME, even_last=True)
@@ -305,7 +305,7 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
 
     settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
     async with opened(settings) as app:
-        tokens = Tokens(app.database, SqlTokenStore(), app.acts(), clock, app.signals)
+        tokens = Tokens(app.database, SqlTokenStore(), app.access.audit_log, clock, app.signals)
         keeper = TokenAuthenticator(tokens, AuthThrottle(clock), settings.serve, app.signals)
         door = application([Route("/stream", stream)], clock, app.signals, keeper)
         minted = await tokens.create(TokenRequest(name="x", role="viewer"), ME)
@@ -577,7 +577,7 @@ async def test_without_a_token_no_other_address_is_opened(
     async with opened(settings) as app:
         with pytest.raises(NotAllowed, match="shoal tokens create --role admin"):
             await check_exposure(app, app.settings.serve)
-        await app.tokens().create(TokenRequest(name="me", role="admin"), ME)
+        await app.access.tokens.create(TokenRequest(name="me", role="admin"), ME)
         await check_exposure(app, app.settings.serve)
     assert "SHOAL_TLS_CERT" in capsys.readouterr().err
 

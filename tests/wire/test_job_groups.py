@@ -15,7 +15,7 @@ async def settle(api: Served, **facts: Any) -> None:
     """Whatever waits is done."""
     leases = await api.app.queue.lease("w1", ["page"], ["shared"], 100)
     found = [ResultDelivery(lease.holder, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
-    await api.app.ingest.settle("w1", found)
+    await api.app.page_jobs.ingest.settle("w1", found)
 
 
 async def test_urls_become_a_group_that_can_be_followed_to_its_end(api: Served) -> None:
@@ -41,7 +41,7 @@ async def test_every_attempt_at_a_job_can_be_looked_at(api: Served) -> None:
     await api.ask("/api/v1/jobs", {"urls": [URL], "max_retry": 1})
     [lease] = await api.app.queue.lease("w1", ["page"], ["shared"], 1)
     lost = Result(Status.FAIL, URL, 1, error_code="connect_error", error_message="No.")
-    await api.app.ingest.settle("w1", [ResultDelivery(lease.holder, lost)])
+    await api.app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.holder, lost)])
     _, page = await api.ask(f"/api/v1/jobs/{lease.holder.job_id}/results")
     [item] = page["items"]
     assert (item["state"], item["meta"]["error"]["code"]) == ("pending", "connect_error")
@@ -114,7 +114,7 @@ async def test_secrets_of_headers_are_not_shown(api: Served) -> None:
 async def test_an_analysis_is_listed_and_shown_with_its_findings(api: Served) -> None:
     _, made = await api.ask("/api/v1/crawls", {"seeds": [URL], "start": False})
     crawl = (await api.app.crawls.get(made["id"])).crawl
-    await api.app.database.run(lambda tx: api.app.analyses.begin(tx, crawl.number, crawl.id, "default", 50))
+    await api.app.database.run(lambda tx: api.app.audit.analyses.begin(tx, crawl.number, crawl.id, "default", 50))
     _, listed = await api.ask(f"/api/v1/analyses?crawl_id={crawl.id}&state=pending")
     [item] = listed["items"]
     _, seen = await api.ask(f"/api/v1/analyses/{item['id']}")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shoal.app import opened
 from shoal.queue.job import LeaseRequest
 from shoal.queue.states import fail
 from shoal.serve.stats import FRESH_SECONDS
@@ -73,7 +74,7 @@ async def test_dead_letters_are_replayed_and_purged_by_what_they_are(api: Served
     assert await api.ask(f"{JOBS}/purge", method="POST") == (200, {"purged": 0})
     states = [job["state"] for job in (await api.ask(f"{JOBS}?kind=page"))[1]["items"]]
     assert states == ["cancelled", "cancelled"]
-    assert {entry.act.name for entry in await api.app.acts().newest()} == {"jobs.purged"}
+    assert {entry.act.name for entry in await api.app.access.audit_log.newest()} == {"jobs.purged"}
 
 
 async def test_a_job_is_cancelled_once(api: Served) -> None:
@@ -153,7 +154,7 @@ async def test_crawls_and_jobs_are_counted(api: Served) -> None:
     await killed(api, 1)
     await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"], "start": False})
     assert (await api.ask("/api/v1/stats"))[1]["jobs"] == {}, "as it was a moment ago"
-    async with listening(api.app) as other:
+    async with opened(api.app.settings) as app, listening(app) as other:
         counted = (await other.ask("/api/v1/stats"))[1]
     assert (counted["crawls"], counted["jobs"]) == ({"pending": 1}, {"page": {"failed": 1, "pending": 2}})
     assert FRESH_SECONDS < 10

@@ -41,7 +41,7 @@ async def test_secrets_of_a_policy_are_not_shown_and_stay_when_something_else_is
     status, changed = await api.ask(f"{HERE}/{made['id']}", change, method="PATCH")
     assert (status, changed["frequency"]) == (200, None)
     assert {name: changed[name] for name in change} == change
-    assert (await api.app.policies().get(made["id"])).form.crawl_config == config
+    assert (await api.app.plan.policies.get(made["id"])).form.crawl_config == config
 
 
 @pytest.mark.parametrize(

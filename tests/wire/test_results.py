@@ -105,7 +105,7 @@ async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outli
     await ran(api, ours, None, status="fail")
     await ran(api, gone, {"price": 7})
     await api.ask(f"/api/v1/policies/{gone}", method="DELETE")
-    assert await api.app.jobs.purge(JobFilter()) == 4
+    assert await api.app.job_admin.purge(JobFilter()) == 4
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert len(page["items"]) == 3
     later = api.app.clock.micros() + 1_000_000

@@ -22,11 +22,11 @@ async def happen(api: Served, kind: str) -> str:
 
 
 async def carry(api: Served) -> None:
-    forwarder, courier = api.app.messengers("test")
-    await forwarder.run_once()
+    courier = api.app.chores.courier
+    await api.app.chores.forwarder.run_once()
     await courier.run_once()
-    await courier.rest()  # type: ignore[attr-defined]
-    await courier.close()  # type: ignore[attr-defined]
+    await courier.rest()
+    await courier.close()
 
 
 async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(api: Served) -> None:

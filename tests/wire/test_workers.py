@@ -117,7 +117,7 @@ async def test_a_worker_that_is_told_where_tells_how_it_does(sqlite_url: str) ->
         assert 'shoal_pages_total{status_class="2xx"} 3.0' in (await asked(address, "/metrics"))[1]
         assert json.loads((await asked(address, "/readyz"))[1]) == {"status": "ok", "store": "ok"}
         assert [(await asked(address, path))[0] for path in ("/healthz", "/api/v1/crawls", "/")] == [200, 404, 404]
-        made = await app.tokens().create(TokenRequest.read({"name": "ci", "role": "viewer"}), local_caller())
+        made = await app.access.tokens.create(TokenRequest.read({"name": "ci", "role": "viewer"}), local_caller())
     async with opened(settings, signals) as app, probed(app, metrics, Address("127.0.0.1", 0)) as address:
         assert (await asked(address, "/metrics"))[0] == 401
         assert (await asked(address, "/metrics", made.text))[0] == 200

@@ -199,11 +199,12 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
     from shoal.serve.endpoint import routes_of
 
     async with opened(settings, quiet(settings), existing=existing) as app:
-        routes = routes_of(app.api(), settings.serve.max_request_bytes)
-        door = application(routes, app.clock, app.signals, InProcessAuthenticator(local_caller()), audit_log=app.acts())
+        routes = routes_of(app.rest_api.endpoint_groups, settings.serve.max_request_bytes)
+        authenticator = InProcessAuthenticator(local_caller())
+        api = application(routes, app.clock, app.signals, authenticator, audit_log=app.access.audit_log)
 
         async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
-            return await _call(door, method, target, body, kind)
+            return await _call(api, method, target, body, kind)
 
         try:
             yield ApiClient(send)
@@ -214,7 +215,7 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
             raise NotFound(kind, error.facts["id"], f"list them with `{LISTS[kind]}`") from None
 
 
-async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
+async def _call(application: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
     """Send one request to an application in this process."""
     path, _, query = target.partition("?")
     scope = {
@@ -248,7 +249,7 @@ async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> 
         else:
             pieces.append(message.get("body", b""))
 
-    await door(scope, receive, send)
+    await application(scope, receive, send)
     return status, b"".join(pieces)
 
 

@@ -38,8 +38,8 @@ async def _begun() -> AsyncIterator[App]:
     signals, _ = watched(settings)
     try:
         async with opened(settings, signals) as app:
-            await app.listeners.run_once()
-            learning = Service(app.listeners, ANNOUNCE_EVERY, app.clock, signals)
+            await app.controller_addresses.run_once()
+            learning = Service(app.controller_addresses, ANNOUNCE_EVERY, app.clock, signals)
             learning.start()
             try:
                 yield app

@@ -66,7 +66,7 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
     lines = 0
     async with opened(settings, quiet(settings), existing=True) as app:
         try:
-            async for line in app.crawl_dump().dump(crawl_id, secrets=with_secrets):
+            async for line in app.crawl_dump.dump(crawl_id, secrets=with_secrets):
                 if not lines:
                     file.open()  # a crawl that cannot be dumped leaves no file
                 file.write(line)
@@ -107,6 +107,6 @@ async def _load(settings: Settings, file: str, crawl_id: str | None, allow_priva
     from shoal.crawl.dump.files import dump_lines
 
     async with opened(settings, quiet(settings)) as app:
-        dumps = app.crawl_dump()
+        dumps = app.crawl_dump
         loaded = await dumps.load(dump_lines(file), crawl_id=crawl_id, trust_named=allow_private_seeds)
         return await app.crawls.get(loaded)

@@ -43,7 +43,7 @@ async def check_exposure(app: App, settings: ServeSettings) -> None:
     yet."""
     if is_loopback(settings.listen.host):
         return
-    if not await app.tokens().any_made():
+    if not await app.access.tokens.any_made():
         raise NotAllowed(
             f"listening on {settings.listen.host} would let anybody on the network in, and there is no token yet",
             "make one with `shoal tokens create --role admin --name NAME` on this store, or listen on 127.0.0.1",

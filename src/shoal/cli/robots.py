@@ -122,7 +122,7 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
     from shoal.app import opened
 
     async with opened(settings, existing=True) as app:
-        desk = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+        desk = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
         return await desk.rules_of(origin(url))
 
 

@@ -1,29 +1,26 @@
 """`shoal serve`: the controller, with REST API, console and chores, and optionally workers in the same process."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 import click
 import uvloop
 
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
+from shoal.app.privacy import privacy_warning
 from shoal.base.service import Service
 from shoal.cli.listen import address_of, check_exposure, config_of, open_socket
 from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
 from shoal.cli.worker import workers_of
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
-from shoal.observe.hourly_stats import EVERY
 from shoal.observe.metrics import Metrics
 from shoal.serve.application import application
 from shoal.serve.authentication import TokenAuthenticator
 from shoal.serve.connections import BoundedServer, ConnectionLimits
 from shoal.serve.console import ConsoleApi, files
-from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
 from shoal.serve.login import Login
@@ -32,7 +29,6 @@ from shoal.settings_loader import load
 from shoal.work.worker import Worker
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a failed worker is replaced
-FILE_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
 
 
 @click.command()
@@ -63,7 +59,7 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
         await check_exposure(app, settings.serve)
         controller = Controller(app, metrics, door, team)
         note(f"Shoal listens on {controller.address}")
-        for warning in (app.database.warning, app.privacy_warning):
+        for warning in (app.database.warning, privacy_warning(app)):
             if warning:
                 note(warning)
         await controller.run()
@@ -76,19 +72,8 @@ class Controller:
         self._app = app
         self._door = door
         self._workers = list(workers)
-        self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
-        self._chores.append(Service(app.filer(), FILE_EVERY, app.clock, app.signals))
-        own_name = f"{app.settings.grpc.node_id}/{os.getpid()}"
-        self._chores.append(Service(app.pruner(own_name), app.settings.queue.prune_every, app.clock, app.signals))
-        every = app.settings.events.forward_every
-        self._chores += [Service(chore, every, app.clock, app.signals) for chore in app.messengers(own_name)]
-        self._chores.append(Service(app.hour_keeper(), EVERY, app.clock, app.signals))
-        self._announcing = Service(app.announcer(), ANNOUNCE_EVERY, app.clock, app.signals)
-        self._chores.append(self._announcing)
-        self._live = CrawlFeeds(app.crawls, app.clock)
-        self._room = app.waiting_room()
-        often = app.settings.plan.schedule_every
-        self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
+        self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
+        self._chores = [*app.chores.controller_services(), self._announcing]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
 
@@ -144,8 +129,7 @@ class Controller:
         self._ending.set()
         for worker in self._workers:
             worker.stop()
-        self._live.close()
-        self._room.close()
+        self._app.rest_api.close()
         self._server.should_exit = True
 
     def _health(self, metrics: Metrics) -> HealthApi:
@@ -160,12 +144,16 @@ class Controller:
 
     def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
-        tokens = app.tokens()
-        keeper = TokenAuthenticator(tokens, AuthThrottle(app.clock), settings, app.signals)
-        groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
-        routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
+        authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
+        groups = [*app.rest_api.endpoint_groups, self._health(metrics), ConsoleApi(app.crawls)]
+        routes = [*routes_of(groups, settings.max_request_bytes), *Login(authenticator).routes(), files()]
         whole = application(
-            routes, app.clock, app.signals, keeper, audit_log=app.acts(), open_probes=settings.open_probes
+            routes,
+            app.clock,
+            app.signals,
+            authenticator,
+            audit_log=app.access.audit_log,
+            open_probes=settings.open_probes,
         )
         server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:

@@ -9,11 +9,10 @@ import orjson
 import uvloop
 
 from shoal import __version__
-from shoal.app import App, apart, opened
-from shoal.base.service import Service
+from shoal.app import App, heartbeat_queue, opened
+from shoal.app.privacy import privacy_warning
 from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
-from shoal.observe.hourly_stats import EVERY
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.queue import Queue
 from shoal.runners import RUNNERS, storage_of
@@ -39,17 +38,15 @@ async def _work(flags: Mapping[str, str | None]) -> None:
     signals, metrics = watched(settings)
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(opened(settings, signals))
-        if app.privacy_warning:
-            note(app.privacy_warning)
+        if warning := privacy_warning(app):
+            note(warning)
         [node] = await stack.enter_async_context(workers_of(app, loaded, flags, 1))
         if settings.work.listen is not None:
             from shoal.cli.worker_http import probed
 
             await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
         on_stop(node.stop)
-        chores = [Service(app.hour_keeper(), EVERY, app.clock, app.signals)]
-        if (watch := app.clock_watch()) is not None:
-            chores.append(Service(watch, settings.queue.sweep_every, app.clock, app.signals))
+        chores = app.chores.worker_services()
         for chore in chores:
             chore.start()
         try:
@@ -67,16 +64,14 @@ async def workers_of(
     settings = app.settings
     name, given = settings.grpc.node_id, loaded.sources["GRPC_NODE_ID"] != "default"
     async with AsyncExitStack() as stack:
-        heartbeat_queue = await stack.enter_async_context(apart(app)) if count else app.queue
+        heartbeats = await stack.enter_async_context(heartbeat_queue(app)) if count else app.queue
         storage = storage_of(app)
         stack.callback(storage.close)
         pidfiles = []
         for number in range(count):
             pidfiles.append(await claim_name(name, settings.database.data_dir, app.clock, given=given and number == 0))
             stack.callback(pidfiles[-1].close)
-        yield [
-            _worker(app, flags, pidfile, heartbeat_queue, storage, config_of(loaded), command) for pidfile in pidfiles
-        ]
+        yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 
 
 def config_of(loaded: Loaded) -> str:
@@ -89,7 +84,7 @@ def _worker(
     app: App,
     flags: Mapping[str, str | None],
     pidfile: PidFile,
-    heartbeat_queue: Queue,
+    heartbeats: Queue,
     storage: StorageWatch,
     config: str,
     command: Sequence[str],
@@ -111,4 +106,4 @@ def _worker(
         page_slots=app.settings.crawl.max_concurrent_curl,
     )
     pidfile.reap()
-    return Worker(context, app.wake, heartbeat_queue=heartbeat_queue)
+    return Worker(context, app.wake, heartbeat_queue=heartbeats)

@@ -42,9 +42,9 @@ async def probed(
         lambda: app.wake.trouble,
         full_storage,
     )
-    keeper = TokenAuthenticator(app.tokens(), AuthThrottle(app.clock), settings, app.signals)
+    authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
     routes = routes_of([health], settings.max_request_bytes)
-    whole = application(routes, app.clock, app.signals, keeper, open_probes=settings.open_probes)
+    whole = application(routes, app.clock, app.signals, authenticator, open_probes=settings.open_probes)
     server = Server(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
     serving = asyncio.create_task(server.serve(sockets=[door]))
     note(f"The worker answers /healthz, /readyz and /metrics on {address}")

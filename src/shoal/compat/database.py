@@ -6,7 +6,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from shoal.app import on_given
+from shoal.app import attach
 from shoal.compat.memory import url_of, urls_of
 from shoal.compat.scan import Scan
 from shoal.settings_loader import load
@@ -14,7 +14,7 @@ from shoal.settings_loader import load
 if TYPE_CHECKING:
     import asyncpg
 
-    from shoal.app import SqlDatabase
+    from shoal.app.drivers import SqlDatabase
 
 
 class DatabaseUrlQueueManager:
@@ -73,6 +73,6 @@ class DatabaseUrlQueueManager:
         async with self._opening:
             if self._scan is None:
                 settings, given = load().settings, self.db_pool
-                self._scan = Scan(await on_given(settings, given), self.scan_id)
+                self._scan = Scan(await attach(settings, given), self.scan_id)
                 weakref.finalize(self, self._scan.let_go)
             return self._scan

@@ -68,7 +68,7 @@ class Scan:
     def __init__(self, app: App, scan_id: str) -> None:
         self.id = read_id(scan_id, "scan_id")
         self._app = app
-        self._janitor = app.janitor()
+        self._janitor = app.chores.janitor
         self._lock = asyncio.Lock()
         self._hold: Hold | None = None
         self._held: dict[Url, FrontierTask] = {}  # handed out and not settled
@@ -153,7 +153,9 @@ class Scan:
             if crawl is None:
                 return Statistics()
             counts = await self._app.crawls.store.counts(tx, crawl.number)
-            return Statistics(counts.queued - await self._app.archive.taken(tx, crawl.number), counts.opened)
+            return Statistics(
+                counts.queued - await self._app.stores.frontier_admin.taken(tx, crawl.number), counts.opened
+            )
 
         return await self._app.database.read(look)
 
@@ -176,7 +178,7 @@ class Scan:
         if crawl is not None:
             if crawl.state not in TERMINAL:
                 await self._app.crawls.stop(self.id, "cleanup")
-            await self._app.archivist().erase(self.id)
+            await self._app.frontier_admin.erase(self.id)
 
     async def leave(self, *, settling: bool = False) -> None:
         """Return our job; URLs we hold and did not settle go back to the queue."""
@@ -241,13 +243,13 @@ class Scan:
             await app.queue.fence(tx, holder)
             state, _ = await app.crawls.store.control(tx, self.id)
             if done:
-                settlement = await app.frontier.settle(tx, number, holder, report)
+                settlement = await app.stores.frontier.settle(tx, number, holder, report)
                 await app.crawls.store.add_counts(tx, number, holder.job_id, settlement.counts())
                 await app.queue.mark_settled(tx, holder)
             if state is not CrawlState.RUNNING or not want:
                 return state, []
-            taken = await app.frontier.take(tx, number, holder, want, 0, AT_ONCE)
-            await app.archive.unclaim(tx, number, holder)  # let other processes take from the same host
+            taken = await app.stores.frontier.take(tx, number, holder, want, 0, AT_ONCE)
+            await app.stores.frontier_admin.unclaim(tx, number, holder)  # let other processes take from the same host
             return state, taken.tasks
 
         return await app.database.run(commit)
@@ -280,7 +282,15 @@ class Scan:
         lease = await self._lease(crawl)
         app = self._app
         walk = WalkerCommits(
-            app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE, app.pages
+            app.database,
+            app.crawls,
+            app.stores.frontier,
+            app.stores.hosts,
+            app.queue,
+            crawl,
+            lease.holder,
+            AT_ONCE,
+            app.stores.pages,
         )
         return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
 
@@ -299,7 +309,7 @@ class Scan:
             lease = await app.queue.lease_one_in(tx, job.id, holder_name())
             assert lease is not None
             started = await app.crawls.started(tx, self.id, job.id)
-            await app.frontier.recover(tx, crawl.number)
+            await app.stores.frontier.recover(tx, crawl.number)
             await app.crawls.journal.write(tx, crawl.number, started)
             return lease
 
@@ -314,10 +324,10 @@ class Scan:
         number = hold.crawl.number
 
         async def look(tx: Tx) -> tuple[int, int, float]:
-            await self._app.frontier.recover(tx, number)
-            taken = await self._app.archive.taken(tx, number)
+            await self._app.stores.frontier.recover(tx, number)
+            taken = await self._app.stores.frontier_admin.taken(tx, number)
             counts = await self._app.crawls.store.counts(tx, number)
-            return counts.queued - taken, taken, await self._app.frontier.next_in(tx, number) or 0.0
+            return counts.queued - taken, taken, await self._app.stores.frontier.next_in(tx, number) or 0.0
 
         waiting, taken, next_in = await self._app.database.run(look)
         if waiting:

@@ -127,8 +127,9 @@ class Courier:
         for task in self._serving.values():
             task.cancel()
         await self.rest()
-        if self._egress is not None:
-            self._egress.close()
+        egress, self._egress = self._egress, None
+        if egress is not None:
+            egress.close()
 
     async def _serve(self, webhook_id: str) -> None:
         """Send due deliveries batch by batch; failed ones are retried in a later pass."""

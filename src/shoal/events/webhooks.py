@@ -29,9 +29,7 @@ ADDRESS_FIX = "name a public address, or have the operator allow its network wit
 class Webhooks:
     """Manages webhooks and their deliveries."""
 
-    def __init__(
-        self, database: Database, store: WebhookStore, events: EventStore, rule: Callable[[], AddressRule]
-    ) -> None:
+    def __init__(self, database: Database, store: WebhookStore, events: EventStore, rule: AddressRule) -> None:
         self._database = database
         self._store = store
         self._events = events
@@ -198,7 +196,7 @@ class Webhooks:
         sent."""
         host, port = endpoint(Url(url))
         address = literal(host)
-        if address is not None and self._rule().judge(address, port, host) is not None:
+        if address is not None and self._rule.judge(address, port, host) is not None:
             raise InvalidInput("url", "names an address that may not be reached", ADDRESS_FIX)
 
 

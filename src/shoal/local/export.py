@@ -33,7 +33,7 @@ async def stored(app: App, crawl: int) -> AsyncIterator[list[Page]]:
     last, upto = 0, await app.database.read(lambda tx: app.crawls.store.last_page(tx, crawl))
 
     async def look(tx: Tx) -> list[tuple[int, Page]]:
-        return await app.pages.after(tx, crawl, last, PAGES_AT_ONCE)
+        return await app.stores.pages.after(tx, crawl, last, PAGES_AT_ONCE)
 
     while rows := [row for row in await app.database.read(look) if row[0] <= upto]:
         last = rows[-1][0]

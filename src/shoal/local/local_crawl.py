@@ -254,7 +254,7 @@ class LocalCrawl:
             await self._stream.room()
 
     async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
-        return await self._app.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
+        return await self._app.stores.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
 
     async def _make_sure_of_pause(self, reason: str) -> None:
         """Pause the crawl in one commit if it is neither ended nor paused: our walker has left, so nobody holds it."""

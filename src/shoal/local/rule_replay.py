@@ -56,7 +56,7 @@ class RuleReplay:
                     yield found
 
     async def _after(self, crawl: Crawl, last: int) -> list[tuple[int, Page]]:
-        database, pages = self._app.database, self._app.pages
+        database, pages = self._app.database, self._app.stores.pages
         return await database.read(lambda tx: pages.after(tx, crawl.number, last, PAGES_AT_ONCE))
 
     async def _reread(self, page: Page) -> ReplayedPage | None:

@@ -75,7 +75,7 @@ class Bots:
         queue: Queue,
         ingest: Ingest,
         slots: PageLeases,
-        room: LongPoll[PageTask],
+        long_poll: LongPoll[PageTask],
         settings: BotSettings,
         clock: Clock,
         signals: Signals,
@@ -84,7 +84,7 @@ class Bots:
         self._queue = queue
         self._ingest = ingest
         self._slots = slots
-        self._room = room
+        self._long_poll = long_poll
         self._settings = settings
         self._clock = clock
         self._signals = signals
@@ -94,11 +94,11 @@ class Bots:
         """Lease jobs that are available now. Raises `RateLimited` if the token pulls too often or holds its maximum."""
         self._count_pull(pull.token)
         self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
-        return await self._room.look(pull.capabilities, lambda: self._lease(pull))
+        return await self._long_poll.look(pull.capabilities, lambda: self._lease(pull))
 
     async def wait(self, pull: Pull, seconds: float) -> list[PageTask]:
         """Wait up to `seconds` for jobs, after `look` found none."""
-        return await self._room.wait(
+        return await self._long_poll.wait(
             pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), seconds
         )
 

@@ -57,7 +57,7 @@ class Policies:
         store: PolicyStore,
         queue: Queue,
         crawling: Crawling,
-        rule: Callable[[], AddressRule],
+        rule: AddressRule,
         rules: tuple[PriorityRule, ...] = RULES,
         proxies: Proxies | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Policies:
         form = form.checked()
         _check_hidden(form)
         if form.url is not None:
-            check_url(form.url, self._rule(), "url")
+            check_url(form.url, self._rule, "url")
             self._proxies.check(form.page_config.proxy, "crawl_config.proxy")
         else:
             self._crawling.check(options_of(form, form.priority_base))
@@ -175,7 +175,7 @@ class Policies:
             raise InvalidInput("url", "or label is what a signal needs, and not both", "give one of them")
         if form.label is not None and "=" not in form.label:
             raise InvalidInput("label", "has no value", "write it as name=value")
-        subject = f"url:{check_url(form.url, self._rule(), 'url')}" if form.url is not None else f"label:{form.label}"
+        subject = f"url:{check_url(form.url, self._rule, 'url')}" if form.url is not None else f"label:{form.label}"
 
         async def commit(tx: Tx) -> PriorityBoost:
             until = await self._store.now(tx) + span(read_duration(form.lasts))

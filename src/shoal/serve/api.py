@@ -1,4 +1,4 @@
-"""All endpoint groups of the OpenAPI document and the reference. `app.py` creates them."""
+"""All endpoint groups of the OpenAPI document and the reference. `shoal.app.rest_api` creates them."""
 
 from shoal.serve.analyses import AnalysisApi
 from shoal.serve.bots import BotApi

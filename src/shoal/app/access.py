@@ -1,0 +1,32 @@
+"""The objects of `shoal.access`."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.access.audit_log import AuditLog
+from shoal.access.idempotency import Idempotency
+from shoal.access.tokens import Tokens
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+
+
+class Access:
+    """Tokens, the audit log and idempotency keys. One `tokens` verifies and revokes, so that revocation is
+    immediate."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        return AuditLog(self._app.database, self._app.stores.audit_log)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        app = self._app
+        return Tokens(app.database, app.stores.tokens, self.audit_log, app.clock, app.signals)
+
+    @cached_property
+    def idempotency(self) -> Idempotency:
+        return Idempotency(self._app.database, self._app.stores.idempotency)

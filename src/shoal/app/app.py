@@ -1,0 +1,190 @@
+"""The objects of one process, on one store."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.app.address_rule import address_rule_of
+from shoal.app.drivers import bodies_of
+from shoal.app.stores import Stores
+from shoal.base.clock import Clock
+from shoal.base.database import Tx
+from shoal.base.signals import Signals
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.lifecycle.crawls import KIND, Crawls
+from shoal.egress import Proxies
+from shoal.hosts.controller_addresses import ControllerAddresses
+from shoal.queue.job import DeadLetterListener, LostJob, RunListener
+from shoal.queue.queue import Queue
+from shoal.queue.states import Move
+from shoal.queue.wake import QuietWake, Wake, announcing
+from shoal.settings import Settings
+
+# Modules that most commands never need are imported where they are used, to keep the start of small crawls fast.
+if TYPE_CHECKING:
+    from shoal.app.access import Access
+    from shoal.app.audit import Audit
+    from shoal.app.chores import Chores
+    from shoal.app.drivers import SqlDatabase
+    from shoal.app.events import Events
+    from shoal.app.page_jobs import PageJobs
+    from shoal.app.plan import Plan
+    from shoal.app.rest_api import RestApi
+    from shoal.crawl.dump.dump import CrawlDump
+    from shoal.crawl.frontier.admin import FrontierAdmin
+    from shoal.queue.job_admin import JobAdmin
+
+
+class App:
+    """The objects of one process. Each is built at most once and shared by everything that uses it.
+
+    The queue and crawls, which every process needs, are built at once; the rest is built and imported on first use.
+    Other packages have one attribute each (`access`, `audit`, `events`, `page_jobs`, `plan`) that holds their objects.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        signals: Signals,
+        database: "SqlDatabase",
+        wake: Wake | None = None,
+        stores: Stores | None = None,
+    ) -> None:
+        """`database` is open, and the caller closes it. Without `wake`, wake-up hints stay in this process. `stores`
+        are by default those that the settings choose."""
+        self.settings = settings
+        self.clock = clock
+        self.signals = signals
+        self.database = database
+        self.wake = wake or QuietWake(signals)
+        signals.subscribe(announcing(self.wake))
+        stores = self.stores = stores or Stores(database.dialect, settings)
+        self.bodies = bodies_of(settings, clock, signals)
+        self.address_rule = address_rule_of(settings)
+        self.proxies = Proxies(settings.egress.proxies)
+        self.controller_addresses = ControllerAddresses(database, stores.controller_addresses)
+        self.queue = Queue(database, stores.jobs, stores.lanes, settings.queue, signals)
+        self.crawls = Crawls(
+            database,
+            stores.crawls,
+            stores.frontier,
+            self.queue,
+            stores.outbox,
+            self.address_rule,
+            signals,
+            Journal(database, stores.journal, stores.crawls, settings.crawl.journal_lines),
+            settings.crawl,
+            self.proxies,
+        )
+        self.crawls.followed_by(lambda: self.audit.analyses)
+        self.queue.register(
+            {
+                KIND: self.crawls,
+                "page": LazyRunListener(lambda: self.page_jobs.groups),
+                "analysis": LazyRunListener(lambda: self.audit.analyses),
+            },
+            {"page": LazyDeadLetterListener(lambda: self.page_jobs.dead_letter_events)},
+        )
+
+    @cached_property
+    def job_admin(self) -> "JobAdmin":
+        from shoal.queue.job_admin import JobAdmin
+
+        return JobAdmin(self.database, self.queue, self.stores.job_admin)
+
+    @cached_property
+    def frontier_admin(self) -> "FrontierAdmin":
+        from shoal.crawl.frontier.admin import FrontierAdmin
+
+        return FrontierAdmin(self.database, self.crawls, self.queue, self.stores.frontier_admin, self.bodies)
+
+    @cached_property
+    def crawl_dump(self) -> "CrawlDump":
+        from shoal.crawl.dump.dump import CrawlDump
+
+        stores = self.stores
+        return CrawlDump(
+            self.database, self.crawls, stores.frontier, stores.frontier_admin, stores.pages, self.frontier_admin
+        )
+
+    @cached_property
+    def access(self) -> "Access":
+        from shoal.app.access import Access
+
+        return Access(self)
+
+    @cached_property
+    def audit(self) -> "Audit":
+        from shoal.app.audit import Audit
+
+        return Audit(self)
+
+    @cached_property
+    def events(self) -> "Events":
+        from shoal.app.events import Events
+
+        return Events(self)
+
+    @cached_property
+    def page_jobs(self) -> "PageJobs":
+        from shoal.app.page_jobs import PageJobs
+
+        return PageJobs(self)
+
+    @cached_property
+    def plan(self) -> "Plan":
+        from shoal.app.plan import Plan
+
+        return Plan(self)
+
+    @cached_property
+    def chores(self) -> "Chores":
+        from shoal.app.chores import Chores
+
+        return Chores(self)
+
+    @cached_property
+    def rest_api(self) -> "RestApi":
+        from shoal.app.rest_api import RestApi
+
+        return RestApi(self)
+
+    async def check_store(self) -> None:
+        """Raise unless the store can be read and written: a full store still answers queries, so a write is tried."""
+
+        async def write(tx: Tx) -> None:
+            await tx.execute("feel_pulse", name="ready")
+
+        await self.database.run(write)
+
+    async def check_room(self) -> None:
+        """Raise unless the store accepts writes and has free space."""
+        await self.check_store()
+        await self.database.check_room()
+
+
+class LazyRunListener:
+    """The listener of a kind of run that most processes never see; it is built when a job of that kind moves."""
+
+    def __init__(self, build: Callable[[], RunListener]) -> None:
+        self._build = build
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self._build().lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        await self._build().job_moved(tx, run_id, move)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        return await self._build().was_idle(tx, run_id, lost)
+
+
+class LazyDeadLetterListener:
+    """A dead-letter listener that is built when there is a dead letter."""
+
+    def __init__(self, build: Callable[[], DeadLetterListener]) -> None:
+        self._build = build
+
+    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
+        await self._build().buried(tx, moves)

@@ -1,0 +1,172 @@
+"""The chores of controllers and workers, and how often each runs."""
+
+import os
+from datetime import timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from shoal.app.data_folders import journal_folder
+from shoal.base.leader import LeaderOnly
+from shoal.base.service import Chore, Service
+from shoal.hosts.controller_addresses import AddressAnnouncer
+from shoal.observe.hourly_stats import EVERY as HOURLY_STATS_EVERY
+from shoal.observe.hourly_stats import HourlyStatsRetention, HourlyStatsWriter
+from shoal.queue.janitor import Janitor
+from shoal.store.sql.sqlite import SqliteDatabase
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+    from shoal.crawl.journal.files import JournalFiles
+    from shoal.events.courier import Courier
+    from shoal.events.forwarder import Forwarder
+    from shoal.plan.run_recorder import RunRecorder
+    from shoal.plan.scheduler import Scheduler
+    from shoal.plan.site_scheduler import SiteScheduler
+
+JOURNAL_FILES_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
+
+
+class Chores:
+    """The chores of one process, each built once. If several controllers share a store, one of them runs the pruner and
+    writes the event file."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    def controller_services(self) -> list[Service]:
+        """Return the services of a controller, except for the address announcer, which the controller starts itself."""
+        settings = self._app.settings
+        deliveries: list[Chore] = [self.forwarder, self.courier]
+        if self.event_file is not None:
+            deliveries.append(self.event_file)
+        schedulers: list[Chore] = [self.scheduler, self.site_scheduler, self.run_recorder]
+        return [
+            self._service(self.janitor, settings.queue.sweep_every),
+            self._service(self.journal_files, JOURNAL_FILES_EVERY),
+            self._service(self.pruner, settings.queue.prune_every),
+            *(self._service(chore, settings.events.forward_every) for chore in deliveries),
+            self._service(self.hourly_stats, HOURLY_STATS_EVERY),
+            *(self._service(chore, settings.plan.schedule_every) for chore in schedulers),
+        ]
+
+    def worker_services(self) -> list[Service]:
+        """Return the services of a worker without a controller in its process."""
+        services = [self._service(self.hourly_stats, HOURLY_STATS_EVERY)]
+        # Only processes without a janitor need it. An embedded store has none: its clock follows the machine's uptime,
+        # and only a controller adjusts it to the wall clock.
+        if not isinstance(self._app.database, SqliteDatabase):
+            clock_watch = self._app.queue.clock_watch(self._app.clock)
+            services.append(self._service(clock_watch, self._app.settings.queue.sweep_every))
+        return services
+
+    @cached_property
+    def janitor(self) -> Janitor:
+        app = self._app
+        return Janitor(app.queue, app.clock, wary=True, bot_grace=app.settings.bots.grace)
+
+    @cached_property
+    def pruner(self) -> Chore:
+        """The chore that enforces retention."""
+        from shoal.events.retention import EventRetention
+        from shoal.page_jobs.retention import GroupRetention, ResultRetention
+        from shoal.plan.retention import BoostRetention
+        from shoal.queue.pruner import Pruner, job_retention
+
+        app, stores, settings = self._app, self._app.stores, self._app.settings
+        rules = [
+            *job_retention(stores.job_admin, settings.queue),
+            EventRetention(stores.events, settings.events, app.signals),
+            GroupRetention(settings.queue.keep_dead, stores.groups),
+            HourlyStatsRetention(settings.queue.keep_hours, stores.hourly_stats),
+            ResultRetention(settings.pages.keep_results, stores.results),
+            BoostRetention(settings.plan.keep_signals, stores.policies),
+        ]
+        return LeaderOnly(Pruner(app.database, rules), app.database, stores.leader, self._process_name)
+
+    @cached_property
+    def journal_files(self) -> "JournalFiles":
+        from shoal.crawl.journal.files import JournalFiles
+        from shoal.observe.project_logs import ProjectLogs
+
+        app, log = self._app, self._app.settings.log
+        files = ProjectLogs(journal_folder(app.settings), log.project_log_size, log.project_logs_kept)
+        return JournalFiles(app.database, app.stores.journal, files.append)
+
+    @cached_property
+    def forwarder(self) -> "Forwarder":
+        """The chore that numbers events and hands them to the webhooks."""
+        from shoal.events.forwarder import Forwarder
+
+        app, stores = self._app, self._app.stores
+        return Forwarder(app.database, stores.events, stores.webhooks, app.signals)
+
+    @cached_property
+    def courier(self) -> "Courier":
+        """The chore that sends events to webhooks."""
+        from shoal.egress import Egress
+        from shoal.events.courier import Courier
+
+        app = self._app
+        egress = partial(Egress, app.address_rule, clock=app.clock)
+        return Courier(app.database, app.stores.webhooks, egress, app.clock, app.signals)
+
+    @cached_property
+    def event_file(self) -> Chore | None:
+        """The chore that appends events to a file; None if no file is set."""
+        app, path = self._app, self._app.settings.events.file
+        if path is None:
+            return None
+        from shoal.events.event_file import EventFile
+
+        file = EventFile(app.database, app.stores.events, path)
+        return LeaderOnly(file, app.database, app.stores.leader, self._process_name, lead=file.sink)
+
+    @cached_property
+    def hourly_stats(self) -> HourlyStatsWriter:
+        """The chore that writes hourly statistics; it counts the signals of this process from when it is built."""
+        return HourlyStatsWriter(self._app.database, self._app.stores.hourly_stats, self._app.signals)
+
+    @cached_property
+    def address_announcer(self) -> AddressAnnouncer:
+        """The chore that announces to workers where this controller listens."""
+        app = self._app
+        return AddressAnnouncer(app.database, app.stores.controller_addresses, app.settings.serve.listen)
+
+    @cached_property
+    def scheduler(self) -> "Scheduler":
+        """The chore that creates the page jobs of policies."""
+        from shoal.plan.scheduler import Scheduler
+
+        app, backlog = self._app, self._app.settings.plan.backlog
+        return Scheduler(
+            app.database,
+            app.stores.policies,
+            app.queue,
+            app.job_admin,
+            app.signals,
+            backlog,
+            app.plan.priority_rules,
+        )
+
+    @cached_property
+    def site_scheduler(self) -> "SiteScheduler":
+        """The chore that creates the crawls of policies."""
+        from shoal.plan.site_scheduler import SiteScheduler
+
+        app, plan = self._app, self._app.plan
+        return SiteScheduler(app.database, app.stores.policies, plan.policy_crawls, app.signals, plan.priority_rules)
+
+    @cached_property
+    def run_recorder(self) -> "RunRecorder":
+        """The chore that records the outcomes of the jobs and crawls of policies."""
+        from shoal.plan.run_recorder import RunRecorder
+
+        return RunRecorder(self._app.database, self._app.stores.events, self._app.stores.policies)
+
+    @cached_property
+    def _process_name(self) -> str:
+        """The name under which this process competes with other controllers for a lead."""
+        return f"{self._app.settings.grpc.node_id}/{os.getpid()}"
+
+    def _service(self, chore: Chore, every: timedelta) -> Service:
+        return Service(chore, every, self._app.clock, self._app.signals)

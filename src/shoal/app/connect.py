@@ -1,0 +1,91 @@
+"""Open the store and build the app on it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.app.app import App
+from shoal.app.drivers import database_of, single_connection_of, wake_of
+from shoal.base.clock import SystemClock
+from shoal.base.errors import BadConfig, NotFound
+from shoal.base.ids import JobId
+from shoal.base.signals import Signals
+from shoal.queue.job import Fence
+from shoal.queue.queue import Queue
+from shoal.settings import Settings
+from shoal.store.sql.sqlite import SqliteDatabase
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from shoal.app.drivers import SqlDatabase
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, signals: Signals | None = None, *, upgrade: bool = False, existing: bool = False
+) -> AsyncIterator[App]:
+    """Open the store, yield the app, and close the store at the end. An embedded store is always upgraded, and created
+    if it does not exist, unless `existing` is true."""
+    clock = SystemClock()
+    signals = signals or Signals()
+    database = database_of(settings.database, clock)
+    if isinstance(database, SqliteDatabase):
+        _check_path(database.path, settings.database.data_dir, existing)
+    await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
+    try:
+        app = App(settings, clock, signals, database, wake_of(database, clock, signals))
+        try:
+            yield app
+        except NotFound as error:
+            if error.facts.get("kind") != "crawl":
+                raise
+            raise error.within(database.name, "list them with `shoal crawls ls`") from error
+        finally:
+            await app.wake.close()
+            app.bodies.close()
+    finally:
+        await database.close()
+
+
+async def attach(settings: Settings, store: "asyncpg.Pool | SqlDatabase") -> App:
+    """Return an app on a store that the caller has opened and will close: an open database of ours, or the PostgreSQL
+    database of a pool. An empty database is initialised."""
+    from shoal.store.sql.borrowed_pool import BorrowedPoolPostgres
+    from shoal.store.sql.postgres import PostgresDatabase
+
+    if isinstance(store, SqliteDatabase | PostgresDatabase):
+        return App(settings, SystemClock(), Signals(), store)
+    database = BorrowedPoolPostgres(settings.database, store)
+    await database.open()
+    return App(settings, SystemClock(), Signals(), database)
+
+
+@asynccontextmanager
+async def heartbeat_queue(app: App) -> AsyncIterator[Queue]:
+    """Yield the queue on a separate connection, only for lease renewal: heartbeats must not wait behind other work of
+    the process, and on a slow network they should take a single round trip."""
+    database = single_connection_of(app.database, app.settings.database, app.clock)
+    await database.open()
+    try:
+        queue = app.queue.on(database)
+        await queue.extend([Fence(JobId("none"), 0)])  # prepares the statement before a lease depends on it
+        yield queue
+    finally:
+        await database.close()
+
+
+def _check_path(store: Path, data_dir: Path, existing: bool) -> None:
+    """Refuse to create a store at a mistyped path: only the default store is created together with its folder."""
+    if store.parent == data_dir:
+        return
+    try:
+        has_folder, is_there = store.parent.is_dir(), store.exists()
+    except OSError:  # the driver reports this error
+        return
+    if not has_folder:
+        fix = "make the folder, or name a file in another one"
+        raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
+    if existing and not is_there:
+        raise NotFound("store", str(store), "name the one that your crawls are in, by --store or DATABASE_URL")

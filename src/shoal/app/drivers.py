@@ -1,0 +1,61 @@
+"""The drivers for the database, for wake-up hints and for stored bodies, chosen by the settings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.app.data_folders import body_folder
+from shoal.base.clock import Clock
+from shoal.base.errors import BadConfig
+from shoal.base.signals import Signals
+from shoal.pages.bodies import BodyStore
+from shoal.queue.wake import Wake
+from shoal.settings import DatabaseSettings, Settings
+from shoal.store.bodies.folder import FolderBodies
+from shoal.store.sql.sqlite import SqliteDatabase
+
+if TYPE_CHECKING:
+    from shoal.store.sql.postgres import PostgresDatabase
+
+    SqlDatabase = SqliteDatabase | PostgresDatabase
+
+
+def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
+    """Return the database driver for the store's URL."""
+    url = settings.url
+    if url.startswith("sqlite:///"):
+        return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
+    if url.startswith(("postgresql://", "postgres://")):
+        from shoal.store.sql.postgres import PostgresDatabase
+
+        return PostgresDatabase(settings, clock)
+    raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
+
+
+def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
+    """Return a driver for the same store that uses one connection of its own."""
+    if isinstance(database, SqliteDatabase):
+        return SqliteDatabase(database.path, clock)
+    from shoal.store.sql.postgres import PostgresDatabase
+
+    return PostgresDatabase(settings.but(pool_size=1), single_statements=True)
+
+
+def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
+    """Return the driver that carries wake-up hints between the processes on this store."""
+    if isinstance(database, SqliteDatabase):
+        from shoal.store.sql.sqlite_wake import SqliteWake
+
+        return SqliteWake(database.path, clock, signals)
+    from shoal.store.sql.postgres_wake import PostgresWake
+
+    return PostgresWake(database.connect_apart, database.notify, clock, signals)
+
+
+def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
+    """Return the body store for the configured location."""
+    folder = body_folder(settings)
+    if folder is not None:
+        return FolderBodies(folder, clock)
+    from shoal.store.bodies.s3 import S3Bodies
+
+    return S3Bodies(settings.bodies, clock, signals)

@@ -1,0 +1,21 @@
+"""The objects of `shoal.events`, without the chores that deliver events (see `shoal.app.chores`)."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.events.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+
+
+class Events:
+    """The webhooks."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        app = self._app
+        return Webhooks(app.database, app.stores.webhooks, app.stores.events, app.address_rule)

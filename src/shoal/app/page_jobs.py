@@ -1,0 +1,80 @@
+"""The objects of `shoal.page_jobs`. The runner of page jobs is built in `shoal.runners`."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.page_jobs.dead_letter_event import DeadLetterEvents
+from shoal.page_jobs.groups import Groups
+from shoal.page_jobs.ingest import Ingest
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+    from shoal.page_jobs.bots import Bots
+    from shoal.page_jobs.history import History
+    from shoal.page_jobs.leasing import PageTask
+    from shoal.page_jobs.long_poll import LongPoll
+
+
+class PageJobs:
+    """Groups of page jobs, their results, and the bots that work on them. What only a controller needs is imported when
+    it is used."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    @cached_property
+    def groups(self) -> Groups:
+        app, stores = self._app, self._app.stores
+        return Groups(
+            app.database,
+            stores.groups,
+            stores.results,
+            app.queue,
+            stores.outbox,
+            app.address_rule,
+            app.signals,
+            app.proxies,
+        )
+
+    @cached_property
+    def ingest(self) -> Ingest:
+        app, stores = self._app, self._app.stores
+        return Ingest(app.database, app.queue, stores.results, stores.outbox, self.groups, app.signals)
+
+    @cached_property
+    def dead_letter_events(self) -> DeadLetterEvents:
+        return DeadLetterEvents(self._app.stores.results, self._app.stores.outbox)
+
+    @cached_property
+    def history(self) -> "History":
+        from shoal.page_jobs.history import History
+
+        return History(self._app.database, self._app.stores.results)
+
+    @cached_property
+    def bots(self) -> "Bots":
+        from shoal.hosts.rate_limiter import RateLimiter
+        from shoal.page_jobs.bots import Bots
+        from shoal.page_jobs.leasing import PageLeases
+
+        app, settings, speed = self._app, self._app.settings, self._app.settings.pages.pace
+        rate_limiter = RateLimiter(
+            app.stores.hosts, speed.delay, speed.ease, settings.hosts.longest_slow_delay, at_once=True
+        )
+        return Bots(
+            app.database,
+            app.queue,
+            self.ingest,
+            PageLeases(app.queue, app.stores.groups, rate_limiter),
+            self.long_poll,
+            settings.bots,
+            app.clock,
+            app.signals,
+        )
+
+    @cached_property
+    def long_poll(self) -> "LongPoll[PageTask]":
+        """The long polls of bots that wait for jobs. `RestApi.close` ends them."""
+        from shoal.page_jobs.long_poll import LongPoll
+
+        return LongPoll(self._app.wake, self._app.clock, self._app.settings.queue.poll_every)

@@ -1,0 +1,25 @@
+"""A warning about files with secrets that every user of the machine may read."""
+
+import shlex
+from pathlib import Path
+
+from shoal.app.app import App
+from shoal.app.data_folders import body_folder, journal_folder
+from shoal.base.disk import readable_by_others
+from shoal.store.sql.sqlite import SqliteDatabase
+
+
+def privacy_warning(app: App) -> str | None:
+    """Return a warning for the operator if other users may read the store, stored bodies or journals; else None."""
+    files = [journal_folder(app.settings)]
+    if (bodies := body_folder(app.settings)) is not None:
+        files.insert(0, bodies)
+    if isinstance(app.database, SqliteDatabase):
+        files = [*(Path(f"{app.database.path}{ending}") for ending in ("", "-wal", "-shm")), *files]
+    found = readable_by_others(files)
+    if not found:
+        return None
+    return (
+        "The store, kept bodies and journals may hold passwords, cookies and secrets, and every user of this"
+        f" machine may read these: run `chmod go= {shlex.join(map(str, found))}`"
+    )

@@ -1,0 +1,64 @@
+"""The endpoint groups of the REST API."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.pages.pages import Pages
+from shoal.serve.analyses import AnalysisApi
+from shoal.serve.api import GROUPS
+from shoal.serve.bots import BotApi
+from shoal.serve.crawl_feed import CrawlFeeds
+from shoal.serve.crawls import CrawlApi
+from shoal.serve.docs import DocsApi
+from shoal.serve.groups import GroupApi
+from shoal.serve.jobs import JobApi, QuotaApi
+from shoal.serve.journal import JournalApi
+from shoal.serve.pages import PageApi
+from shoal.serve.policies import PolicyApi
+from shoal.serve.results import ResultApi
+from shoal.serve.stats import StatsApi
+from shoal.serve.tokens import AuditApi, TokenApi
+from shoal.serve.webhooks import WebhookApi
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+
+
+class RestApi:
+    """The endpoints of one process, and the responses that stay open: event streams and long polls."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    @cached_property
+    def endpoint_groups(self) -> list[object]:
+        app, settings = self._app, self._app.settings
+        access, page_jobs, plan = app.access, app.page_jobs, app.plan
+        hourly_stats = HourlyStatsReader(app.database, app.stores.hourly_stats)
+        return [
+            BotApi(page_jobs.bots, app.clock, settings.bots.max_result_bytes),  # most requested: matched first
+            CrawlApi(app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length),
+            PageApi(app.crawls, Pages(app.database, app.stores.pages)),
+            JournalApi(app.crawls, self.crawl_feeds),
+            GroupApi(page_jobs.groups, access.idempotency),
+            JobApi(app.job_admin),
+            QuotaApi(app.job_admin),
+            StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock),
+            AnalysisApi(app.audit.analyses),
+            PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
+            ResultApi(plan.policies, page_jobs.history),
+            WebhookApi(app.events.webhooks, access.idempotency),
+            TokenApi(access.tokens),
+            AuditApi(access.audit_log),
+            DocsApi(GROUPS),
+        ]
+
+    @cached_property
+    def crawl_feeds(self) -> CrawlFeeds:
+        return CrawlFeeds(self._app.crawls, self._app.clock)
+
+    def close(self) -> None:
+        """End all event streams and long polls, because the server stops."""
+        self.crawl_feeds.close()
+        self._app.page_jobs.long_poll.close()

@@ -1,0 +1,158 @@
+"""The stores of all packages, on the database of record."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.crawl.journal.journal import JournalStore
+from shoal.crawl.store import CrawlStore, FrontierStore
+from shoal.events.store import OutboxStore
+from shoal.hosts.controller_addresses import ControllerAddressStore
+from shoal.hosts.store import HostStore
+from shoal.pages.store import PageStore
+from shoal.queue.lanes import Lanes
+from shoal.settings import Settings
+from shoal.store.sql.controller_addresses import SqlListeners
+from shoal.store.sql.crawls import SqlCrawlStore
+from shoal.store.sql.frontier import SqlFrontier
+from shoal.store.sql.hosts import SqlHostStore
+from shoal.store.sql.jobs import SqlJobStore
+from shoal.store.sql.journal import SqlJournalStore
+from shoal.store.sql.outbox import SqlOutbox
+from shoal.store.sql.pages import SqlPageStore
+
+if TYPE_CHECKING:
+    from shoal.access.idempotency import IdempotencyStore
+    from shoal.access.store import AuditLogStore, TokenStore
+    from shoal.audit.store import AnalysisStore
+    from shoal.base.leader import LeaderStore
+    from shoal.crawl.frontier.admin_store import FrontierAdminStore
+    from shoal.events.store import EventStore, WebhookStore
+    from shoal.observe.hourly_stats import HourlyStatsStore
+    from shoal.page_jobs.store import GroupStore, ResultStore
+    from shoal.plan.store import PolicyStore
+    from shoal.queue.job_admin_store import JobAdminStore
+
+
+class Stores:
+    """One store per contract, built on first use and shared. Stores that a crawl does not need are imported then.
+
+    `dialect` is that of the database. The settings choose the drivers and their options.
+    """
+
+    def __init__(self, dialect: str, settings: Settings) -> None:
+        self._dialect = dialect
+        self._settings = settings
+
+    @cached_property
+    def jobs(self) -> SqlJobStore:
+        return SqlJobStore(self._dialect, self._settings.queue.ageing)
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        return self.jobs.lanes
+
+    @cached_property
+    def crawls(self) -> CrawlStore:
+        return SqlCrawlStore()
+
+    @cached_property
+    def frontier(self) -> FrontierStore:
+        return SqlFrontier(self._dialect, self.hosts)
+
+    @cached_property
+    def journal(self) -> JournalStore:
+        return SqlJournalStore()
+
+    @cached_property
+    def pages(self) -> PageStore:
+        return SqlPageStore()
+
+    @cached_property
+    def hosts(self) -> HostStore:
+        return SqlHostStore()
+
+    @cached_property
+    def controller_addresses(self) -> ControllerAddressStore:
+        return SqlListeners()
+
+    @cached_property
+    def outbox(self) -> OutboxStore:
+        return SqlOutbox()
+
+    @cached_property
+    def job_admin(self) -> "JobAdminStore":
+        from shoal.store.sql.job_admin import SqlJobAdmin
+
+        return SqlJobAdmin(self._settings.queue.ageing)
+
+    @cached_property
+    def frontier_admin(self) -> "FrontierAdminStore":
+        from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+
+        return SqlFrontierAdmin(self._dialect, self.hosts, self.pages)
+
+    @cached_property
+    def analyses(self) -> "AnalysisStore":
+        from shoal.store.sql.analyses import SqlAnalysisStore
+
+        return SqlAnalysisStore()
+
+    @cached_property
+    def groups(self) -> "GroupStore":
+        from shoal.store.sql.groups import SqlGroupStore
+
+        return SqlGroupStore()
+
+    @cached_property
+    def results(self) -> "ResultStore":
+        from shoal.store.sql.results import SqlResultStore
+
+        return SqlResultStore()
+
+    @cached_property
+    def policies(self) -> "PolicyStore":
+        from shoal.store.sql.policies import SqlPolicies
+
+        return SqlPolicies()
+
+    @cached_property
+    def events(self) -> "EventStore":
+        from shoal.store.sql.events import SqlEvents
+
+        return SqlEvents()
+
+    @cached_property
+    def webhooks(self) -> "WebhookStore":
+        from shoal.store.sql.events import SqlWebhooks
+
+        return SqlWebhooks()
+
+    @cached_property
+    def tokens(self) -> "TokenStore":
+        from shoal.store.sql.tokens import SqlTokenStore
+
+        return SqlTokenStore()
+
+    @cached_property
+    def audit_log(self) -> "AuditLogStore":
+        from shoal.store.sql.tokens import SqlAuditLogStore
+
+        return SqlAuditLogStore()
+
+    @cached_property
+    def idempotency(self) -> "IdempotencyStore":
+        from shoal.store.sql.idempotency import SqlIdempotencyStore
+
+        return SqlIdempotencyStore()
+
+    @cached_property
+    def hourly_stats(self) -> "HourlyStatsStore":
+        from shoal.store.sql.hourly_stats import SqlHourlyStats
+
+        return SqlHourlyStats()
+
+    @cached_property
+    def leader(self) -> "LeaderStore":
+        from shoal.store.sql.leader import SqlLeaderStore
+
+        return SqlLeaderStore()
