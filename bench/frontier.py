@@ -299,7 +299,7 @@ async def measure_broad(store: Store, size: int, rounds: int, table: Table) -> N
 async def rig_of(app: App, hosts: int, server: ServerCpu | None) -> Rig:
     crawl = await app.crawls.submit(CrawlConfig(seeds=["https://www.example.com/"]))
     [lease] = await app.queue.lease("bench", [KIND], ["shared"], 1)
-    return Rig(app, Crowd(crawl, hosts), lease.holder, server)
+    return Rig(app, Crowd(crawl, hosts), lease.fence, server)
 
 
 def add_rows(table: Table, label: str, rig: Rig) -> None:

@@ -378,10 +378,10 @@ class App:
 
         await self.database.run(write)
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         """Raise unless the store accepts writes and has free space."""
         await self.check_store()
-        await self.database.check_room()
+        await self.database.check_space()
 
 
 def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":

@@ -56,13 +56,13 @@ def storage_of(app: App) -> "StorageWatch":
     """Build the watch over the storage that the workers of one process write to."""
     from shoal.work.storage_watch import BODIES, STORE, StorageWatch
 
-    return StorageWatch({STORE: app.check_room, BODIES: app.bodies.check_room}, app.clock, app.signals)
+    return StorageWatch({STORE: app.check_space, BODIES: app.bodies.check_space}, app.clock, app.signals)
 
 
 async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
     """Build the walker of a leased crawl job."""
     found = await app.crawls.get(lease.run_id or "")
-    return make_walker(app, found.crawl, lease.holder, alive)
+    return make_walker(app, found.crawl, lease.fence, alive)
 
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":

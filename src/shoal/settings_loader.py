@@ -21,8 +21,8 @@ from shoal.settings import Settings, data_dir
 RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
 RESERVED_PREFIX = "SHOAL_TEST_"
 
-ROOMS: Mapping[str, type[SettingsSection]] = {
-    room.name: cast("type[SettingsSection]", room.type) for room in fields(Settings)
+SECTIONS: Mapping[str, type[SettingsSection]] = {
+    section.name: cast("type[SettingsSection]", section.type) for section in fields(Settings)
 }
 
 
@@ -30,7 +30,7 @@ ROOMS: Mapping[str, type[SettingsSection]] = {
 class SettingEntry:
     """One setting as documents and messages need it."""
 
-    room: str
+    section: str
     field: str
     setting: Setting
 
@@ -105,7 +105,7 @@ class Loaded:
         return [Shown(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
 
     def _safe(self, entry: SettingEntry) -> str:
-        held = getattr(getattr(self.settings, entry.room), entry.field)
+        held = getattr(getattr(self.settings, entry.section), entry.field)
         value = written(entry.kind, held)
         if not entry.secret or not value:
             return value
@@ -183,12 +183,12 @@ def _fix_for(name: str, otherwise: str) -> str:
 
 
 def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
-    values: dict[str, dict[str, Any]] = {room: {} for room in ROOMS}
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     values["database"]["data_dir"] = data_dir(env)
     for name, one in given.items():
         entry = CATALOGUE[name]
-        values[entry.room][entry.field] = _read(entry, one)
-    slices: dict[str, Any] = {room: kind(**values[room]) for room, kind in ROOMS.items()}
+        values[entry.section][entry.field] = _read(entry, one)
+    slices: dict[str, Any] = {section: kind(**values[section]) for section, kind in SECTIONS.items()}
     return Settings(**slices)
 
 
@@ -202,5 +202,7 @@ def _read(entry: SettingEntry, given: _Given) -> Any:
 
 
 CATALOGUE: Mapping[str, SettingEntry] = {
-    one.env: SettingEntry(room, field, one) for room, slice_ in ROOMS.items() for field, one in slice_.settings.items()
+    one.env: SettingEntry(section, field, one)
+    for section, slice_ in SECTIONS.items()
+    for field, one in slice_.settings.items()
 }

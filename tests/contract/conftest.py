@@ -243,7 +243,7 @@ class Walker:
         self.bench = bench
         self.crawl = crawl
         self.lease = lease
-        self.holder = lease.holder
+        self.fence = lease.fence
         self.held: list[FrontierTask] = []
         self.attached = False
         self.walk = WalkerCommits(
@@ -253,7 +253,7 @@ class Walker:
             bench.hosts,
             bench.queue,
             crawl,
-            lease.holder,
+            lease.fence,
             pace,
             bench.pages,
         )

@@ -94,7 +94,7 @@ async def test_live_work_goes_on_whatever_the_clock_does(bench: Bench, hours: in
     await bench.step(hours * HOUR)
     for _ in range(4):
         await janitor.run_once()
-        assert (await bench.queue.extend([lease.holder])).kept
+        assert (await bench.queue.extend([lease.fence])).kept
         await bench.jump(3)
     await janitor.run_once()
     assert await bench.queue.finish(lease) is J.DONE
@@ -132,7 +132,7 @@ async def test_a_process_that_starts_after_a_step_is_not_taken_for_dead(bench: B
         for _ in range(3):
             await janitor.run_once()
             await bench.jump(3)
-            assert (await worker.queue.extend([lease.holder])).kept
+            assert (await worker.queue.extend([lease.fence])).kept
         assert (await bench.job(job_id)).state is J.LOCKED
     finally:
         await database.close()

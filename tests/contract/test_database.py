@@ -152,14 +152,14 @@ async def test_callbacks_run_in_order_after_the_commit_and_before_the_caller_goe
 async def test_callbacks_of_a_unit_that_is_rolled_back_are_dropped(bench: Bench) -> None:
     called: list[str] = []
 
-    def noting(origin: str, then: Exception | None = None) -> Callable[[Tx], Any]:
+    def audit(origin: str, then: Exception | None = None) -> Callable[[Tx], Any]:
         async def work(tx: Tx) -> None:
             tx.on_commit(lambda: called.append(origin))
             await adding(origin, then=then)(tx)
 
         return work
 
-    units = (noting("http://a"), noting("http://b", ValueError("no")), noting("http://c"))
+    units = (audit("http://a"), audit("http://b", ValueError("no")), audit("http://c"))
     outcomes = await asyncio.gather(*map(bench.database.run, units), return_exceptions=True)
     assert isinstance(outcomes[1], ValueError)
     assert sorted(called) == ["http://a", "http://c"]

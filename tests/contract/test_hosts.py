@@ -278,7 +278,7 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     await hear(bench, host, throttled(60))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
     await bench.jump(59.2)
-    await bench.queue.extend([walker.holder])
+    await bench.queue.extend([walker.fence])
     [task] = await walker.take()  # one, to see whether the host is well
     assert (task.host, task.is_wary, task.start_in) == (host, True, about(0.8))
 
@@ -310,7 +310,7 @@ async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_count
     await walker.turn(*[Settled(task, Fate.OPEN, untried=True) for task in first], want=0)
     again = await walker.take()
     assert [(task.url, task.attempts) for task in again] == [(task.url, 0) for task in first]
-    [grant] = await bench.grants(walker.holder.job_id)
+    [grant] = await bench.grants(walker.fence.job_id)
     assert not grant["settled"]  # nor is it progress
 
 

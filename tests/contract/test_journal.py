@@ -159,7 +159,7 @@ async def test_journal_entries_are_stored_only_if_their_commit_is(bench: Bench) 
     before = await said(bench, crawl)
     await bench.database.run(
         lambda tx: bench.queue.move_in(
-            tx, job_states.finish(walker.holder.job_id, walker.holder.epoch), "crawl", crawl.id
+            tx, job_states.finish(walker.fence.job_id, walker.fence.epoch), "crawl", crawl.id
         )
     )
     after = await said(bench, crawl)

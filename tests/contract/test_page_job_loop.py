@@ -232,7 +232,7 @@ async def test_a_job_whose_lease_was_lost_is_cancelled(app: App) -> None:
         await bench.until_state(JobState.LOCKED, hanging)
         [lease] = await app.queue.held_by(HOLDER)
         await app.queue.finish(lease)
-        bench.loop.drop([lease.holder])
+        bench.loop.drop([lease.fence])
 
         async def let_go() -> bool:
             return bench.loop.held == []

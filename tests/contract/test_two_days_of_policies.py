@@ -106,7 +106,7 @@ def check_events(
 async def check_results(days: Days) -> None:
     """What was accepted is what was kept, once; besides, a word for each job that nobody ended, and nothing else."""
     kept = await days.bench.sql("SELECT job_id, epoch, html_hash FROM result WHERE state <> 'expired'")
-    told = Counter((one.holder.job_id, one.holder.epoch, one.result.html_hash) for one in days.accepted)
+    told = Counter((one.fence.job_id, one.fence.epoch, one.result.html_hash) for one in days.accepted)
     assert told == Counter((row["job_id"], row["epoch"], row["html_hash"]) for row in kept)
     silent = await days.bench.sql("SELECT job_id AS id FROM result WHERE state = 'expired' ORDER BY job_id")
     assert silent == await days.bench.sql("SELECT id FROM job WHERE state = 'expired' ORDER BY id")

@@ -115,7 +115,7 @@ class Crawler:
     async def walk(self, crawl: Crawl) -> str:
         """Lease the crawl's next job and walk it to the end of the walk."""
         [lease] = await self.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        return await make_walker(self.app, crawl, lease.holder, lambda: True).run()
+        return await make_walker(self.app, crawl, lease.fence, lambda: True).run()
 
     async def crawl(self, site: ScriptedSite, *paths: str, **config: Any) -> CrawlStatus:
         crawl = await self.submit(site, *paths, **config)

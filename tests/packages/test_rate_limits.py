@@ -109,7 +109,7 @@ async def oversee(
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     overseen = Overseen(crawler.app, throttle, first)
     app = replace(crawler.app, database=cast(Any, overseen))
-    walker = make_walker(app, crawl, lease.holder, lambda: True)
+    walker = make_walker(app, crawl, lease.fence, lambda: True)
     overseen.stalled = walker.stalled_for
     assert await walker.run() == "drained"
     return overseen

@@ -204,7 +204,7 @@ async def learned(gate: RobotsCheck, url: Url) -> RobotsAnswer:
 
 
 async def test_a_gate_has_room_for_so_many_rules_and_asks_again_for_the_rest(bench: Bench) -> None:
-    gate = RobotsCheck(bench.desk, room=5)
+    gate = RobotsCheck(bench.desk, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]

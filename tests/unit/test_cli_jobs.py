@@ -131,6 +131,6 @@ def test_a_replayed_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> Non
 
     async def lease(app: App) -> list[str]:
         leases = await app.queue.lease("w", ["page"], ["shared"], 5)
-        return [one.holder.job_id for one in leases]
+        return [one.fence.job_id for one in leases]
 
     assert sorted(asyncio.run(_with_app(lease))) == ["job_failed", "job_waits"]

@@ -125,9 +125,9 @@ class StateConflict(CallerError):
 
     code = "state_conflict"
 
-    def __init__(self, kind: str, key: str, state: str, wish: str, fix: str | None = None) -> None:
+    def __init__(self, kind: str, key: str, state: str, action: str, fix: str | None = None) -> None:
         tail = f"; {fix}" if fix else ""
-        super().__init__(f'{kind} "{key}" is {state}, so it cannot {wish}{tail}.', kind=kind, id=key, state=state)
+        super().__init__(f'{kind} "{key}" is {state}, so it cannot {action}{tail}.', kind=kind, id=key, state=state)
 
 
 class NotAllowed(CallerError):

@@ -171,7 +171,7 @@ class Canonicalizer:
         links: _Links,
         proven: Container[str],
     ) -> None:
-        self._make_room()
+        self._evict()
         self._origins.add(home)
         glue = _Start(base, home).glue
         for place, href in enumerate(hrefs):
@@ -204,7 +204,7 @@ class Canonicalizer:
             self._link_count += 1
         return url
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         if self._link_count + len(self._links) + len(self._origins) > _CACHE_LIMIT:
             self._links.clear()
             self._origins.clear()

@@ -131,13 +131,13 @@ class ApiClient:
 
     async def upload(self, path: str, file: bytes, kind: str, **query: Any) -> Any:
         """Send a file."""
-        return _said("POST", *await self._send("POST", f"{path}?{urlencode(query)}", file, kind))
+        return _decode("POST", *await self._send("POST", f"{path}?{urlencode(query)}", file, kind))
 
     async def download(self, path: str, **query: Any) -> bytes:
         """Get a file."""
         given = {name: value for name, value in query.items() if value is not None}
         status, answer = await self._send("GET", f"{path}?{urlencode(given)}", b"")
-        return answer if status == 200 else bytes(_said("GET", status, answer))
+        return answer if status == 200 else bytes(_decode("GET", status, answer))
 
     async def list(self, path: str, limit: int, **query: Any) -> tuple[list[Any], str | None]:
         """Return up to `limit` items of a list, from as many pages as needed, and the cursor of the rest."""
@@ -152,20 +152,20 @@ class ApiClient:
         return items, cursor
 
     async def _ask(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
-        return _said(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
+        return _decode(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
 
 
-def _said(method: str, status: int, answer: bytes) -> Any:
+def _decode(method: str, status: int, answer: bytes) -> Any:
     """Parse a response; raise the error it describes."""
     try:
-        said = orjson.loads(answer) if answer else None
+        decoded = orjson.loads(answer) if answer else None
     except orjson.JSONDecodeError:
         raise _no_shoal(f"{method} is answered by something that is not JSON") from None
     if 200 <= status < 300:
-        return said
-    if not isinstance(said, dict) or 300 <= status < 400:
+        return decoded
+    if not isinstance(decoded, dict) or 300 <= status < 400:
         raise _no_shoal(f"{method} is answered with status {status}")
-    raise from_problem(said, status)
+    raise from_problem(decoded, status)
 
 
 def at(path: str, *parts: str) -> str:
@@ -200,10 +200,12 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
 
     async with opened(settings, quiet(settings), existing=existing) as app:
         routes = routes_of(app.api(), settings.serve.max_request_bytes)
-        door = application(routes, app.clock, app.signals, InProcessAuthenticator(local_caller()), audit_log=app.acts())
+        asgi_app = application(
+            routes, app.clock, app.signals, InProcessAuthenticator(local_caller()), audit_log=app.acts()
+        )
 
         async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
-            return await _call(door, method, target, body, kind)
+            return await _call(asgi_app, method, target, body, kind)
 
         try:
             yield ApiClient(send)
@@ -214,7 +216,7 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
             raise NotFound(kind, error.facts["id"], f"list them with `{LISTS[kind]}`") from None
 
 
-async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
+async def _call(asgi_app: Any, method: str, target: str, body: bytes, kind: str) -> tuple[int, bytes]:
     """Send one request to an application in this process."""
     path, _, query = target.partition("?")
     scope = {
@@ -248,7 +250,7 @@ async def _call(door: Any, method: str, target: str, body: bytes, kind: str) -> 
         else:
             pieces.append(message.get("body", b""))
 
-    await door(scope, receive, send)
+    await asgi_app(scope, receive, send)
     return status, b"".join(pieces)
 
 

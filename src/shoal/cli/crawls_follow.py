@@ -83,7 +83,7 @@ def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
         watched = Watched(api, (await _seen(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             seen = await _until_still(api, crawl_id, clock)
-        return _told(seen, as_json)
+        return _print_result(seen, as_json)
 
     return _looking(reach, follow, f"The crawl goes on; follow it with `shoal crawls watch {crawl_id}`.")
 
@@ -107,7 +107,7 @@ def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | 
                 seen = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
-        return _told(seen, as_json)
+        return _print_result(seen, as_json)
 
     return _looking(reach, follow)
 
@@ -201,7 +201,7 @@ def _micros(moment: str | None) -> int | None:
     return None if moment is None else to_micros(datetime.fromisoformat(moment))
 
 
-def _told(seen: CrawlStatus, as_json: bool) -> int:
+def _print_result(seen: CrawlStatus, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
     told = summary(seen)
     if as_json:

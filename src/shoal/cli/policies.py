@@ -338,11 +338,11 @@ def _sign(word: str) -> AbstractContextManager[object]:
 
 
 def _tell_bad(problems: Iterable[tuple[int, str]]) -> None:
-    told = list(problems)
-    for line, problem in told[:20]:
+    listed = list(problems)
+    for line, problem in listed[:20]:
         note(f"line {line}: {problem}")
-    if len(told) > 20:
-        note(f"… and {plural(len(told) - 20, 'line')} more")
+    if len(listed) > 20:
+        note(f"… and {plural(len(listed) - 20, 'line')} more")
 
 
 def _row(policy: dict[str, Any]) -> list[object]:

@@ -197,11 +197,11 @@ class PlainLines:
     period = LOOK_SECONDS
 
     def __init__(self) -> None:
-        self._said: tuple[object, ...] = (0, 0, 0, None, ())
+        self._shown: tuple[object, ...] = (0, 0, 0, None, ())
 
     def show(self, standing: ProgressSnapshot) -> None:
-        if standing.news != self._said:
-            self._said = standing.news
+        if standing.news != self._shown:
+            self._shown = standing.news
             note(", ".join(standing.words()))
 
     def say(self, text: str) -> None:

@@ -122,8 +122,8 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
     from shoal.app import opened
 
     async with opened(settings, existing=True) as app:
-        desk = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-        return await desk.rules_of(origin(url))
+        cache = RobotsCache(app.database, app.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+        return await cache.rules_of(origin(url))
 
 
 def facts(answer: RobotsAnswer) -> dict[str, Any]:

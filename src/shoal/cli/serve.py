@@ -54,14 +54,14 @@ def serve(listen: str | None, workers: int, store: str | None) -> None:
 async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     asked = load(flags).settings.serve
     tls_of(asked)
-    door = open_socket(asked.listen)
-    flags = {**flags, "SHOAL_LISTEN": address_of(door)}
+    listener = open_socket(asked.listen)
+    flags = {**flags, "SHOAL_LISTEN": address_of(listener)}
     loaded = load(flags)
     settings = loaded.settings
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
         await check_exposure(app, settings.serve)
-        controller = Controller(app, metrics, door, team)
+        controller = Controller(app, metrics, listener, team)
         note(f"Shoal listens on {controller.address}")
         for warning in (app.database.warning, app.privacy_warning):
             if warning:
@@ -72,9 +72,9 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
 class Controller:
     """Everything `shoal serve` runs, started and stopped together."""
 
-    def __init__(self, app: App, metrics: Metrics, door: socket.socket, workers: Sequence[Worker]) -> None:
+    def __init__(self, app: App, metrics: Metrics, listener: socket.socket, workers: Sequence[Worker]) -> None:
         self._app = app
-        self._door = door
+        self._listener = listener
         self._workers = list(workers)
         self._chores = [Service(app.janitor(), app.settings.queue.sweep_every, app.clock, app.signals)]
         self._chores.append(Service(app.filer(), FILE_EVERY, app.clock, app.signals))
@@ -86,7 +86,7 @@ class Controller:
         self._announcing = Service(app.announcer(), ANNOUNCE_EVERY, app.clock, app.signals)
         self._chores.append(self._announcing)
         self._live = CrawlFeeds(app.crawls, app.clock)
-        self._room = app.waiting_room()
+        self._long_poll = app.waiting_room()
         often = app.settings.plan.schedule_every
         self._chores += [Service(chore, often, app.clock, app.signals) for chore in app.planners()]
         self._server = self._serving(metrics)
@@ -95,7 +95,7 @@ class Controller:
     @property
     def address(self) -> str:
         scheme = "http" if self._app.settings.serve.tls_cert is None else "https"
-        return f"{scheme}://{address_of(self._door)}"
+        return f"{scheme}://{address_of(self._listener)}"
 
     async def run(self) -> None:
         on_stop(self.stop)
@@ -105,7 +105,7 @@ class Controller:
         self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server
         working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
         try:
-            await self._server.serve(sockets=[self._door])
+            await self._server.serve(sockets=[self._listener])
         finally:
             if not self._ending.is_set():
                 self.stop()
@@ -145,7 +145,7 @@ class Controller:
         for worker in self._workers:
             worker.stop()
         self._live.close()
-        self._room.close()
+        self._long_poll.close()
         self._server.should_exit = True
 
     def _health(self, metrics: Metrics) -> HealthApi:
@@ -161,11 +161,11 @@ class Controller:
     def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
         tokens = app.tokens()
-        keeper = TokenAuthenticator(tokens, AuthThrottle(app.clock), settings, app.signals)
-        groups = [*app.api(tokens, self._live, self._room), self._health(metrics), ConsoleApi(app.crawls)]
-        routes = [*routes_of(groups, settings.max_request_bytes), *Login(keeper).routes(), files()]
+        authenticator = TokenAuthenticator(tokens, AuthThrottle(app.clock), settings, app.signals)
+        groups = [*app.api(tokens, self._live, self._long_poll), self._health(metrics), ConsoleApi(app.crawls)]
+        routes = [*routes_of(groups, settings.max_request_bytes), *Login(authenticator).routes(), files()]
         whole = application(
-            routes, app.clock, app.signals, keeper, audit_log=app.acts(), open_probes=settings.open_probes
+            routes, app.clock, app.signals, authenticator, audit_log=app.acts(), open_probes=settings.open_probes
         )
         server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:

@@ -234,20 +234,20 @@ class Scan:
             return work
 
     async def _commit(self, hold: Hold, done: list[FrontierTask], want: int) -> tuple[CrawlState, list[FrontierTask]]:
-        app, number, holder = self._app, hold.crawl.number, hold.lease.holder
+        app, number, fence = self._app, hold.crawl.number, hold.lease.fence
         report = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
 
         async def commit(tx: Tx) -> tuple[CrawlState, list[FrontierTask]]:
-            await app.queue.fence(tx, holder)
+            await app.queue.fence(tx, fence)
             state, _ = await app.crawls.store.control(tx, self.id)
             if done:
-                settlement = await app.frontier.settle(tx, number, holder, report)
-                await app.crawls.store.add_counts(tx, number, holder.job_id, settlement.counts())
-                await app.queue.mark_settled(tx, holder)
+                settlement = await app.frontier.settle(tx, number, fence, report)
+                await app.crawls.store.add_counts(tx, number, fence.job_id, settlement.counts())
+                await app.queue.mark_settled(tx, fence)
             if state is not CrawlState.RUNNING or not want:
                 return state, []
-            taken = await app.frontier.take(tx, number, holder, want, 0, AT_ONCE)
-            await app.archive.unclaim(tx, number, holder)  # let other processes take from the same host
+            taken = await app.frontier.take(tx, number, fence, want, 0, AT_ONCE)
+            await app.archive.unclaim(tx, number, fence)  # let other processes take from the same host
             return state, taken.tasks
 
         return await app.database.run(commit)
@@ -280,7 +280,7 @@ class Scan:
         lease = await self._lease(crawl)
         app = self._app
         walk = WalkerCommits(
-            app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.holder, AT_ONCE, app.pages
+            app.database, app.crawls, app.frontier, app.hosts, app.queue, crawl, lease.fence, AT_ONCE, app.pages
         )
         return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
 
@@ -330,7 +330,7 @@ class Scan:
         """Return the jobs of dead processes to the queue; return the other leased jobs, whose processes may be
         alive."""
         jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
-        ours = None if self._hold is None else self._hold.lease.holder.job_id
+        ours = None if self._hold is None else self._hold.lease.fence.job_id
         locked = [job for job in jobs if job.state is JobState.LOCKED and job.id != ours]
         gone = [job for job in locked if is_gone(job.lease_holder or "")]
         for job in gone:

@@ -70,6 +70,7 @@ class CurlHandle:
     """A reusable handle that runs one transfer at a time."""
 
     __slots__ = (
+        "_capacity",
         "_chunks",
         "_headers",
         "_is_plain",
@@ -80,7 +81,6 @@ class CurlHandle:
         "_pile",
         "_pins",
         "_refusal",
-        "_room",
         "easy",
         "transfer",
     )
@@ -94,7 +94,7 @@ class CurlHandle:
         self._chunks: list[bytes] = []
         self._pile: BytesIO | None = None  # for large bodies: BytesIO returns its contents without a copy
         self._refusal: AddressRefusal | None = None
-        self._room = -1
+        self._capacity = -1
         self._configure()
 
     def dress(self, transfer: Transfer) -> None:
@@ -123,7 +123,7 @@ class CurlHandle:
         self._chunks.clear()
         self._pile = None
         self._refusal = None
-        self._room = -1
+        self._capacity = -1
         if not self._is_plain:
             self.easy.reset()
             self._configure()
@@ -199,13 +199,13 @@ class CurlHandle:
 
     def _take(self, data: bytes) -> int | None:
         """Store a chunk of the body. The limit for redirects is much lower than for pages."""
-        room = self._room
-        if room < 0:
-            room = self._first_room()
-        if len(data) > room:
-            self._chunks.append(data[:room])
+        capacity = self._capacity
+        if capacity < 0:
+            capacity = self._body_limit()
+        if len(data) > capacity:
+            self._chunks.append(data[:capacity])
             return 0
-        self._room = room - len(data)
+        self._capacity = capacity - len(data)
         self._chunks.append(data)
         if len(self._chunks) > _MOST_CHUNKS:
             self._heap_up()
@@ -223,7 +223,7 @@ class CurlHandle:
         self._pile.writelines(self._chunks)
         self._chunks.clear()
 
-    def _first_room(self) -> int:
+    def _body_limit(self) -> int:
         assert self.transfer is not None
         limits = self.transfer.limits
         return limits.max_redirect_bytes if _status_class(self._lines) == b"3" else limits.max_body_bytes

@@ -164,15 +164,15 @@ class Courier:
             if self._clock.monotonic() >= until:
                 return
 
-    async def _send(self, batch: _Batch, delivery: Delivery, told: EventReceipt) -> _Sent:
-        body = told.line()
+    async def _send(self, batch: _Batch, delivery: Delivery, event: EventReceipt) -> _Sent:
+        body = event.line()
         now = self._clock.micros() // 1_000_000
         headers = (
             ("Content-Type", "application/cloudevents+json; charset=utf-8"),
             ("User-Agent", f"Shoal/{__version__}"),
-            ("webhook-id", told.id),
+            ("webhook-id", event.id),
             ("webhook-timestamp", str(now)),
-            ("webhook-signature", sign(batch.secrets, told.id, now, body)),
+            ("webhook-signature", sign(batch.secrets, event.id, now, body)),
         )
         outcome = await self._way_out().fetch(Request(batch.webhook.url, "POST", headers, body, LIMITS))
         return self._judge(delivery, outcome)

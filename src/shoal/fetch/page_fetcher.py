@@ -233,8 +233,8 @@ def unexpected(url: str, error: Exception) -> Failure:
 
 
 def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
-    said = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
-    return tuple((name, value) for name, value in said if value is not None)
+    validators = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
+    return tuple((name, value) for name, value in validators if value is not None)
 
 
 def _cookies(response: Response, chain: RedirectChain | None) -> tuple[tuple[str, str], ...]:

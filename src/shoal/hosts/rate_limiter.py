@@ -113,7 +113,7 @@ class RateLimiter:
     ) -> dict[int, SlotsGranted]:
         """Reserve slots. Without a delay there is nothing to reserve: requests to a host that is not held start at
         once."""
-        free, wishes = {}, []
+        free, slot_requests = {}, []
         for host, count in sorted(wanted.items()):
             standing = standings[host]
             delay = self.delay_at(standing)
@@ -121,10 +121,10 @@ class RateLimiter:
             if delay and self._at_once and standing.busy_for > 0:
                 continue
             if delay:
-                wishes.append(SlotRequest(host, count, delay))
+                slot_requests.append(SlotRequest(host, count, delay))
             elif not standing.held_for:
                 free[host] = SlotsGranted(count)
-        return free | (await self._hosts.reserve(tx, wishes) if wishes else {})
+        return free | (await self._hosts.reserve(tx, slot_requests) if slot_requests else {})
 
     def _line_up(self, host: int, count: int, standing: HostStanding, grant: SlotsGranted) -> list[SlotGrant]:
         delay = self.delay_at(standing)
@@ -143,7 +143,7 @@ class HostConnections:
         self._most = most
         self._clock = clock
         self._wanted: Counter[int] = Counter()
-        self._doors: dict[int, asyncio.Semaphore] = {}
+        self._limits: dict[int, asyncio.Semaphore] = {}
         self._last: dict[int, float] = {}
 
     async def turn(self, host: int, start_at: float, apart: float) -> None:
@@ -159,9 +159,9 @@ class HostConnections:
     async def at(self, host: int) -> AsyncIterator[None]:
         self._wanted[host] += 1
         try:
-            async with self._doors.setdefault(host, asyncio.Semaphore(self._most)):
+            async with self._limits.setdefault(host, asyncio.Semaphore(self._most)):
                 yield
         finally:
             self._wanted[host] -= 1
             if not self._wanted[host]:
-                del self._wanted[host], self._doors[host]
+                del self._wanted[host], self._limits[host]

@@ -192,10 +192,10 @@ def readable(body: bytes) -> str:
 def _records(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield every line with a known record: its number, the name of the record, and the value."""
     for number, line in enumerate(_LINE_END.split(text), 1):
-        said = line.partition("#")[0]
-        name, colon, value = said.partition(":")
+        content = line.partition("#")[0]
+        name, colon, value = content.partition(":")
         if not colon:  # a missing colon is accepted, as Google does, where the line is unambiguous
-            words = said.split()
+            words = content.split()
             name, value = words if len(words) == 2 else ("", "")
         known = _NAMES.get(" ".join(name.lower().split()))
         if known is not None:
@@ -228,9 +228,9 @@ def _seconds(written: str | None) -> float | None:
     return min(float(written), LONGEST_SECONDS) if written and _SECONDS.fullmatch(written) else None
 
 
-def _delay(wished: float | None, longest: timedelta) -> tuple[timedelta, bool]:
-    if wished is None:
+def _delay(requested: float | None, longest: timedelta) -> tuple[timedelta, bool]:
+    if requested is None:
         return timedelta(0), False
-    if wished > longest.total_seconds():
+    if requested > longest.total_seconds():
         return longest, True
-    return timedelta(seconds=wished), False
+    return timedelta(seconds=requested), False

@@ -87,7 +87,7 @@ class RobotsCache:
 
     async def _find(self, origin: str) -> Rules:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
-        if kept is not None and kept.age < self._shelf_life(kept):
+        if kept is not None and kept.age < self._max_age(kept):
             return self._rules(kept)
         record = await fetch_robots(self._egress, origin, self._agent)
         if record.throttled is not None:
@@ -120,7 +120,7 @@ class RobotsCache:
         gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
         return gone and kept.age < span(KEEP_OLD)
 
-    def _shelf_life(self, record: RobotsRecord) -> int:
+    def _max_age(self, record: RobotsRecord) -> int:
         return span(ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl)
 
 

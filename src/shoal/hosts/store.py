@@ -23,7 +23,7 @@ class HostStore(Protocol):
         """Return `numbers` and `standings` together."""
         ...
 
-    async def reserve(self, tx: Tx, wishes: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
+    async def reserve(self, tx: Tx, slot_requests: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
         """Reserve slots that are due within `ahead` seconds, in one statement. A host without a slot in that time, or
         whose row is locked by another commit, is missing from the result: try again at the next turn. It never waits
         for a lock, so it may come last in a commit. Delays must be longer than zero."""

@@ -23,7 +23,7 @@ THROTTLED = frozenset({429, REFUSED})
 TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
 WEIGHT = 0.3  # of the newest response in the smoothed latency
 TELLING = 1.5  # a latency that changed by this factor is reported again
-TELL_AGAIN = 300.0  # seconds: a host that stays slow is reported again before the store forgets it
+REPORT_AGAIN = 300.0  # seconds: a host that stays slow is reported again before the store forgets it
 SLACK = 0.1  # seconds by which a slot may seem to precede the end of the hold after which it was reserved
 MOST_HOSTS = 10_000  # maximum number of hosts remembered
 
@@ -120,7 +120,7 @@ class ThrottleTracker:
         self._bouts: dict[int, _Bout] = {}
         self._refusals: dict[int, dict[int, float]] = {}  # per host: the URLs that answered 503 lately, and when
         self._latency: dict[int, float] = {}
-        self._told: dict[int, tuple[float, float]] = {}  # the latency that was reported, and when
+        self._reported: dict[int, tuple[float, float]] = {}  # the latency that was reported, and when
         self._news: dict[int, HostNews] = {}
         self._sent: dict[int, HostNews] = {}  # being written to the store
         self.is_attentive = ease > 0  # whether good responses matter, too
@@ -228,14 +228,14 @@ class ThrottleTracker:
         taken = self._slowest if answer.error in TIMEOUTS else min(answer.seconds, self._slowest)
         if len(self._latency) >= MOST_HOSTS:
             self._latency.clear()
-            self._told.clear()
+            self._reported.clear()
         before = self._latency.get(answer.host, taken)
         latency = self._latency[answer.host] = before + WEIGHT * (taken - before)
         matters = latency if latency * self._ease > self._delay else 0.0
-        told, told_at = self._told.get(answer.host, (0.0, 0.0))
-        if not _differs(matters, told) and (not matters or self._clock.monotonic() - told_at < TELL_AGAIN):
+        told, reported_at = self._reported.get(answer.host, (0.0, 0.0))
+        if not _differs(matters, told) and (not matters or self._clock.monotonic() - reported_at < REPORT_AGAIN):
             return
-        self._told[answer.host] = (matters, self._clock.monotonic())
+        self._reported[answer.host] = (matters, self._clock.monotonic())
         self._tell(answer).latency = round(matters * 1e6)
 
     def _tell(self, answer: HostAnswer) -> HostNews:
@@ -264,6 +264,6 @@ def _both(before: HostNews, after: HostNews) -> HostNews:
     return after
 
 
-def _differs(latency: float, told: float) -> bool:
-    low, high = sorted((latency, told))
+def _differs(latency: float, reported: float) -> bool:
+    low, high = sorted((latency, reported))
     return high > 0 and (low == 0 or high / low >= TELLING)

@@ -75,7 +75,7 @@ class LocalCrawl:
         self.tally = CrawlTally()
         self._app = app
         self._stream = PageStream(self._caught_up)
-        self._told = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
+        self._delivered = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
         self._last_read = 0  # number of the last page read from the store
         self._lease: Lease | None = None
         self._vigil: LeaseRenewer | None = None
@@ -185,10 +185,10 @@ class LocalCrawl:
         self._walker = make_walker(
             self._app,
             self.crawl,
-            self._lease.holder,
+            self._lease.fence,
             self._vigil.trusted,
             settled=self._settled,
-            has_capacity=lambda: self._stream.has_room,
+            has_capacity=lambda: self._stream.has_capacity,
             renew=self._vigil.renew,
         )
         if self._pausing is not None:
@@ -223,7 +223,7 @@ class LocalCrawl:
             self.tally.count_try(done)
             if done.page is not None:
                 pages.append(done.page)
-                self._told.append(hash(done.page.url))
+                self._delivered.append(hash(done.page.url))
                 self.tally.count(done.page)
                 self.tally.hosts.add(done.task.host)
         self._stream.add(pages)
@@ -239,9 +239,9 @@ class LocalCrawl:
         other walkers."""
         if self.tally.covers((await self.seen()).counts):
             return
-        told = set(self._told)
+        delivered = set(self._delivered)
         async for pages in self._stored():
-            missed = [page for page in pages if hash(page.url) not in told]
+            missed = [page for page in pages if hash(page.url) not in delivered]
             for page in missed:
                 self.tally.count(page)
             self._stream.add(missed)
@@ -251,7 +251,7 @@ class LocalCrawl:
         while rows := await self._app.database.read(self._rows_after):
             self._last_read = rows[-1][0]
             yield [page for _, page in rows]
-            await self._stream.room()
+            await self._stream.wait_for_capacity()
 
     async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
         return await self._app.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)

@@ -75,8 +75,8 @@ class Logs:
     def _json(self, line: LogLine) -> str:
         now = self._clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         head = {"timestamp": now, "level": line.level.name.lower()}
-        told = {"event": clean(line.event), "msg": clean(line.message)}
-        return json.dumps(head | told | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
+        body = {"event": clean(line.event), "msg": clean(line.message)}
+        return json.dumps(head | body | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
 
     def _text(self, line: LogLine) -> str:
         time = self._clock.now().astimezone().strftime("%H:%M:%S")

@@ -92,18 +92,18 @@ class PageJobBatch:
 
     async def run(self, lease: Lease) -> ResultDelivery | PutOff:
         """Fetch the page when its slot comes; if its host asked us to wait in the meantime, put the job off."""
-        task, start_at = self._tasks.pop(lease.holder)
+        task, start_at = self._tasks.pop(lease.fence)
         if task.work is None:
             failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
-            return ResultDelivery(lease.holder, failed(failure, self._clock.micros()))
+            return ResultDelivery(lease.fence, failed(failure, self._clock.micros()))
         if not task.host:
             return await self._denied(lease, task.work)
         await self._connections.turn(task.host, start_at, task.apart)
         if self._watch.holds(task.host):
-            return PutOff(lease.holder, self._watch.held_for(task.host))
+            return PutOff(lease.fence, self._watch.held_for(task.host))
 
         if await self._runner.ask_robots(task.work) and self._places.paced:
-            return PutOff(lease.holder, 0.0)  # the robots.txt request used the slot, so the page needs another
+            return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
 
         turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
         turns.hosts[host_of(task.work.url)] = task.host
@@ -117,21 +117,21 @@ class PageJobBatch:
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
             self._signals.emit(
-                PageBlocked(job_id=lease.holder.job_id, url=failure.url, code=failure.code, detail=detail)
+                PageBlocked(job_id=lease.fence.job_id, url=failure.url, code=failure.code, detail=detail)
             )
 
         try:
-            return ResultDelivery(lease.holder, await self._runner.run(task.work, heard, blocked, turns))
+            return ResultDelivery(lease.fence, await self._runner.run(task.work, heard, blocked, turns))
         except HostBusy as busy:
-            return PutOff(lease.holder, busy.seconds)
+            return PutOff(lease.fence, busy.seconds)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
         """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get
         one."""
         if not self._runner.denies(work):
-            return PutOff(lease.holder, 0.0)
+            return PutOff(lease.fence, 0.0)
         return ResultDelivery(
-            lease.holder, await self._runner.run(work, lambda url, fetched: None, lambda failure: None)
+            lease.fence, await self._runner.run(work, lambda url, fetched: None, lambda failure: None)
         )
 
     async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
@@ -149,7 +149,7 @@ class PageJobBatch:
         self._tell_pages()
         if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
-        self._tasks |= {task.lease.holder: (task, asked_at + task.start_in) for task in turn.tasks}
+        self._tasks |= {task.lease.fence: (task, asked_at + task.start_in) for task in turn.tasks}
         return [task.lease for task in turn.tasks]
 
     def _tell_pages(self) -> None:
@@ -172,8 +172,8 @@ class PageJobBatch:
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        taker = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
-        turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
+        request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
+        turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
         if news:
             turn.holds = await self._hosts.hear(tx, news)
         turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)

@@ -23,7 +23,7 @@ def job_event(job: HeldJob, result: Result, attempt: int | None = None) -> Event
         "labels": job.labels,
         "attempt": attempt or job.attempts + 1,
     }
-    return Event(EVENTS[result.status], job.id, about | result.told())
+    return Event(EVENTS[result.status], job.id, about | result.event_data())
 
 
 class DeadLetterEvents:

@@ -50,7 +50,7 @@ class LongPoll(Generic[T]):
         self._closed = False
 
     @property
-    def crowd(self) -> int:
+    def waiting(self) -> int:
         """The number of waiting clients."""
         return sum(len(line.waiters) for line in self._lines.values())
 

@@ -70,8 +70,8 @@ class RobotsSource(Protocol):
 class RobotsMemo:
     """A cache of robots.txt rules; concurrent requests for the same host share one fetch."""
 
-    def __init__(self, desk: RobotsSource, clock: Clock) -> None:
-        self._desk = desk
+    def __init__(self, robots: RobotsSource, clock: Clock) -> None:
+        self._robots = robots
         self._clock = clock
         self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
 
@@ -104,7 +104,7 @@ class RobotsMemo:
     async def _ask(self, home: str) -> Rules:
         while True:
             try:
-                return await self._desk.rules_of(home)
+                return await self._robots.rules_of(home)
             except (TimeError, StorageFull):  # the store is unavailable or full, which is not the page's fault
                 await self._clock.sleep(STORE_PAUSE)
 

@@ -19,7 +19,7 @@ from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
 BREATH = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
-MOST_TOLD = 100  # invalid lines
+MAX_LISTED = 100  # invalid lines
 IN_MEMORY = 8_000_000
 
 
@@ -65,7 +65,7 @@ class PolicyImporter:
                 problem = row.problem or self._problem(row.form)
                 if problem:
                     report.bad += 1
-                    if len(report.problems) < MOST_TOLD:
+                    if len(report.problems) < MAX_LISTED:
                         report.problems.append((row.line, problem))
                 elif row.form is not None:
                     good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")

@@ -125,7 +125,7 @@ class Fence(Struct, frozen=True):
 class Lease(Struct):
     """The right to work on a job for one term from the grant. Measure the remaining time by your own clock."""
 
-    holder: Fence
+    fence: Fence
     kind: str
     run_id: str | None
     payload: str

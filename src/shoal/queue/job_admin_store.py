@@ -108,7 +108,7 @@ class JobAdminStore(Protocol):
         """Return the quotas after that key, ordered by quota key."""
         ...
 
-    async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+    async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
         """Return how many jobs with this quota key are locked, and the limit."""
         ...
 

@@ -311,22 +311,22 @@ class BoundedServer(uvicorn.Server):
             await super().startup(sockets)
             return
         await super().startup([])
-        for door in sockets or ():
-            door.setblocking(False)
-            door.listen(self.config.backlog)
-            self._accepting.append(asyncio.create_task(self._accept(door, self.tls)))
+        for listener in sockets or ():
+            listener.setblocking(False)
+            listener.listen(self.config.backlog)
+            self._accepting.append(asyncio.create_task(self._accept(listener, self.tls)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in self._accepting:
             task.cancel()
         await super().shutdown(sockets)
 
-    async def _accept(self, door: socket.socket, tls: ssl.SSLContext) -> None:
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
         loop, shaking = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
         try:
             while True:
                 try:
-                    accepted, address = await loop.sock_accept(door)
+                    accepted, address = await loop.sock_accept(listener)
                 except OSError:  # the client left before the accept, or no file descriptor is left
                     await self._clock.sleep(ACCEPT_AGAIN_SECONDS)
                     continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
-from shoal.base.disk import NO_ROOM
+from shoal.base.disk import NO_SPACE
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.crawls import CrawlMoved
@@ -149,7 +149,7 @@ class Child:
             done = Done("failed", error=f"{error.code}: {error.message}")
         except Exception as error:  # the parent counts the attempt
             done = Done("failed", error=f"{type(error).__name__}: {error}")
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 done = Done(STORAGE_FULL, error=str(error), storage="store")
         self._run = None
         _send(replace(done, memory=_memory()))

@@ -29,7 +29,7 @@ class LeaseRenewer:
         """Extend the lease now and return whether it is still ours. A process that was suspended for longer than the
         term, such as on a sleeping laptop, may still have it."""
         requested_at = self._clock.monotonic()
-        if not (await self._queue.extend([self._lease.holder])).kept:
+        if not (await self._queue.extend([self._lease.fence])).kept:
             return False
         self._validity.renew(requested_at)
         return True

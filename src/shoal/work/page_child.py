@@ -206,7 +206,7 @@ class PageChildProcess:
         if self._killed is KillReason.SHUTDOWN:
             blamed, reason = [], "shutdown"
         else:
-            blamed, reason = [lease for lease in held if child.alone in (None, lease.holder)], "not_begun"
+            blamed, reason = [lease for lease in held if child.alone in (None, lease.fence)], "not_begun"
         for lease in held:
             if lease not in blamed:
                 await context.settle(context.queue.release(lease, reason))

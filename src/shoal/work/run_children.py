@@ -122,9 +122,9 @@ class RunChildren:
     def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
         kept = set(result.kept)
         for run in [self._active[fence] for fence in requested if fence in self._active]:
-            if run.lease.holder in result.to_kill:
+            if run.lease.fence in result.to_kill:
                 run.kill(KillReason.FORCED)
-            elif run.lease.holder in kept:
+            elif run.lease.fence in kept:
                 run.child.send(Renewed())
             elif run.lease_in_doubt:
                 run.kill(KillReason.TAKEN)
@@ -204,7 +204,7 @@ class RunChildren:
             await context.settle(context.queue.release(lease, "no_child"))
             return
         run = RunChild(lease, child)
-        self._active[lease.holder] = run
+        self._active[lease.fence] = run
         child.send(Work(lease))
         if self._hand_back is not None:
             run.hand_back(self._hand_back)
@@ -212,7 +212,7 @@ class RunChildren:
         task = asyncio.create_task(self._attend(run))
         self._attending.add(task)
         task.add_done_callback(self._attending.discard)
-        await context.settle(context.queue.began(lease.holder, context.node_id, child.pid, context.config))
+        await context.settle(context.queue.began(lease.fence, context.node_id, child.pid, context.config))
 
     def _apply_size(self) -> None:
         if self._hand_back_surplus:
@@ -248,7 +248,7 @@ class RunChildren:
             elif done.error is not None:
                 await context.settle(context.queue.fail(run.lease, done.error))
         finally:
-            self._active.pop(run.lease.holder, None)
+            self._active.pop(run.lease.fence, None)
             self._reuse(run.child)
             self._changed.set()
             self._on_free()

@@ -80,5 +80,5 @@ class WorkerContext:
         self.signals.emit(ChildGone(node_id=self.node_id, how=how, had_begun=had_begun))
 
     def report_lost(self, pid: int, lease: Lease, how: str) -> None:
-        job_id, run_id = lease.holder.job_id, lease.run_id
+        job_id, run_id = lease.fence.job_id, lease.run_id
         self.signals.emit(ChildLost(node_id=self.node_id, pid=pid, job_id=job_id, run_id=run_id, how=how))

@@ -95,7 +95,7 @@ class BatchBuilder:
     def _is_starving(self) -> bool:
         return self.held - len(self.pending.settled) < self.window_size
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return how many more URLs to take: for the window, and for what finishes while the next commit runs."""
         if self._budget.spent is not None or self._suspects:
             return 0

@@ -13,19 +13,19 @@ from shoal.crawl.frontier.values import Settled
 BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 
 
-def room(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
+def urls_left(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
     """Return how many more URLs may be taken while `taken` are in flight; None if no budget limits it.
 
     Every URL is counted as a page, so the page limit is never exceeded. The size of a page is unknown before it is
     fetched: the average so far is assumed, and the first page is fetched alone.
     """
-    rooms = []
+    limits = []
     if config.max_pages is not None:
-        rooms.append(config.max_pages - counts.pages - taken)
+        limits.append(config.max_pages - counts.pages - taken)
     if config.max_bytes is not None:
         left = config.max_bytes - counts.bytes
-        rooms.append((max(1, left * counts.pages // max(counts.bytes, 1)) if left > 0 else 0) - taken)
-    return max(0, min(rooms)) if rooms else None
+        limits.append((max(1, left * counts.pages // max(counts.bytes, 1)) if left > 0 else 0) - taken)
+    return max(0, min(limits)) if limits else None
 
 
 class Budget:

@@ -145,13 +145,13 @@ class Engine:
 
     async def _commit(self) -> Turn:
         if not self._hooks.alive() and not await self._hooks.renew():
-            raise LeaseLost(self._commits.holder.job_id, self._commits.holder.epoch)
+            raise LeaseLost(self._commits.fence.job_id, self._commits.fence.epoch)
         batch = self._cut()
         self._window.catch_up()
         await self._batch.complete(batch)
         news = self._journal.news(batch)
         takes_none = self._control.hand_back_reason is not None or not self._hooks.has_capacity()
-        want = 0 if takes_none else self._batch.room()
+        want = 0 if takes_none else self._batch.capacity()
         slice_over = self._clock.monotonic() - self._started >= self._slice_seconds
         turn = await self._commits.turn(batch, TurnRequest(want, self._batch.held, slice_over, news))
         self._window.resume_sitemaps()

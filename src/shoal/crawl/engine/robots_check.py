@@ -74,13 +74,13 @@ class RobotsCheck:
         self,
         source: RobotsSource,
         ttl: timedelta = timedelta(days=1),
-        room: int = MOST_RULES,
+        capacity: int = MOST_RULES,
         stumbled: Callable[[str, ShoalError], None] = lambda home, error: None,
     ) -> None:
         self._source = source
         self._stumbled = stumbled  # is called with a host whose rules the store could not load
         self._ttl_seconds = ttl.total_seconds()
-        self._most = self._room = room
+        self._most = self._rules_left = capacity
         self._clearing: asyncio.TimerHandle | None = None
         self._rules: dict[str, Rules | None] = {}
         self._lost: dict[str, Rules | None] = {}  # the rules by which URLs were held back last
@@ -135,16 +135,16 @@ class RobotsCheck:
     def forget(self) -> None:
         """Load every host's rules again when they are needed; the source decides whether to fetch them."""
         self._rules.clear()
-        self._room = self._most
+        self._rules_left = self._most
         if self._clearing is not None:
             self._clearing.cancel()
             self._clearing = None
 
-    def _make_room(self, wanted: int) -> None:
-        if wanted > self._room:
+    def _evict_for(self, wanted: int) -> None:
+        if wanted > self._rules_left:
             self._rules.clear()
-            self._room = self._most
-        self._room -= wanted
+            self._rules_left = self._most
+        self._rules_left -= wanted
 
     def close(self) -> None:
         """Stop loading, and call nobody back."""
@@ -157,7 +157,7 @@ class RobotsCheck:
     async def _learn(self, home: str) -> None:
         try:
             rules = await self._source.rules_of(home)
-            self._make_room(1 + len(rules.rules))
+            self._evict_for(1 + len(rules.rules))
             self._rules[home] = rules
         except ShoalError as error:  # the store is unavailable or full
             self._rules[home] = None

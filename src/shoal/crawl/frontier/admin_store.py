@@ -201,6 +201,6 @@ class FrontierAdminStore(Protocol):
         """Drop up to `limit` pages; return how many. 0: no page was left, and the crawl and its jobs are gone too."""
         ...
 
-    async def unclaim(self, tx: Tx, crawl: int, holder: Fence) -> None:
+    async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
         """Let others take from the hosts that this walker claimed; it keeps the URLs it has taken."""
         ...

@@ -49,9 +49,9 @@ def share_hosts(candidates: Sequence[HostCandidate], others: int, walkers: int, 
     share = -(-(len(candidates) + others) // max(1, walkers))
     ours = [one for one in candidates if one.claimed_by == job_id]
     free = [one for one in candidates if one.claimed_by != job_id]
-    room = max(0, share - len(ours))
-    unclaimed = [one for one in free[room:] if one.overdue > UNCLAIMED_SECONDS]
-    return HostShare([*ours[:share], *free[:room], *unclaimed], [one.host for one in ours[share:]])
+    vacant = max(0, share - len(ours))
+    unclaimed = [one for one in free[vacant:] if one.overdue > UNCLAIMED_SECONDS]
+    return HostShare([*ours[:share], *free[:vacant], *unclaimed], [one.host for one in ours[share:]])
 
 
 class HostBatch(Struct, eq=False):
@@ -74,7 +74,7 @@ class HostBatch(Struct, eq=False):
         return self.standing.free_in(self.delay)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """The number of further URLs for which the host has a slot."""
         return slots_within(self.most, self.free_in, self.delay) - len(self.tasks)
 
@@ -167,9 +167,9 @@ class Rotation:
     def shares(self) -> list[tuple[HostBatch, int]]:
         """How many URLs to ask of each host that may have more: equal parts, no more than it has slots for."""
         want = self._want - sum(len(batch.tasks) for batch in self.batches)
-        able = [batch for batch in self.batches if not batch.is_dry and batch.room > 0]
+        able = [batch for batch in self.batches if not batch.is_dry and batch.capacity > 0]
         parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]
-        return [(batch, min(part, batch.room)) for batch, part in zip(able, parts, strict=True) if part]
+        return [(batch, min(part, batch.capacity)) for batch, part in zip(able, parts, strict=True) if part]
 
     @property
     def has_rounds(self) -> bool:

@@ -259,7 +259,7 @@ class Turn(Struct):
     holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
     wait_seconds: float | None = None  # None if it was not asked for
     drained: bool = False
-    is_told: bool = False  # whether the walker's news is in the journal
+    is_journaled: bool = False  # whether the walker's news is in the journal
     found: int | None = None  # URLs found, if that was written to the journal
     finished: int | None = None  # the depth that is finished, if it was asked for
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken

@@ -55,13 +55,13 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
     if counts is not None:
         facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
         facts |= {"bytes": counts.bytes, "queued": counts.queued}
-        message += f": {told(counts)}, {sum(counts.skipped.values()):,} skipped"
+        message += f": {counts_text(counts)}, {sum(counts.skipped.values()):,} skipped"
     if move.reason is not None:
         message += f" ({in_words(move.reason)})"
     return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, JournalLevel.INFO), facts)
 
 
-def told(counts: Counts) -> str:
+def counts_text(counts: Counts) -> str:
     """Describe pages and errors, with the response classes unless all were 2xx."""
     answers = response_counts.in_words(counts.responses)
     shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""

@@ -51,7 +51,7 @@ class JournalReporter:
         """Update the state from the result of that commit."""
         if turn.work:
             self._seen = min([task.depth for task in turn.work])
-        if news is None or not turn.is_told:
+        if news is None or not turn.is_journaled:
             return
         self._waiting = []
         if news.found:

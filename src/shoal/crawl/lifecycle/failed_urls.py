@@ -18,7 +18,7 @@ from shoal.pages.response_counts import count_responses
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
-MOST_TOLD = 3  # seeds named in an error message
+MAX_LISTED = 3  # seeds named in an error message
 _STATUS = re.compile(r"[45](\d\d|xx)|error")
 
 
@@ -79,9 +79,9 @@ class FailedSeed:
 
 def in_words(failed: Sequence[FailedSeed]) -> str:
     """Describe why no seed returned a page: the first few, and how many more there are."""
-    said = [seed.words() for seed in failed[:MOST_TOLD]]
-    more = len(failed) - len(said)
-    return "; ".join([*said, *([f"and {more:,} more"] if more else [])])
+    listed = [seed.words() for seed in failed[:MAX_LISTED]]
+    more = len(failed) - len(listed)
+    return "; ".join([*listed, *([f"and {more:,} more"] if more else [])])
 
 
 def known_statuses(words: list[str]) -> list[str]:

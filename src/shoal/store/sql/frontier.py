@@ -162,9 +162,9 @@ class SqlFrontier:
         rows = await tx.all("lost_urls", crawl=crawl)
         held = Counter((row["job_id"], row["epoch"]) for row in rows)
         lost = [
-            (crawl, *holder, row["seq"], _crashes(row["crashes"], alone=held[holder] == 1))
+            (crawl, *fence, row["seq"], _crashes(row["crashes"], alone=held[fence] == 1))
             for row in rows
-            for holder in [(row["job_id"], row["epoch"])]
+            for fence in [(row["job_id"], row["epoch"])]
         ]
         await tx.many("put_back_lost", lost)
         await self._wake(tx, crawl, (row["host"] for row in rows))

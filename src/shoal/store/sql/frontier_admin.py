@@ -179,8 +179,8 @@ class SqlFrontierAdmin:
         await tx.execute("drop_crawl", number=crawl.number)
         return 0
 
-    async def unclaim(self, tx: Tx, crawl: int, holder: Fence) -> None:
-        await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+    async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
+        await tx.execute("free_host_claims", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch)
 
     async def _facts(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
@@ -245,10 +245,10 @@ def _target(row: Any) -> RedirectTarget:
 
 
 def _waiting(row: Any) -> Waiting:
-    holder = None if not row["job_id"] else Fence(JobId(row["job_id"]), row["epoch"])
+    fence = None if not row["job_id"] else Fence(JobId(row["job_id"]), row["epoch"])
     until = row["held_until"]
     held = None if until is None else HeldHost(row["origin"], until, row["held_status"])
-    return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"], held)
+    return Waiting(_kept(row), fence, row["parent_url"], row["ready_at"], held)
 
 
 def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple[Any, ...]:

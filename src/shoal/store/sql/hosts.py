@@ -36,12 +36,12 @@ class SqlHostStore:
             rows = await tx.all("hosts_at_origins", origins=origins)
         return {row["origin"]: (row["number"], standing(row)) for row in rows}
 
-    async def reserve(self, tx: Tx, wishes: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
+    async def reserve(self, tx: Tx, slot_requests: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
         micros = round(ahead * 1e6)
         wanted = [
-            {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": micros}
-            for wish in wishes
-            if wish.slots > 0
+            {"number": request.host, "slots": request.slots, "delay": round(request.delay * 1e6), "ahead": micros}
+            for request in slot_requests
+            if request.slots > 0
         ]
         rows = await tx.batch("reserve_slots", wanted)
         return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}

@@ -22,7 +22,7 @@ class SqlJobAdmin:
 
     def __init__(self, ageing: timedelta) -> None:
         self._ageing = span(ageing)
-        self._seats = QuotaCounts()
+        self._quotas = QuotaCounts()
 
     async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
         asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
@@ -72,20 +72,20 @@ class SqlJobAdmin:
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
         await tx.value("lock_scopes", scopes=[scope])
         await tx.execute("set_quota", scope=scope, most=most)
-        await self._seats.mend(tx)
-        await self._seats.unpark(tx, scope)
+        await self._quotas.repair(tx)
+        await self._quotas.unpark(tx, scope)
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:
         await tx.value("lock_scopes", scopes=[scope])
         removed = await tx.execute("remove_quota", scope=scope) == 1
-        await self._seats.unpark(tx, scope)
+        await self._quotas.unpark(tx, scope)
         return removed
 
     async def quotas(self, tx: Tx, after: str, limit: int) -> list[Quota]:
         rows = await tx.all("quotas", after=after, limit=limit)
         return [Quota(row["scope"], row["most"], row["taken"], row["parked"]) for row in rows]
 
-    async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+    async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
         [row] = await tx.all("seats_taken", scopes=[scope])
         return row["taken"], quota_limit(scope, row["most"])
 

@@ -25,7 +25,7 @@ NOBODY = LeaseRequest("", (), (), ())
 
 
 @dataclass(slots=True)
-class _Said:
+class _TurnOutcome:
     """The outcome of a turn: the jobs moved, those of them that may have counted towards a quota, and the jobs
     granted; whether other jobs became due, whether any quota applies, and whether the turn did anything at all."""
 
@@ -44,7 +44,7 @@ class SqlLanes:
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
         self._hosts = JobHosts(dialect)
-        self._seats = QuotaCounts()
+        self._quotas = QuotaCounts()
         self._floors = LeaseStart()
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
@@ -58,22 +58,22 @@ class SqlLanes:
             ttl = request.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
         by_host = request.pace is not None
-        said = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl)
-        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in said.moved])
-        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
-        if said.ripe and request is not NOBODY:
+        outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl)
+        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved])
+        refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
+        if outcome.ripe and request is not NOBODY:
             await self.make_due(tx)
-            if len(said.rows) < limit and not by_host:
-                more = await turn(tx, (), request, limit - len(said.rows), ttl)
-                said.rows += more.rows
-                said.limited |= more.limited
+            if len(outcome.rows) < limit and not by_host:
+                more = await turn(tx, (), request, limit - len(outcome.rows), ttl)
+                outcome.rows += more.rows
+                outcome.limited |= more.limited
         looked: dict[Key, DueHosts] = {}
         if by_host and limit:
-            said.rows, looked = await self._hosts.lease(tx, request, limit, ttl)
-            said.limited = said.limited or await self._limited(tx, said.rows)
-        rows, parked = _in_order(said.rows, request), 0
-        if said.sat or any(row[SCOPES] is not None for row in rows):
-            rows, parked = await self._seats.settle(tx, said.sat, rows, quotas=said.limited, waits=request.waits)
+            outcome.rows, looked = await self._hosts.lease(tx, request, limit, ttl)
+            outcome.limited = outcome.limited or await self._limited(tx, outcome.rows)
+        rows, parked = _in_order(outcome.rows, request), 0
+        if outcome.sat or any(row[SCOPES] is not None for row in rows):
+            rows, parked = await self._quotas.settle(tx, outcome.sat, rows, quotas=outcome.limited, waits=request.waits)
         await self._hosts.put_back(tx, looked)
         return TurnResult(refused, [_granted(row) for row in rows], parked)
 
@@ -85,11 +85,11 @@ class SqlLanes:
         if request.pace is not None or any(_waits_again(move) for move in moves):
             return None
         floors = [LOWEST] * len(request.lanes)
-        said = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, alone=True)
-        if not said.done:
+        outcome = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, alone=True)
+        if not outcome.done:
             return None
-        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
-        return TurnResult(refused, [_granted(row) for row in _in_order(said.rows, request)])
+        refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
+        return TurnResult(refused, [_granted(row) for row in _in_order(outcome.rows, request)])
 
     async def return_lane(self, tx: Tx, lane: str) -> int:
         return await self._let_wait(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
@@ -108,14 +108,14 @@ class SqlLanes:
 
     async def _turn_at_once(
         self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
-    ) -> _Said:
+    ) -> _TurnOutcome:
         floors = self._floors.of(request, limit)
-        said = await self._turn_from(tx, floors, moves, request, limit, ttl)
-        if len(said.rows) < limit and max(floors, default=LOWEST) > LOWEST:
+        outcome = await self._turn_from(tx, floors, moves, request, limit, ttl)
+        if len(outcome.rows) < limit and max(floors, default=LOWEST) > LOWEST:
             whole = [LOWEST] * len(floors)
-            said.rows += (await self._turn_from(tx, whole, (), request, limit - len(said.rows), ttl)).rows
-        self._floors.learn(request, limit, said.rows)
-        return said
+            outcome.rows += (await self._turn_from(tx, whole, (), request, limit - len(outcome.rows), ttl)).rows
+        self._floors.learn(request, limit, outcome.rows)
+        return outcome
 
     async def _turn_from(
         self,
@@ -127,8 +127,8 @@ class SqlLanes:
         ttl: timedelta,
         *,
         alone: bool = False,
-    ) -> _Said:
-        said, *rows = await tx.all(
+    ) -> _TurnOutcome:
+        outcome, *rows = await tx.all(
             "turn_jobs",
             **_by_ways(sorted(moves, key=_job_id)),
             holder=request.holder,
@@ -142,15 +142,15 @@ class SqlLanes:
             ageing=self._ageing,
             alone=int(alone),
         )
-        moved, sat = set(said["moved"] or ()), set(said["sat"] or ())
-        return _Said(moved, sat, rows, said["ripe"], said["limited"], said["done"])
+        moved, sat = set(outcome["moved"] or ()), set(outcome["sat"] or ())
+        return _TurnOutcome(moved, sat, rows, outcome["ripe"], outcome["limited"], outcome["done"])
 
     async def _turn_by_steps(
         self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
-    ) -> _Said:
+    ) -> _TurnOutcome:
         moved, sat = await self._move(tx, moves) if moves else (set(), set())
         if not limit:
-            return _Said(moved, sat, [], False, False)
+            return _TurnOutcome(moved, sat, [], False, False)
         leased = await tx.all(
             "lease_jobs",
             holder=request.holder,
@@ -161,7 +161,7 @@ class SqlLanes:
             ttl=span(ttl),
             by_job=int(request.lock_ttl is not None),
         )
-        return _Said(moved, sat, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
+        return _TurnOutcome(moved, sat, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
 
     async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
         """Return whether any quota may apply to these jobs."""

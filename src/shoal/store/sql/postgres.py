@@ -164,7 +164,7 @@ class PostgresDatabase:
         """Send an empty notification to all listeners on the channel."""
         await self.run(lambda tx: tx.execute("notify", channel=channel))
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         """Do nothing: only the server knows its free space, and writes fail when it is full."""
 
     async def current(self) -> int:

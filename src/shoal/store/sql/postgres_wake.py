@@ -48,7 +48,7 @@ class PostgresWake:
         self._due = False
         self._closing = False
         self._listens = False
-        self._said: deque[float] = deque(maxlen=CALM)
+        self._recent: deque[float] = deque(maxlen=CALM)
         self._quiet_until = 0.0
         self._test_at = 0.0
         self._test_channel = f"shoal_test_{secrets.token_hex(8)}"
@@ -127,8 +127,8 @@ class PostgresWake:
     def _be_quiet(self, now: float) -> None:
         """Rate-limit announcements: after many within a second, delay the next one and merge those that come up
         meanwhile."""
-        self._said.append(now)
-        if len(self._said) == CALM and now - self._said[0] < 1.0:
+        self._recent.append(now)
+        if len(self._recent) == CALM and now - self._recent[0] < 1.0:
             self._quiet_until = now + QUIET_SECONDS
 
     async def _test(self) -> None:

@@ -50,7 +50,7 @@ class Take:
         rotation = Rotation([candidate], self._rate, 1, self._admission)
         [batch] = rotation.batches
         await self._limit(rotation)
-        if batch.room <= 0:
+        if batch.capacity <= 0:
             return None
         if in_flight:
             return self._taken([])
